@@ -21,6 +21,7 @@ from lab.programs import Program
 from lab.supervise import Supervised
 from lab.topology import Address, Host, Interface
 from lab.vm import PATIENCE
+from lab.vpc import programs as cloud
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
@@ -63,15 +64,13 @@ class Cluster:
         self.is_up = False
         self._patience_seconds = PATIENCE * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes)
         self._group = group
-        self._tasks: list[asyncio.Task[Never]] = []
+        self._tasks: dict[Supervised, asyncio.Task[Never]] = {}
         self._report_death = died
         self._changed = changed
 
     async def stop(self) -> None:
         """Stops every process. The kernel drops the namespaces with the last one in them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end(list(self._tasks))
         end_proxies(self.directory)
 
     async def build(self) -> None:
@@ -96,12 +95,34 @@ class Cluster:
                 programs.config(self.directory, cluster).write_text(text + "\n")
                 continue
             self.etcd = self._start(programs.etcd(self.directory, cluster))
-            async with self._patience(self.etcd):
+            async with self.patience(self.etcd):
                 await put(topology.OUTSIDE, programs.etcd_endpoint(cluster), CONFIG_KEY, text)
 
     async def start_leases(self) -> None:
         """Starts the lease service or services; returns when they are ready."""
         await self._start_all(programs.lease_services(self.options, self.hosts, self.directory))
+
+    async def start_cloud(self) -> None:
+        """Starts the cloud of backend aws-vpc; returns when its process is ready."""
+        server = self._start(cloud.server(self.hosts, self.directory))
+        async with self.patience(server):
+            while not cloud.vpc_file(self.directory).exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.05)
+        self._start(cloud.router(self.directory))
+        (lease,) = self.named("lease")
+        await self._start_all([cloud.cloud(lease.program.address, self.directory)])
+
+    async def end_host(self, host: Host) -> None:
+        """Stops the services of a host for good; its lease and what is in its kernel stay."""
+        services = [service for service in self._tasks if service.program.host == host.name]
+        self.services = [service for service in self.services if service not in services]
+        await self._end(services)
+
+    async def _end(self, services: Iterable[Supervised]) -> None:
+        tasks = [self._tasks.pop(service) for service in services]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def start_hosts(self) -> None:
         """Starts dataplanes and masqs; returns when each has programmed every peer and its rules."""
@@ -137,15 +158,15 @@ class Cluster:
 
     def _start(self, program: Program) -> Supervised:
         service = Supervised(self._changed(program), self._died)
-        if program.name not in ("etcd", programs.CHARON):
+        if program.name not in ("etcd", programs.CHARON, cloud.SERVER, cloud.ROUTER):
             self.services.append(service)
-        self._tasks.append(self._group.create_task(service.run(), name=program.title))
+        self._tasks[service] = self._group.create_task(service.run(), name=program.title)
         return service
 
     async def ready(self, service: Supervised) -> None:
         """Returns when it is ready, a dataplane with every peer programmed. LabFailed: it takes too long."""
         program = service.program
-        async with self._patience(service):
+        async with self.patience(service):
             if program.name == "dataplane":
                 await look.until_programmed(program.address, len(self.hosts) - 1)
             await look.until_serving(program.address)
@@ -163,7 +184,7 @@ class Cluster:
         self._report_death(service, code)
 
     @asynccontextmanager
-    async def _patience(self, service: Supervised) -> AsyncIterator[None]:
+    async def patience(self, service: Supervised) -> AsyncIterator[None]:
         """Turns a wait without end into LabFailed, with what the service says about itself."""
         try:
             async with asyncio.timeout(self._patience_seconds):

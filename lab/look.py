@@ -3,12 +3,13 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import grpc.aio
+from flannelette.cloud.v1 import cloud_pb2, cloud_pb2_grpc
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
@@ -73,6 +74,38 @@ async def refused(address: str) -> list[str]:
         ask = lease_pb2_grpc.LeaseServiceStub(channel).ListQuarantine
         answer = await ask(lease_pb2.ListQuarantineRequest(), wait_for_ready=True, timeout=_PATIENCE)
         return [each.key for each in answer.keys]
+
+
+async def until_routed(address: str, nodes: Collection[str]) -> dict[str, str]:
+    """Returns destinations by node, once the cloud has an active route for each of these and nothing else."""
+    async with _channel(address) as channel:
+        ask = cloud_pb2_grpc.CloudServiceStub(channel).GetStatus
+        while True:
+            answer = await ask(cloud_pb2.GetStatusRequest(), wait_for_ready=True, timeout=_PATIENCE)
+            states = {(route.node, route.state, route.problem) for route in answer.routes}
+            if answer.ready and states == {(node, "active", "") for node in nodes}:
+                return {route.node: route.destination for route in answer.routes}
+            await asyncio.sleep(0.1)
+
+
+async def release_leases(address: str, node: str) -> None:
+    """Releases the leases of a node, as an operator does when the node is gone for good."""
+    async with _channel(address) as channel:
+        stub = lease_pb2_grpc.LeaseServiceStub(channel)
+        found = await stub.ListLeases(lease_pb2.ListLeasesRequest(), wait_for_ready=True, timeout=_PATIENCE)
+        for lease in found.leases:
+            if lease.node == node:
+                await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node=node, name=lease.name), timeout=_PATIENCE)
+
+
+async def cloud_status(address: str) -> str:
+    """What `flannelette cloud status` prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.ctl.main", "cloud", "status", f"--address={address}"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await process.communicate()
+    return printed.decode()
 
 
 async def draw(contexts: Path, picture: Path) -> bool:

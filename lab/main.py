@@ -23,6 +23,7 @@ from lab.vm import is_guest
 from lab.vm.machine import MEMORY, Job
 from lab.vm.machine import run as run_in_vm
 from lab.vm.packages import VmFailed, VmUnusable
+from lab.vpc.programs import require_sdk
 
 _OURS: Final = (
     BadOption,
@@ -54,6 +55,7 @@ def main() -> int:
             private.restart(MARK, [sys.executable, "-m", "lab", *arguments])
         require_kind(options.backend)
         require_charon(options.backend)
+        require_sdk(options.backend)
         with held(where(private.user_id(os.environ[MARK]))) as directory:
             return asyncio.run(_run(options, directory))
     except* _OURS as errors:

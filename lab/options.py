@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec")
+BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec", "aws-vpc")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
@@ -21,7 +21,8 @@ make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
 CLUSTERS=1         1 to {MOST_CLUSTERS}, each with so many hosts: leases are imported, and a router is between them
-BACKEND=vxlan      {" or ".join(BACKENDS)}; udp: a network configuration without Backend
+BACKEND=vxlan      {" or ".join(BACKENDS)};
+                   udp: a network configuration without Backend; aws-vpc: a VPC of moto, and a router with its table
 FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
 STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
 VM=1               in a virtual machine, for a backend that this kernel has no module for
@@ -80,7 +81,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         )
     if options.nodes * options.clusters > MOST_NODES:
         raise BadOption(f"CLUSTERS={options.clusters}: together they may have {MOST_NODES} hosts, use fewer NODES")
-    if options.backend in ("ipip", "udp", "ipsec") and options.family != "ipv4":
+    if options.backend == "aws-vpc" and (options.clusters > 1 or options.store != "embedded" or options.nodes < 2):
+        raise BadOption("BACKEND=aws-vpc: the cloud's lab is one cluster of at least 2 hosts with STORE=embedded")
+    if options.backend in ("ipip", "udp", "ipsec", "aws-vpc") and options.family != "ipv4":
         raise BadOption(f"FAMILY={options.family}: {options.backend} carries IPv4 only, use FAMILY=ipv4")
     if options.json and not options.once:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")

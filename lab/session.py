@@ -17,6 +17,8 @@ from lab.show import Screen, hosts_table, matrix_table
 from lab.supervise import Supervised
 from lab.topology import UNDERLAY, UNDERLAY_V6
 from lab.trial import Outcome
+from lab.vpc.changes import change_nodes, until_routed
+from lab.vpc.programs import AWS, CLOUD
 
 _TUNNEL_SECONDS: Final = 120.0
 
@@ -27,6 +29,7 @@ class Session:
     def __init__(self, options: Options, directory: Path, way_in: str, group: asyncio.TaskGroup) -> None:
         self._options = options
         self._way_in = way_in
+        self._is_cloud = options.backend == AWS
         self._screen = Screen()
         self._deaths: asyncio.Queue[tuple[Supervised, int]] = asyncio.Queue()
         self._cluster = Cluster(options, directory, group, lambda *death: self._deaths.put_nowait(death))
@@ -46,7 +49,7 @@ class Session:
                 if not options.once:
                     await self._draw()
                     return await self._stay(pods, matrix, outside)
-                code = await self._try(reaching, matrix, outside, ready_seconds)
+                code = await self._try(pods, reaching, matrix, outside, ready_seconds)
                 await self._draw()
                 return code
         finally:
@@ -68,9 +71,15 @@ class Session:
         with screen.step("leases", store + each):
             await cluster.configure()
             await cluster.start_leases()
+        if self._is_cloud:
+            with screen.step("cloud", "a VPC of moto, a router that has its table, and flannelette-cloud"):
+                await cluster.start_cloud()
         with screen.step("hosts", "a dataplane and a masq on each; every peer and rule is in the kernel"):
             await cluster.start_hosts()
         seconds = time.monotonic() - start
+        if self._is_cloud:
+            with screen.step("routes", "one to each host in the table of the VPC, and in the router"):
+                await until_routed(cluster, {host.name: host.address for host in cluster.hosts})
         with screen.step("pods", "one on each host, as its subnet.env says"):
             pods = await cluster.start_pods()
         return pods, seconds
@@ -86,7 +95,13 @@ class Session:
         masqs = [await look.masq(service.program.address) for service in self._cluster.named("masq")]
         one_each = list({pod.host: pod for pod in reversed(pods)}.values())[::-1]
         self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
+        await self._show_routes()
         return matrix, outside
+
+    async def _show_routes(self) -> None:
+        """The table of the VPC, if there is one."""
+        for service in self._cluster.named(CLOUD):
+            self._screen.note(await look.cloud_status(service.program.address))
 
     async def _draw(self) -> None:
         """Writes the picture, if one is asked for. Ctrl-C ends the services, so a lab that stays is drawn before."""
@@ -101,7 +116,9 @@ class Session:
                 while any(unreached(await reaching.matrix(), {})):
                     pass
 
-    async def _try(self, reaching: Reach, matrix: Matrix, outside: Outside, ready_seconds: float) -> int:
+    async def _try(
+        self, pods: list[Pod], reaching: Reach, matrix: Matrix, outside: Outside, ready_seconds: float
+    ) -> int:
         """Kills every service under load, and judges."""
         count = len(self._cluster.services)
         numbers = (f"{number} of {count}" for number in range(1, count + 1))
@@ -115,7 +132,11 @@ class Session:
         outcome = Outcome(matrix, outside, kills, ready_seconds)
         if self._options.json:
             outcome.write(self._options, self._options.json)
-        return self._screen.verdict(list(outcome.failures()))
+        failures = [*outcome.failures()]
+        if self._is_cloud:
+            failures += await change_nodes(self._cluster, pods, self._screen)
+            await self._show_routes()
+        return self._screen.verdict(failures)
 
     async def _stay(self, pods: list[Pod], matrix: Matrix, outside: Outside) -> int:
         """Waits for Ctrl-C, and tells of services that die and come back."""

@@ -61,7 +61,7 @@ class Gce:
         try:
             credentials, _ = google.auth.default(scopes=_SCOPES)
         except (GoogleAuthError, OSError, ValueError) as error:
-            raise CloudError(Trouble.DENIED, "no credentials", str(error), _CURES[401]) from None
+            raise CloudError(Trouble.DENIED, "no credentials", _text(error), _CURES[401]) from None
         self._session = AuthorizedSession(credentials)
         self._names: frozenset[str] = frozenset()
         """Of all routes of the project, as of the last look."""
@@ -170,11 +170,11 @@ class Gce:
             answer = self._session.request(method, f"{self._base}/{path}", json=body, timeout=seconds)
             document = answer.json()
         except TransportError as error:
-            raise CloudError(Trouble.WAIT, "no answer", str(error)) from None
+            raise CloudError(Trouble.WAIT, "no answer", _text(error)) from None
         except GoogleAuthError as error:
-            raise CloudError(Trouble.DENIED, "no credentials", str(error), _CURES[401]) from None
+            raise CloudError(Trouble.DENIED, "no credentials", _text(error), _CURES[401]) from None
         except (RequestException, ValueError) as error:
-            raise CloudError(Trouble.WAIT, "no answer", str(error)) from None
+            raise CloudError(Trouble.WAIT, "no answer", _text(error)) from None
         if answer.status_code < 400:
             return document
         said = document.get("error", {}) if isinstance(document, dict) else {}
@@ -204,3 +204,8 @@ def _short(link: str) -> str:
     """`zones/ZONE/instances/NAME` of a link, or what else there is behind the project."""
     head, project, tail = link.partition("/projects/")
     return tail.partition("/")[2] if project else head
+
+
+def _text(error: Exception) -> str:
+    """The words of an error of google-auth, without the answer that comes with them."""
+    return str(error.args[0] if error.args else error)

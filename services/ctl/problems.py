@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, Literal, TypeAlias
 
+from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
@@ -14,7 +15,7 @@ from services.ctl.connect.targets import SERVICES, Service
 from services.ctl.node_health import BROKEN, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
 from services.ctl.units import count, moment
 
-Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding | lease_pb2.Finding
+Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding | lease_pb2.Finding | cloud_pb2.Finding
 
 _MOST_NAMED: Final = 10
 _MOST_SKEW_SECONDS: Final = 10.0
@@ -117,7 +118,7 @@ def problem_of(service: Service, finding: Finding) -> Problem:
         service,
         finding.problem,
         finding.cure,
-        finding.evidence,
+        "" if isinstance(finding, cloud_pb2.Finding) else finding.evidence,
         finding.cause,
         weight_of(finding),
         finding.check,

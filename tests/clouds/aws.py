@@ -1,50 +1,25 @@
 """An EC2 over HTTP: moto, a real program, and the metadata service of an instance, which moto has in part only."""
 
-import json
 import os
-import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, Final
+from typing import Final
 from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
-from xml.etree import ElementTree
+from urllib.request import urlopen
 
+from lab.vpc.ec2 import Ec2
+from lab.vpc.metadata import metadata as played_metadata
+from lab.vpc.metadata import serving
 from tests.clouds.process import cloud_python
 from tests.patience import PATIENCE
 
 SECRET: Final = "wJalrSEEDEDsecretKEYofTheRole"  # noqa: S105
 KEY_ID: Final = "AKIASEEDEDKEYID00000"
-_TOKEN: Final = "a-token-of-the-metadata-service"  # noqa: S105
-_NAMESPACE: Final = re.compile(r'\sxmlns="[^"]+"')
-
-
-class Ec2:
-    """The API of EC2 as a test calls it: unsigned, which moto takes."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def call(self, action: str, **parameters: str) -> ElementTree.Element:
-        """The answer of one call."""
-        body = urlencode({"Action": action, "Version": "2016-11-15", **parameters}).encode()
-        credential = "AWS4-HMAC-SHA256 Credential=test/20260101/eu-central-1/ec2/aws4_request, SignedHeaders=host, "
-        request = Request(self.url, body, {"Authorization": f"{credential}Signature=0"})  # noqa: S310
-        with urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
-            return ElementTree.fromstring(_NAMESPACE.sub("", answer.read().decode()))  # noqa: S314
-
-    def text(self, action: str, path: str, **parameters: str) -> str:
-        """One value of the answer."""
-        found = self.call(action, **parameters).findtext(path)
-        assert found is not None, (action, path)
-        return found
+__all__ = ["KEY_ID", "SECRET", "Ec2", "Vpc", "environment", "make_vpc", "metadata", "moto", "serving"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,63 +115,9 @@ def moto(directory: Path) -> Iterator[Ec2]:
 
 @contextmanager
 def metadata(vpc: Vpc | None = None) -> Iterator[str]:
-    """The URL of a metadata service of version 2, of an instance with a role, in that VPC."""
-    values: dict[str, str] = {
-        "/latest/meta-data/placement/region": "eu-central-1",
-        "/latest/meta-data/mac": "06:00:00:00:00:01",
-        "/latest/meta-data/network/interfaces/macs/06:00:00:00:00:01/vpc-id": vpc.name if vpc else "",
-        "/latest/meta-data/iam/security-credentials/": "flannelette",
-        "/latest/meta-data/iam/security-credentials/flannelette": json.dumps(
-            {
-                "Code": "Success",
-                "Type": "AWS-HMAC",
-                "AccessKeyId": KEY_ID,
-                "SecretAccessKey": SECRET,
-                "Token": "seeded-session-token",
-                "Expiration": "2100-01-01T00:00:00Z",
-                "LastUpdated": "2026-01-01T00:00:00Z",
-            }
-        ),
-    }
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            is_right = self.path == "/latest/api/token" and "X-aws-ec2-metadata-token-ttl-seconds" in self.headers
-            self._answer(200 if is_right else 400, _TOKEN)
-
-        def do_GET(self) -> None:
-            if self.headers.get("X-aws-ec2-metadata-token") != _TOKEN:
-                self._answer(401, "no token")
-            else:
-                self._answer(200 if self.path in values else 404, values.get(self.path, ""))
-
-        def _answer(self, code: int, text: str) -> None:
-            self.send_response(code)
-            if self.command == "PUT":
-                self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "300")
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    with serving(Answers) as url:
+    """The URL of a metadata service whose role has seeded secrets, in that VPC."""
+    with played_metadata(vpc.name if vpc else "", KEY_ID, SECRET) as url:
         yield url
-
-
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The URL of a server on loopback with this handler."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def environment(ec2: Ec2, metadata_url: str, **more: str) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ _BASE: Final = "/compute/v1/projects/demo"
 _LINK: Final = "https://www.googleapis.com/compute/v1/projects/demo"
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FIELDS: Final = {"name", "description", "destRange", "network", "nextHopInstance", "priority", "tags"}
-_VALUES: Final = {
+_VALUES: dict[str, str] = {
     "/computeMetadata/v1/project/project-id": "demo",
     "/computeMetadata/v1/instance/network-interfaces/0/network": "projects/1/networks/default",
     "/computeMetadata/v1/instance/service-accounts/default/token": json.dumps(
@@ -27,6 +27,12 @@ _VALUES: Final = {
         {"email": "flannelette@demo", "scopes": [], "aliases": ["default"]}
     ),
     "/computeMetadata/v1/universe/universe-domain": "googleapis.com",
+}
+_ACCOUNTS: Final = "/computeMetadata/v1/instance/service-accounts/"
+_VALUES |= {
+    key.replace("/default/", "/flannelette@demo/"): value
+    for key, value in _VALUES.items()
+    if key.startswith(_ACCOUNTS)
 }
 
 

@@ -129,6 +129,13 @@ def assert_no_secret(directory: Path, *secrets: str) -> None:
     assert not [each for each in secrets if each in told]
 
 
-def tells(answer: pb.GetStatusResponse, *words: str) -> bool:
+def tells(*words: str) -> Callable[[pb.GetStatusResponse], bool]:
     """Whether the service is not ready, and says all that."""
-    return not answer.ready and all(word in " ".join(answer.reasons) for word in words)
+    return lambda answer: not answer.ready and all(word in " ".join(answer.reasons) for word in words)
+
+
+def has(node: str, target: str = "") -> Callable[[pb.GetStatusResponse], bool]:
+    """Whether the node has an active route, to this target."""
+    return lambda answer: any(
+        route.node == node and route.state == "active" and target in route.target for route in answer.routes
+    )

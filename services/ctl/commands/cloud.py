@@ -8,6 +8,7 @@ from rich.text import Text
 
 from services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
 from services.ctl.connect.targets import Target, Targets
+from services.ctl.problems import Problem, Weight, problem_of
 from services.ctl.render.changes import plan_text
 from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.render.screen import Screen
@@ -57,6 +58,21 @@ async def teardown(target: Target, screen: Screen, *, dry_run: bool) -> int:
     done = await ask(target, lambda c: CloudServiceStub(c).TeardownRoutes(request), LONG_SECONDS)
     screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
     return 0
+
+
+async def problems(target: Target) -> list[Problem]:
+    """What the service finds, and why it is not ready."""
+    try:
+        answer = await ask(target, lambda c: CloudServiceStub(c).GetStatus(pb.GetStatusRequest()), LIST_SECONDS)
+    except CallFailed as failure:
+        return [Problem("cloud", str(failure), weight=Weight.SOON)]
+    found = [problem_of("cloud", each) for each in answer.findings]
+    told = {each.cause for each in found}
+    reasons = [each for each in answer.reasons if not any(cause and cause in each for cause in told)]
+    return [
+        *found,
+        *(Problem("cloud", "The cloud's routes are not kept.", cause=each, weight=Weight.SOON) for each in reasons),
+    ]
 
 
 def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:

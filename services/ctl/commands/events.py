@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from flannelette.cloud.v1 import cloud_pb2
+from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
@@ -17,7 +19,7 @@ from rich.text import Text
 
 from services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import SERVICES, Service, Target
+from services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
 from services.ctl.render.changes import event_text
 from services.ctl.render.layout import fold
 from services.ctl.render.screen import Screen, to_json
@@ -29,6 +31,7 @@ _CALLS: Final[dict[Service, tuple[Any, Any, str]]] = {
     "lease": (LeaseServiceStub, lease_pb2.WatchEventsRequest, "name"),
     "dataplane": (DataplaneServiceStub, dataplane_pb2.WatchEventsRequest, "peer"),
     "masq": (MasqServiceStub, masq_pb2.WatchEventsRequest, "chain"),
+    "cloud": (CloudServiceStub, cloud_pb2.WatchEventsRequest, "destination"),
 }
 """The stub of each service, its request, and the field for what the events shall concern."""
 
@@ -167,11 +170,14 @@ async def _follow(source: _Source, out: _Output) -> None:
 def _sources(nodes: Nodes, name: str, services: Collection[str], since: float | None) -> list[_Source]:
     """The journals to read; a service that several nodes have in common is read once, and is of no node."""
     found = list[_Source]()
-    for service in SERVICES:
+    there = {node: with_cloud(targets) for node, targets in nodes.items()}
+    for service in _CALLS:
         if services and service not in services:
             continue
         _, request, subject = _CALLS[service]
-        for node, targets in nodes.items():
+        for node, targets in there.items():
+            if service not in targets:
+                continue
             known = next((source for source in found if source.target == targets[service]), None)
             if known is not None:
                 known.node = ""

@@ -86,6 +86,15 @@ def targets(
     }
 
 
+def with_cloud(there: Targets) -> Targets:
+    """With flannelette-cloud, where its socket is beside that of another service, on this host."""
+    beside = next((each.path for each in there.values() if each.path and not each.dialer), None)
+    with suppress(OSError):  # as below
+        if beside and (socket := beside.with_name("cloud.sock")).exists():
+            return {**there, "cloud": Target("cloud", f"unix:{socket}")}
+    return there
+
+
 def _socket(directory: Path, service: Service, network: str) -> Path:
     """A lease service has one network; of the others one may have this network alone, or several."""
     own, common = (directory / f"{service}{suffix}.sock" for suffix in (suffix_of(network), ""))

@@ -20,7 +20,7 @@ from rich.text import Text
 from services.core.errors import Misconfigured, Unavailable
 from services.ctl.commands.answers import assess_all, status_document
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Targets
+from services.ctl.connect.targets import Targets, with_cloud
 from services.ctl.diagnose.dump.host import host_parts
 from services.ctl.diagnose.dump.parts import Collected, Part, collect, failed
 from services.ctl.diagnose.dump.remote_host import collect_there, host_commands
@@ -40,7 +40,8 @@ Made by `flannelette sysdump` {version} at {time}.
 A directory for each node:
 
   status.json, doctor.json     health and problems, as the command line shows
-  leases, nodes, peers, rules  what the services answer (.json)
+  leases, nodes, peers, rules, what the services answer (.json)
+  cloud
   plan-*.json                  what a resync would change
   events-*.json                what the services did, and why
   settings-*.json              flags of the services
@@ -124,14 +125,14 @@ async def _collect_all(nodes: Nodes, seconds: float, *, host_only: bool) -> dict
             name, answered = node or os.uname().nodename, []
             if not host_only:
                 health = (await assess_all({node: targets}))[node]
-                name, answered = node or health.name or name, [*_status(health), *answered_parts(targets)]
+                name, answered = node or health.name or name, [*_status(health), *answered_parts(with_cloud(targets))]
             left = max(until - time.monotonic(), 1)
             try:
                 commands = await asyncio.to_thread(host_commands, node, targets)
             except Unavailable as error:
                 return name, [*await collect(answered, left), failed("host.txt", str(error))]
             if not commands:
-                return name, await collect([*answered, *host_parts(targets)], left)
+                return name, await collect([*answered, *host_parts(with_cloud(targets))], left)
             told, shown = await asyncio.gather(collect(answered, left), collect_there(commands, left))
             return name, [*told, *shown]
 

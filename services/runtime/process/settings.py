@@ -30,6 +30,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "extension-timeout charon-socket probe-rate",
     "masq": "network lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
     "allowed-network iptables-resync",
+    "cloud": "lease-address state-dir cloud-interval cloud-mark cloud-routes-limit cloud-endpoint cloud-metadata",
 }
 """The flags of each service beside those that all have, for the hint about an unknown flag. A test compares them."""
 PURPOSES: Final[Mapping[str, str]] = {

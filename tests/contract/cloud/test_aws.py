@@ -76,8 +76,11 @@ async def test_the_command_line_shows_and_writes_the_routes(vpc: Vpc, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ('"RouteTableID":"rtb-0123456789abcdef0"', "InvalidRouteTableID.NotFound"),
-        ('"RouteTableID":"rtb-0123456789abcdef0"', "correct RouteTableID in the network configuration"),
+        (
+            '"RouteTableID":"rtb-0123456789abcdef0"',
+            "InvalidRouteTableID.NotFound: The routeTable ID 'rtb-0123456789abcdef0' does not exist: "
+            "correct RouteTableID in the network configuration",
+        ),
         ("", "set RouteTableID and AWS_REGION"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.clouds.gce import TOKEN, Project, environment, google
-from tests.clouds.process import Leases, assert_no_secret, cloud_process, tells
+from tests.clouds.process import Leases, assert_no_secret, cloud_process, has, tells
 
 GCE = '{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}'
 
@@ -82,7 +82,7 @@ async def test_what_google_refuses_is_said_with_its_reason_and_the_routes_stay(
             await cloud.until_routes("n1")
             for reason, (status, cure) in _READING.items():
                 project.faults["GET /aggregated/instances"] = (status, reason)
-                await cloud.until(lambda answer, told=(f"HTTP {status} {reason}", cure): tells(answer, *told))
+                await cloud.until(tells(f"HTTP {status} {reason}", cure))
                 assert project.table() == table
                 project.faults.clear()
                 await cloud.until_routes("n1")
@@ -93,7 +93,7 @@ async def test_what_google_refuses_is_said_with_its_reason_and_the_routes_stay(
                     number = len(names) + 1
                     project.instance(f"vm{number}", f"10.99.0.{10 + number}")
                     cidr = await leases.join(f"n{number}", f"10.99.0.{10 + number}")
-                    answer = await cloud.until(lambda answer, told=(reason, cure): tells(answer, *told))
+                    answer = await cloud.until(tells(reason, cure))
                     assert not check or check in {each.check for each in answer.findings}
                     assert project.table() == table
                     project.faults.clear()
@@ -118,10 +118,6 @@ async def test_a_route_is_replaced_whatever_names_are_taken(project: Project, tm
             await cloud.until_routes("n1")
             for n in (2, 1):
                 await leases.join("n1", f"10.99.0.1{n}")
-                await cloud.until(
-                    lambda answer, n=n: (
-                        [(r.target, r.state) for r in answer.routes] == [(f"zones/z1/instances/vm{n}", "active")]
-                    )
-                )
+                await cloud.until(has("n1", f"vm{n}"))
         assert project.routes.pop(name) == elsewhere, "the route of another network stays"
         assert project.table() == {cidr: "vm1"}

@@ -12,7 +12,7 @@ import pytest
 from tests.paths import ROOT
 
 UNITS: Final = ROOT / "deploy/systemd"
-SERVICES: Final = ("lease", "dataplane", "masq")
+SERVICES: Final = ("lease", "dataplane", "masq", "cloud")
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing here")
 
 
@@ -43,7 +43,7 @@ def test_systemd_has_nothing_to_say_against_them(installed: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize(("service", "tenths"), [("lease", 15), ("dataplane", 20), ("masq", 25)])
+@pytest.mark.parametrize(("service", "tenths"), [("lease", 15), ("dataplane", 20), ("masq", 25), ("cloud", 15)])
 def test_little_is_exposed(service: str, tenths: int, installed: Path) -> None:
     """systemd's own figure, 0 to 10: a unit without any of this has 9.6."""
     unit = str(installed / f"flannelette-{service}.service")
@@ -65,7 +65,7 @@ def test_a_unit_gives_the_rights_of_the_image_and_no_more(service: str) -> None:
     assert set(assignments(service)["CapabilityBoundingSet"].split()) == expected
 
 
-@pytest.mark.parametrize("service", ["dataplane", "masq"])
+@pytest.mark.parametrize("service", ["dataplane", "masq", "cloud"])
 def test_a_unit_remembers_in_a_directory_of_its_own(service: str) -> None:
     found = assignments(service)
     assert (found["StateDirectory"], found["StateDirectoryMode"]) == (f"flannelette-{service}", "0700")
@@ -75,5 +75,6 @@ def test_a_unit_remembers_in_a_directory_of_its_own(service: str) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_unit_waits_for_readiness_and_comes_back(service: str) -> None:
     found = assignments(service)
-    assert found["ExecStart"] == f"/opt/flannelette/bin/flannelette-{service}"
+    home = "/opt/flannelette-cloud" if service == "cloud" else "/opt/flannelette"  # boto3 is not for the others
+    assert found["ExecStart"] == f"{home}/bin/flannelette-{service}"
     assert (found["Type"], found["Restart"], found["TimeoutStartSec"]) == ("notify", "always", "infinity")

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import grpc.aio
+from flannelette.cloud.v1 import cloud_pb2 as cloud
+from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2 as dataplane
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2 as lease
@@ -16,7 +18,12 @@ from services.ctl.connect.targets import Service, Targets
 from services.ctl.diagnose.dump.parts import Part
 from services.ctl.render.screen import to_json
 
-_STUBS: Final = {"lease": LeaseServiceStub, "dataplane": DataplaneServiceStub, "masq": MasqServiceStub}
+_STUBS: Final = {
+    "lease": LeaseServiceStub,
+    "dataplane": DataplaneServiceStub,
+    "masq": MasqServiceStub,
+    "cloud": CloudServiceStub,
+}
 _CALLS: Final[dict[str, tuple[Service, str, Any]]] = {
     "leases": ("lease", "ListLeases", lease.ListLeasesRequest()),
     "nodes": ("lease", "ListNodes", lease.ListNodesRequest()),
@@ -29,6 +36,9 @@ _CALLS: Final[dict[str, tuple[Service, str, Any]]] = {
     "events-lease": ("lease", "WatchEvents", lease.WatchEventsRequest(no_follow=True)),
     "events-dataplane": ("dataplane", "WatchEvents", dataplane.WatchEventsRequest(no_follow=True)),
     "events-masq": ("masq", "WatchEvents", masq.WatchEventsRequest(no_follow=True)),
+    "cloud": ("cloud", "GetStatus", cloud.GetStatusRequest()),
+    "plan-cloud": ("cloud", "SyncRoutes", cloud.SyncRoutesRequest(dry_run=True)),
+    "events-cloud": ("cloud", "WatchEvents", cloud.WatchEventsRequest(no_follow=True)),
 }
 """Calls that change nothing, by the name of the file."""
 
@@ -45,4 +55,4 @@ def answered_parts(targets: Targets) -> list[Part]:
 
         return lambda: ask(targets[service], call, LIST_SECONDS)
 
-    return [Part(f"{name}.json", answer(*call)) for name, call in _CALLS.items()]
+    return [Part(f"{name}.json", answer(*call)) for name, call in _CALLS.items() if call[0] in targets]
