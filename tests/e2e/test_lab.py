@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.clouds.process import cloud_python
 from tests.e2e.lab_process import LabProcess, lab
 from tests.modules import has_module
 from tests.tools import find_tool
@@ -55,6 +57,15 @@ def test_host_gw_hosts_with_an_etcd_pass_their_trial(home: Path) -> None:
         "masquerade": {"ok": nodes, "total": nodes},
         "restart_lost": 0,
     }
+
+
+def test_a_cloud_has_the_right_table_also_after_a_node_left_and_one_moved(home: Path) -> None:
+    cloud_python()  # skipped where it is missing
+    figures, process = tried(home, "BACKEND=aws-vpc")
+    assert (figures["pod_pings"], figures["restart_lost"]) == ({"ok": 6, "total": 6}, 0)
+    before, _, after = process.output.partition("new address")
+    rows = re.compile(r"^10\.5\.\S+ +(h\d) +rtb-\w+ +eni-\w+ +active +-$", re.MULTILINE)
+    assert (sorted(rows.findall(before)), sorted(rows.findall(after))) == (["h1", "h2", "h3"], ["h1", "h2"])
 
 
 def test_pods_of_both_families_pass_their_trial(home: Path) -> None:

@@ -1,6 +1,8 @@
 """aws-vpc: the real process with boto3, against moto and a metadata service."""
 
+import asyncio
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,9 +70,30 @@ async def test_the_command_line_shows_and_writes_the_routes(vpc: Vpc, tmp_path: 
             assert cidr not in vpc.routes()
             assert (await run(tmp_path, "cloud", "sync")).code == 0
             assert vpc.routes()[cidr] == interface
+            found = (await run(tmp_path, "-o", "json", "doctor")).json["problems"]
+            assert [(each["symptom"], each["cause"]) for each in found if each["check"] == "cloud-route"] == [
+                (
+                    f"Table {vpc.tables[0]} has a route to 10.5.200.0/24 that no node needs.",
+                    "no lease has this subnet, and the route is not ours",
+                )
+            ]
+            assert f"create {cidr} via {interface}" in (await run(tmp_path, "events")).out
+            dump = tmp_path / "dump.tar.gz"
+            assert (await run(tmp_path, "sysdump", f"--write={dump}")).code == 0
+            assert cidr in await asyncio.to_thread(_unpacked, dump)
             assert (await run(tmp_path, "cloud", "teardown", "--yes")).code == 0
             assert list(vpc.routes()) == ["10.5.200.0/24"], "that of somebody else stays"
             assert "paused" in (await run(tmp_path, "cloud", "status")).out
+
+
+def _unpacked(dump: Path) -> str:
+    """What the dump has of the cloud; none of its files has a key."""
+    with tarfile.open(dump) as tar:
+        files = {each.name.split("/")[-1]: tar.extractfile(each) for each in tar if each.isreg()}
+    texts = {name: file.read().decode(errors="replace") for name, file in files.items() if file}
+    assert {"plan-cloud.json", "events-cloud.json", "settings-cloud.json"} <= texts.keys()
+    assert not [name for name, text in texts.items() if SECRET in text or KEY_ID in text]
+    return texts["cloud.json"]
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ _OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY=, CLU
         ("NODES=-1", "NODES=-1: use a whole number from 1 to 200"),
         ("NODES=three", "NODES=three: use a whole number from 1 to 200"),
         ("NODES=٣", "NODES=٣: use a whole number from 1 to 200"),
-        ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw or ipip or wireguard or udp or ipsec"),
-        ("BACKEND=VXLAN", "BACKEND=VXLAN: use vxlan or host-gw or ipip or wireguard or udp or ipsec"),
+        ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw or ipip or wireguard or udp or ipsec or aws-vpc"),
+        ("BACKEND=VXLAN", "BACKEND=VXLAN: use vxlan or host-gw or ipip or wireguard or udp or ipsec or aws-vpc"),
         ("STORE=x", "STORE=x: use embedded or etcd"),
         ("FAMILY=6", "FAMILY=6: use ipv4 or ipv6 or dual"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
@@ -56,6 +56,15 @@ def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, com
     with pytest.raises(BadOption) as caught:
         parse([argument], {})
     assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize("other", ["STORE=etcd", "NODES=1", "CLUSTERS=2"])
+def test_a_cloud_is_one_cluster_of_several_hosts_with_the_embedded_store(other: str) -> None:
+    assert parse(["BACKEND=aws-vpc"], {}).backend == "aws-vpc"
+    with pytest.raises(BadOption, match="one cluster of at least 2 hosts with STORE=embedded"):
+        parse(["BACKEND=aws-vpc", other], {})
+    with pytest.raises(BadOption, match="aws-vpc carries IPv4 only"):
+        parse(["BACKEND=aws-vpc", "FAMILY=dual"], {})
 
 
 def test_figures_cannot_be_written_into_a_directory_that_does_not_exist(tmp_path: Path) -> None:
