@@ -90,7 +90,7 @@ def _unpacked(dump: Path) -> str:
     """What the dump has of the cloud; none of its files has a key."""
     with tarfile.open(dump) as tar:
         files = {each.name.split("/")[-1]: tar.extractfile(each) for each in tar if each.isreg()}
-    texts = {name: file.read().decode(errors="replace") for name, file in files.items() if file}
+        texts = {name: file.read().decode(errors="replace") for name, file in files.items() if file}
     assert {"plan-cloud.json", "events-cloud.json", "settings-cloud.json"} <= texts.keys()
     assert not [name for name, text in texts.items() if SECRET in text or KEY_ID in text]
     return texts["cloud.json"]

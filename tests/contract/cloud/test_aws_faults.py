@@ -66,7 +66,7 @@ async def test_what_cannot_be_read_is_said_with_its_code_and_the_routes_stay(vpc
                 await cloud.until_routes("n1")
             written = [proxy.calls[f"{verb}Route"] for verb in ("Create", "Replace", "Delete")]
             assert written == [1, 0, 0]
-    assert "4GIOHlTkIaWHQD0Q" not in (tmp_path / "cloud.log").read_text()
+    assert_no_secret(tmp_path, "4GIOHlTkIaWHQD0Q")
 
 
 async def test_what_cannot_be_written_leaves_the_others_and_is_tried_again(vpc: Vpc, tmp_path: Path) -> None:
