@@ -1,4 +1,8 @@
-"""The processes of a simulation: etcd, the lease services in their tiers, and the crowds of nodes."""
+"""The processes of a simulation: etcd, the lease services in their tiers, and the crowds of nodes.
+
+The farther a process is from the store, the lower is its priority. In a cluster, each node has a machine of its own,
+and no lease service waits for a processor because nodes are busy; here they share a few.
+"""
 
 import asyncio
 import itertools
@@ -20,6 +24,10 @@ from lab.programs import find_etcd
 _LINE: Final = 1 << 28
 """Bytes of the longest answer of a crowd."""
 _LAST_WORDS: Final = 800
+_NICER: Final = 4
+"""The difference of niceness between a tier and the one above."""
+_NICEST: Final = 16
+"""The niceness of the crowds."""
 
 
 class ProcessFailed(Exception):
@@ -106,7 +114,7 @@ class LeaseService(Running):
         self.address = f"unix:{home}/lease.sock"
         self._metrics = home / "metrics.sock"
         where = (f"--socket-dir={home}", f"--healthz-ip=unix:{self._metrics}")
-        command = (sys.executable, "-m", "services.lease.main", "--central", *store, *where)
+        command = (*_nice(tier * _NICER), sys.executable, "-m", "services.lease.main", "--central", *store, *where)
         super().__init__(f"tier {tier}", f"lease-{tier}-{number}", command, directory)
 
     async def messages(self) -> int:
@@ -128,6 +136,11 @@ class LeaseService(Running):
             await asyncio.sleep(0.05)
 
 
+def _nice(by: int) -> tuple[str, ...]:
+    """What runs a command with less priority."""
+    return ("nice", "-n", str(min(by, _NICEST)))
+
+
 class CrowdProcess:
     """A process with many nodes. `call` runs a method of lab.simulate.crowd.Crowd there."""
 
@@ -143,7 +156,7 @@ class CrowdProcess:
         """The process, with no nodes yet."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "lab.simulate.crowd", etcd),
+                *(*_nice(_NICEST), sys.executable, "-m", "lab.simulate.crowd", etcd),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -24,7 +24,7 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
 _STEADY: Final = 30.0
 """A lease that is lost sooner than this counts as a failure, but for the first few; see OverwriteCounter."""
-_TOLD_BY_THEN: Final = 10.0
+_TOLD_BY_THEN: Final = 30.0
 """Seconds after which the table has a lease that was acquired, or others took it before anybody saw it there."""
 _MOST_FORMER: Final = 16
 _RESERVATION_RENEWAL: Final = 6 * 3600.0

@@ -126,12 +126,13 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Context) -> pb.AcquireLeaseResponse:
         """Answers when WatchLeases shows the lease, or 2 s later: it is in the store either way."""
-        code = grpc.StatusCode.OK
+        code = grpc.StatusCode.CANCELLED
         try:
             wanted = checked_request(request, self._identity.one_node(request.node))
             if len(self._broker.own) >= self._most and not self._broker.leases_by_node.of(wanted.node):
                 raise Exhausted(f"there are {self._most} leases, and no more are given: raise --max-leases")
             lease = await self._store.acquire(self._pipeline.without_held(wanted))
+            code = grpc.StatusCode.OK
         except FlanneletteError as error:
             code = code_of(error)
             self._requests.failed(request.node, "", "AcquireLease", code.name, str(error))

@@ -15,8 +15,8 @@ from services.lease.watch.encoding import SYNCED, encode
 
 PAUSE: Final = 0.002
 """Seconds between two changes that come apart. A message costs a dataplane as much as some ten changes in it."""
-_AT_A_PAUSE: Final = 6
-"""Followers who are sent a message each in a quarter of PAUSE."""
+_PAUSE_OF_A_FOLLOWER: Final = 0.001
+"""Seconds by which a follower lengthens the time between two changes: a message to it costs a tenth of them."""
 _LONGEST_PAUSE: Final = 2.0
 STALLED_SECONDS: Final = 28.0
 """As long as a client of which nothing is wanted has to answer a ping."""
@@ -51,7 +51,7 @@ async def watch_all(
             if position.is_behind:
                 if (rest := due - now()) > 0:
                     await asyncio.sleep(rest)
-                due = now() + min(pause * max(1.0, broker.followers / _AT_A_PAUSE), max(pause, _LONGEST_PAUSE))
+                due = now() + (pause and max(pause, min(broker.followers * _PAUSE_OF_A_FOLLOWER, _LONGEST_PAUSE)))
             if (following := position.next_message()) is not None:
                 if position.is_behind:
                     due = 0.0  # the message is full, and nothing is won by waiting

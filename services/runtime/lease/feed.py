@@ -34,6 +34,8 @@ _OPTIONS: Final = (
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CALL_SECONDS: Final = 15.0
+ACQUIRE_SECONDS: Final = 300.0
+"""Of AcquireLease: when all nodes of a cluster start at once, nodes that give up and ask again delay all of them."""
 _LARGEST: Final = 4 << 20
 """Bytes of a message; a step has 64 KiB, unless one change is longer."""
 
@@ -57,7 +59,7 @@ class LeaseConnection:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
         try:
-            response = readable(await self.stub.AcquireLease(request_to_proto(request), timeout=_CALL_SECONDS))
+            response = readable(await self.stub.AcquireLease(request_to_proto(request), timeout=ACQUIRE_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         return held_lease(response)

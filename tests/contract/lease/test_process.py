@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sqlite3
 import urllib.request
 from contextlib import closing
@@ -16,7 +17,8 @@ from services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.services.lease import ServiceProcess, next_step, stub_of
+from tests.services.lease import ServiceProcess, eventually, next_step, stub_of
+from tests.services.tiers import feed_of, is_connected
 
 
 def start(tmp_path: Path, config: Path, store_file: str = "leases.db", *arguments: str) -> ServiceProcess:
@@ -177,3 +179,28 @@ def write(path: Path, text: str) -> None:
     temporary = path.with_suffix(".new")
     temporary.write_text(text)
     os.replace(temporary, path)  # noqa: PTH105 - the call that is meant
+
+
+async def test_a_call_that_the_node_gives_up_is_counted_as_cancelled(tmp_path: Path, config: Path) -> None:
+    below, port = tmp_path / "below", free_port()
+    below.mkdir()
+    with start(tmp_path, config, "memory") as above:
+        flags = (
+            "--central",
+            "--store=relay",
+            f"--upstream={above.address}",
+            "--healthz-ip=127.0.0.1",
+            f"--healthz-port={port}",
+        )
+        with ServiceProcess(below, *flags) as relay:
+            async with feed_of(relay) as feed, stub_of(relay.address) as stub:
+                await eventually(lambda: is_connected(feed))
+                above.signal(signal.SIGSTOP)
+                said = ""
+                async with asyncio.timeout(PATIENCE):
+                    while 'flannelette_lease_acquires_total{code="CANCELLED"}' not in said:
+                        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+                            await stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")), timeout=0.5)
+                        said = await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics")
+                above.signal(signal.SIGCONT)
+    assert 'flannelette_lease_acquires_total{code="OK"}' not in said

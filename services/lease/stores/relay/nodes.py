@@ -123,8 +123,8 @@ class ReportForwarder:
         """
         position = self._change_log.last
         if self._cursors.record(position, cursor):
-            here = (node for node, said in self._last.items() if self._change_log.number(said.cursor) == position)
-            self._due.update(here)
+            ours = self._change_log.cursor
+            self._due.update(node for node, said in self._last.items() if said.cursor == ours)
             self._news.set()
 
     async def run(self) -> None:

@@ -18,7 +18,7 @@ from services.lease.stores.relay.events import KIND, TableEvents
 from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
 from services.lease.stores.store import LostLease, Reclaim, Reclaimed, Refusal, RefusalKind, Snapshot, StoreEvent
 from services.lease.watch.log import ChangeLog
-from services.runtime.lease.feed import Feed, LeaseConnection, readable_lease
+from services.runtime.lease.feed import ACQUIRE_SECONDS, Feed, LeaseConnection, readable_lease
 from services.runtime.lease.lifetime import held_lease
 from services.runtime.lease.wire import lease_from_proto, network_from_proto, progress_to_proto, request_to_proto
 from services.runtime.rpc.interceptor import error_of, readable
@@ -98,7 +98,7 @@ class RelayStore:
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store; for any node."""
-        return held_lease(await self._call("AcquireLease", request_to_proto(request)))
+        return held_lease(await self._call("AcquireLease", request_to_proto(request), ACQUIRE_SECONDS))
 
     async def renew(self, node: str, name: str) -> Lease:
         """See Store; for any node."""
@@ -190,10 +190,10 @@ class RelayStore:
         self._lost = {**others, node: lost} if lost else others
         self._lose(self._lost)
 
-    async def _call(self, method: str, request: Any) -> Any:
+    async def _call(self, method: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
         """Raises the errors that lease.proto names for it, and Unavailable when nobody answers in time."""
         try:
-            return readable(await getattr(self._connection.stub, method)(request, timeout=_CALL_SECONDS))
+            return readable(await getattr(self._connection.stub, method)(request, timeout=seconds))
         except grpc.aio.AioRpcError as error:
             if error.code() in _AWAY:
                 raise Unavailable(await self._connection.lost(error)) from None
