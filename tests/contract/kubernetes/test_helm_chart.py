@@ -162,6 +162,23 @@ def in_order(pod: Document) -> Document:
     return sorted_by_name
 
 
+@pytest.mark.parametrize(("central", "kind"), [("false", "DaemonSet"), ("true", "Deployment")])
+def test_other_clusters_are_the_business_of_the_lease_service_alone(central: str, kind: str) -> None:
+    west = "west=192.0.2.7:7070,allow=10.245.0.0/16,cert=/etc/flannelette/clusters/tls.crt"
+    values = {"imports": [west], "exports": ["10.244.0.0/17", "none"], "secret": "from-west"}
+    documents = helm(
+        f"--set=flannelette.central.enabled={central}", f"--set-json=flannelette.clusters={json.dumps(values)}"
+    )
+    lease = container_of(pod_of(documents, kind), "lease")
+    told = [each for each in lease["args"] if each.startswith(("--import", "--export"))]
+    assert told == [f"--import={west}", "--export=10.244.0.0/17", "--export=none"]
+    mounts = {each["name"]: each["mountPath"] for each in lease["volumeMounts"]}
+    assert mounts["clusters"] == "/etc/flannelette/clusters"
+    volumes = {each["name"]: each for each in pod_of(documents, kind)["volumes"]}
+    assert volumes["clusters"]["secret"]["secretName"] == "from-west"
+    assert yaml.safe_dump_all(documents).count("from-west") == 1
+
+
 def test_an_address_and_a_secret_of_ones_own_are_everywhere() -> None:
     central = "flannelette.central"
     own = (f"--set={central}.enabled=true", f"--set={central}.clusterIP=10.43.0.70", f"--set={central}.secret=mine")
@@ -261,6 +278,7 @@ def test_what_can_be_left_out_is_left_out() -> None:
         ("flannel.args={--healthz-port=1}", "ports for probes: flannel.healthz.port"),
         ("flannel.args={word}", '"word" is not a flag'),
         ("netpol.enabled=true,flannelette.central.enabled=true", "needs a token in each node's pod"),
+        ("flannelette.clusters.imports={west=h:1}", "imports"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(setting: str, sentence: str) -> None:
@@ -291,4 +309,4 @@ OUR_OWN = frozenset(
     "network network-namespace-file node socket-dir state-dir tls-ca-file tls-cert-file tls-key-file tls-server-name "
     "version".split()
 )
-"""What the chart sets itself, or a pod on every node has no use for; it offers no other clusters and networks."""
+"""What the chart sets itself, or a pod on every node has no use for; other clusters are values of it."""

@@ -103,6 +103,14 @@ args:
   - --tls-key-file=/etc/flannelette/tls/tls.key
   - --tls-ca-file=/etc/flannelette/tls/ca.crt
   {{- end }}
+  {{- if eq .service "lease" }}
+  {{- range $values.flannelette.clusters.imports }}
+  - {{ printf "--import=%s" . | quote }}
+  {{- end }}
+  {{- range $values.flannelette.clusters.exports }}
+  - --export={{ . }}
+  {{- end }}
+  {{- end }}
   {{- with $port }}
   - --healthz-port={{ . }}
   {{- end }}
@@ -152,7 +160,18 @@ volumeMounts:
   {{- if .root.Values.flannelette.central.enabled }}
   - {name: tls, mountPath: /etc/flannelette/tls, readOnly: true}
   {{- end }}
+  {{- if .root.Values.flannelette.clusters.secret }}
+  - {name: clusters, mountPath: /etc/flannelette/clusters, readOnly: true}
+  {{- end }}
   - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end -}}
+
+{{/* The certificates for other clusters. */}}
+{{- define "flannelette.clusters" -}}
+{{- with .Values.flannelette.clusters.secret -}}
+- name: clusters
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end -}}
 {{- end -}}
 
 {{/* The service account's token, for who asks the API server. */}}
