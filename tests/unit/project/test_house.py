@@ -9,7 +9,7 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 53_600
+MOST_LINES: Final = 53_750
 """In services/: down with it whenever much has gone. Imports of other clusters and the routes in clouds came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
