@@ -6,7 +6,7 @@ BIN := .venv/bin
 PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated simulate chaos bench bench-docs images install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
+.PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated release-state simulate chaos bench bench-docs images install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
@@ -21,7 +21,7 @@ soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(if $(ARGS),wanted,all
 fuzz: venv ; @$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[fuzz]' || true; exec $(BIN)/python -m tests.fuzz $(patsubst %,--target=%,$(TARGET)) $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(RUNS),--runs=$(RUNS))  ## hostile bytes into every parser and call; TARGET= SECONDS= RUNS=, of each target
 grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache
 tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once
-lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && buf breaking proto --against proto/released.binpb; fi  ## style, layers, protocols
+lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && for each in proto/released/*.binpb; do buf breaking proto --against $$each || exit; done; fi  ## style, layers, protocols
 house: venv ; @$(BIN)/python -m tests.house  ## sizes, depths and stops of the source tree, and what is over a limit
 map: venv ; @$(BIN)/python -m tests.pages.architecture  ## the map of packages in docs/architecture.md, from their docstrings
 man: pages ; @$(BIN)/python -m tests.pages.man && $(BIN)/python -m tests.pages.completion  ## deploy/man and deploy/completion, from the help of the programs
@@ -31,6 +31,7 @@ captures: venv ; @$(BIN)/python -m tests.pages.captures  ## the pictures of docs
 types: venv ; @$(BIN)/mypy  ## mypy, strict
 proto: venv ; @sh proto/generate.sh  ## the generated code beside the .proto files
 check-generated: venv ; @sh proto/generate.sh --check  ## that it is what the .proto files give
+release-state: venv ; @for store in etcd embedded; do $(BIN)/python -m tests.upgrade record $$store tests/golden/releases/$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)/$$store || exit; done  ## what this release leaves on three hosts, for the upgrade tests of the next one
 simulate: venv ; @$(BIN)/python -m lab.simulate $(if $(NODES),--nodes=$(NODES)) $(if $(MINUTES),--minutes=$(MINUTES)) $(if $(CHURN),--churn=$(CHURN)) $(ARGS)  ## many simulated nodes against real lease services, with faults; NODES= MINUTES= CHURN= ARGS='--tiers 1,2,8'
 chaos: venv ; @exec $(BIN)/python -m lab.chaos $(if $(MINUTES),--minutes=$(MINUTES)) $(if $(SEED),--seed=$(SEED)) $(if $(BACKEND),--backend=$(BACKEND)) $(ARGS)  ## five hosts under pings, and one fault after another; MINUTES= SEED= BACKEND=vxlan,host-gw ARGS='--json figures.json'
 bench: venv ; @$(BIN)/python -m bench all  ## every benchmark

@@ -1,14 +1,15 @@
 #!/bin/sh
 # Writes the Python code of every .proto beside it. With --check: compares instead, and changes nothing.
-# With --release: writes released.binpb, the descriptors that later versions must stay compatible with.
+# With --release: writes released/VERSION.binpb, the descriptors that later versions must stay compatible with.
 set -eu
 
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH" # protoc looks for its plugins there
 target=proto
 if [ "${1:-}" = --release ]; then
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
     # shellcheck disable=SC2046  # a list of words
-    exec python -m grpc_tools.protoc -Iproto --include_imports --descriptor_set_out=proto/released.binpb \
+    exec python -m grpc_tools.protoc -Iproto --include_imports "--descriptor_set_out=proto/released/$version.binpb" \
         $(find proto/flannelette -name '*.proto' | sort)
 fi
 if [ "${1:-}" = --check ]; then

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.runtime.process.version import VERSION
 from tests.compose.composition import docker
 from tests.paths import ROOT
 
@@ -45,7 +46,7 @@ def test_its_program_starts_on_a_read_only_root_without_a_right(name: str) -> No
     program = "flannelette" if name == "ctl" else f"flannelette-{name}"
     done = run(name, program, "--version")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "0.1.0" in done.stdout
+    assert VERSION in done.stdout
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -83,8 +84,8 @@ def test_every_version_is_a_pinned_one(name: str) -> None:
     pinned = {line.strip().lower() for line in text.splitlines() if not line.startswith("#")}
     found = run(name, "python3", "-c", LIST)
     installed = {line.lower() for line in found.stdout.split()}
-    assert "flannelette==0.1.0" in installed, found.stderr
-    assert installed - {"flannelette==0.1.0"} <= pinned
+    assert f"flannelette=={VERSION}" in installed, found.stderr
+    assert installed - {f"flannelette=={VERSION}"} <= pinned
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -93,7 +94,7 @@ def test_its_labels_say_what_it_is(name: str) -> None:
     title = "flannelette" if name == "ctl" else f"flannelette-{name}"
     assert labels["org.opencontainers.image.title"] == title
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert labels["org.opencontainers.image.version"] == "0.1.0"
+    assert labels["org.opencontainers.image.version"] == VERSION
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -1,4 +1,4 @@
-"""A peer of the last release: a proxy that knows only the protocols of proto/released.binpb.
+"""A peer of the last release: a proxy that knows only the protocols of its file in proto/released.
 
 What goes through it, either way, loses everything that the last release did not know, as if that release had sent or
 understood it. So a client of today behind it is one of the last release to the server, and the server one to it.
@@ -14,8 +14,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
 from tests.paths import ROOT
+from tests.upgrade.releases import LAST
 
-RELEASED: Final = ROOT / "proto/released.binpb"
+RELEASED: Final = ROOT / "proto/released"
+"""A file of descriptors for each release."""
 _FORWARDED: Final = ("/grpc.health.", "/grpc.reflection.")
 
 Filter = Callable[[bytes], bytes]
@@ -24,7 +26,7 @@ Filter = Callable[[bytes], bytes]
 def released() -> dict[str, MethodDescriptor]:
     """The methods of the last release, as `/package.Service/Method`."""
     pool = descriptor_pool.DescriptorPool()
-    files = descriptor_pb2.FileDescriptorSet.FromString(RELEASED.read_bytes()).file
+    files = descriptor_pb2.FileDescriptorSet.FromString((RELEASED / f"{LAST}.binpb").read_bytes()).file
     for file in files:
         pool.Add(file)
     services = (pool.FindServiceByName(f"{file.package}.{each.name}") for file in files for each in file.service)

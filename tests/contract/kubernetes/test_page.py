@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 
 from services.ctl.certs import issue
+from services.runtime.process.version import VERSION
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, run_tool
 from tests.pages.document import sections
@@ -74,7 +75,7 @@ def test_an_overlay_of_your_own_sets_images_and_flags(tmp_path: Path, kube: ApiS
     read("An overlay of your own", tmp_path, kube)
     kubectl("apply", "-k", str(tmp_path / "tree/deploy/kubernetes/overlays/mine"))
     container = container_of(pod_of([daemon_set(kube)]), "dataplane")
-    assert container["image"] == "registry.example.org/flannelette-dataplane:0.1.0"
+    assert container["image"] == f"registry.example.org/flannelette-dataplane:{VERSION}"
     assert {v["name"]: v.get("value") for v in container["env"]}.items() >= {
         "FLANNELD_IFACE": "eth1",
         "FLANNELD_HEALTHZ_IP": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""docs/hosts.md, docs/uninstall.md: a host becomes one of the overlay; its units' users and capabilities are enough.
+"""docs/hosts.md, upgrading.md, uninstall.md: a host becomes one of the overlay; its units have rights enough.
 
 There is no systemd in a test's namespaces: `setpriv` gives what the units give.
 """
@@ -32,13 +32,18 @@ class Systemctl:
 
     def __init__(self, host: PageHost) -> None:
         self._host = host
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __call__(self, line: str) -> None:
         if line == "systemctl disable --now flannelette.target":
-            for process in self._running:
-                process.terminate()
-            assert [process.wait(PATIENCE) for process in self._running] == [0] * len(self._running)
+            for name in self._running:
+                self._running[name].terminate()
+            assert {process.wait(PATIENCE) for process in self._running.values()} == {0}
+        elif line.startswith("systemctl restart "):
+            name = f"{line.split()[-1]}.service"
+            self._running[name].terminate()
+            assert self._running[name].wait(PATIENCE) == 0
+            self._start(name)
         elif line != "systemctl daemon-reload":
             assert line == "systemctl enable --now flannelette.target"
             wanted = self._read("flannelette.target", "Unit")["Wants"].split()
@@ -70,7 +75,7 @@ class Systemctl:
         variables = dict(line.split("=", 1) for line in lines if line)
         command = ("setpriv", *rights, *unit["ExecStart"].split())
         process = self._host.start(name, *command, umask=int(unit["UMask"], 8), **variables)
-        self._running.append(process)
+        self._running[name] = process
 
     def _read(self, unit: str, section: str) -> dict[str, str]:
         parser = RawConfigParser(strict=False, comment_prefixes=("#",), dict_type=_Repeated)
@@ -108,6 +113,7 @@ def test_the_page_makes_a_host_one_of_the_overlay(host: PageHost) -> None:
         elif typed:
             assert "is healthy" in host.until_typed("\n".join(typed))
     users_have_what_they_need(host)
+    is_upgraded(host, systemctl)
     docker_is_told(host)
     (block,) = commands_under(PAGE, "With flanneld's command line")
     assert "--kube-subnet-mgr" in host.type(block)
@@ -139,6 +145,18 @@ def users_have_what_they_need(host: PageHost) -> None:
         assert host.type(f"stat --format='%A %U' {state}") == f"-rw------- {user}\n"
     own = host.type("stat --format='%A %U %G' /run/flannelette/dataplane.sock")
     assert own == "srw-rw---- flannelette-dataplane flannelette\n"
+
+
+def is_upgraded(host: PageHost, systemctl: Systemctl) -> None:
+    """As docs/upgrading.md says, from this release to this one."""
+    for block in commands_under("docs/upgrading.md", "A host"):
+        for line in block.splitlines():
+            if line.startswith("systemctl "):
+                systemctl(line)
+            elif " wait " in line:
+                host.until_typed(line)
+            else:
+                host.type(line, seconds=8 * PATIENCE)
 
 
 def docker_is_told(host: PageHost) -> None:

@@ -64,6 +64,9 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "Taking a node out": HOST,
     },
     "docs/subnets.md": HOST,
+    "docs/upgrading.md": {
+        "A host": "tests/kernel/pages/test_hosts_page.py::test_the_page_makes_a_host_one_of_the_overlay",
+    },
     "docs/uninstall.md": {
         "A host": "tests/kernel/pages/test_hosts_page.py::test_the_page_makes_a_host_one_of_the_overlay",
     },

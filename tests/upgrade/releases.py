@@ -1,0 +1,36 @@
+"""The releases before this one: where their services are, and how they are started."""
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from lab.programs import Program
+from tests.paths import ROOT
+
+COMMITS: Final = {"0.1.0": "0adb557968cef69f6066ca91cfdea917340168c4"}
+"""Of each release, the oldest first. 0.1.0 was not tagged: its commit is the last one before what 0.2.0 changed."""
+LAST: Final = list(COMMITS)[-1]
+
+
+def unpacked(version: str, directory: Path) -> Path:
+    """The packages of a release, below the directory. Skips the test where the checkout lacks the commit."""
+    commit, home = COMMITS[version], directory / version
+    packed = subprocess.run(
+        ["git", "-C", ROOT, "archive", commit, "services", "proto"], capture_output=True, check=False
+    )
+    if packed.returncode:
+        said = packed.stderr.decode().strip()
+        pytest.skip(f"release {version} is not in this checkout ({said}): `git fetch --unshallow` gets it")
+    home.mkdir()
+    subprocess.run(["tar", "-x", "-C", home], input=packed.stdout, check=True)
+    return home
+
+
+def of_release(program: Program, packages: Path) -> Program:
+    """The same command line, with these packages instead of this checkout's."""
+    path = os.pathsep.join([str(packages), str(packages / "proto")])
+    return replace(program, arguments=("env", "PYTHONSAFEPATH=1", f"PYTHONPATH={path}", *program.arguments))
