@@ -1,12 +1,15 @@
 """Sees every change of the overlay's kernel objects in a namespace, whoever makes it."""
 
 import asyncio
+import re
 import socket
 import struct
 from collections.abc import Iterator
 from typing import Final, Self
 
 from lab.netns import NetworkNamespace
+from services.dataplane.settings import ROUTE_PROTOCOL
+from services.runtime.process.networks import NAMED_PROTOCOLS
 
 _GROUPS: Final = 0x4 | 0x40  # RTMGRP_NEIGH (also forwarding entries), RTMGRP_IPV4_ROUTE: rtnetlink(7)
 _ROUTE: Final = (24, 25)  # RTM_NEWROUTE, RTM_DELROUTE
@@ -15,11 +18,32 @@ _HEADER: Final = struct.Struct("=LHHLL")
 _ROUTE_PROTOCOL: Final = _HEADER.size + 5  # struct rtmsg
 _NEIGHBOUR_STATE: Final = _HEADER.size + 8  # struct ndmsg
 _PERMANENT: Final = 0x80
-_OURS: Final = 77  # the default of the dataplane's --route-protocol
+_OURS: Final = (ROUTE_PROTOCOL, *NAMED_PROTOCOLS)
+
+
+_LOOKS: Final = (
+    "ip -d -o link show | grep flannel",
+    "ip -o address show | grep -v ' fe80:'",
+    "ip route show table all | grep -v ' table local \\|fe80:'",
+    "ip neigh show nud permanent",
+    "bridge fdb show | grep flannel",
+    "iptables-save",
+    "ip6tables-save",
+)
+_COUNTED: Final = re.compile(r"\[\d+:\d+\]|^#.*| tentative", re.M)
+
+
+def kernel_of(namespace: NetworkNamespace) -> frozenset[str]:
+    """Overlay devices, addresses, routes, neighbours, forwarding entries and rules, as tools print them.
+
+    Without link-local IPv6, which comes by itself a while after a device.
+    """
+    printed = namespace.run("sh", "-c", "; ".join(f"{look} 2>/dev/null" for look in _LOOKS) + "; true")
+    return frozenset(_COUNTED.sub("", printed).splitlines())
 
 
 class ChangeWatch:
-    """Counts changes of routes with our protocol, and of permanent neighbours and forwarding entries."""
+    """Counts changes of routes with a protocol of ours, and of permanent neighbours and forwarding entries."""
 
     def __init__(self, namespace: NetworkNamespace) -> None:
         self.count = 0
@@ -58,5 +82,5 @@ def _messages(data: bytes) -> Iterator[bytes]:
 def _is_ours(message: bytes) -> bool:
     _, kind, *_ = _HEADER.unpack_from(message)
     if kind in _ROUTE:
-        return message[_ROUTE_PROTOCOL] == _OURS
+        return message[_ROUTE_PROTOCOL] in _OURS
     return kind in _NEIGHBOUR and bool(message[_NEIGHBOUR_STATE] & _PERMANENT)

@@ -16,6 +16,7 @@ from lab.directory import end_proxies
 from lab.etcd import put, until_answering
 from lab.federation import make_certificates
 from lab.inside import CONTEXTS
+from lab.netns import NetworkNamespace
 from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
@@ -25,7 +26,7 @@ from lab.vpc import programs as cloud
 
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
-CONFIG_KEY: Final = "/coreos.com/network/config"
+CONFIG_KEY: Final = f"{programs.etcd_prefix('')}/config"
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
 
@@ -40,6 +41,18 @@ class Pod:
 
     host: Host
     address: Address
+    network: str = ""
+    """Which of several; empty: the only one."""
+
+    @property
+    def namespace(self) -> NetworkNamespace:
+        """Its own."""
+        return self.host.pod_in(self.network)
+
+    @property
+    def place(self) -> str:
+        """Its host, `h1`; with several networks that of it: `h1/red`."""
+        return f"{self.host.name}/{self.network}" if self.network else self.host.name
 
 
 class Cluster:
@@ -75,7 +88,7 @@ class Cluster:
 
     async def build(self) -> None:
         """Makes namespaces and wires."""
-        await carry_out(topology.underlay(self.hosts))
+        await carry_out(topology.underlay(self.hosts, self.options.networks))
         if 6 in self.options.versions:
             await carry_out(topology.underlay_v6(self.hosts))
         for host in self.hosts:
@@ -90,13 +103,16 @@ class Cluster:
             await make_certificates(self.options, self.hosts, self.directory)
         secret = token_hex(48)  # peers of all clusters have the same
         for cluster in topology.clusters_of(self.hosts):
-            text = json.dumps(network_of(self.options, cluster, secret))
-            if self.options.store == "embedded":
-                programs.config(self.directory, cluster).write_text(text + "\n")
-                continue
-            self.etcd = self._start(programs.etcd(self.directory, cluster))
-            async with self.patience(self.etcd):
-                await put(topology.OUTSIDE, programs.etcd_endpoint(cluster), CONFIG_KEY, text)
+            if self.options.store == "etcd":
+                self.etcd = self._start(programs.etcd(self.directory, cluster))
+            for number, network in enumerate(self.options.networks, cluster):
+                text = json.dumps(network_of(self.options, number, secret))
+                if self.etcd is None:
+                    programs.config(self.directory, cluster, network).write_text(text + "\n")
+                    continue
+                key = f"{programs.etcd_prefix(network)}/config"
+                async with self.patience(self.etcd):
+                    await put(topology.OUTSIDE, programs.etcd_endpoint(cluster), key, text)
 
     async def start_leases(self) -> None:
         """Starts the lease service or services; returns when they are ready."""
@@ -134,10 +150,10 @@ class Cluster:
     async def start_pods(self) -> list[Pod]:
         """Makes a pod on each host, from its subnet.env as a CNI plugin would; first all of IPv4, then of IPv6."""
         pods = []
-        for host in self.hosts:
-            gateways, mtu = _read_subnet_file(programs.subnet_file(host, self.directory))
-            await carry_out(topology.pod(host, gateways, mtu))
-            pods += [Pod(host, topology.pod_address(gateway)) for gateway in gateways]
+        for host, network in ((host, network) for network in self.options.networks for host in self.hosts):
+            gateways, mtu = _read_subnet_file(programs.subnet_file(host, self.directory, network))
+            await carry_out(topology.pod(host, gateways, mtu, network))
+            pods += [Pod(host, topology.pod_address(gateway), network) for gateway in gateways]
         return sorted(pods, key=lambda pod: pod.address.version)
 
     async def all_ready(self) -> None:
@@ -167,8 +183,8 @@ class Cluster:
         """Returns when it is ready, a dataplane with every peer programmed. LabFailed: it takes too long."""
         program = service.program
         async with self.patience(service):
-            if program.name == "dataplane":
-                await look.until_programmed(program.address, len(self.hosts) - 1)
+            for network in self.options.networks if program.name == "dataplane" else ():
+                await look.until_programmed(program.address, len(self.hosts) - 1, network)
             await look.until_serving(program.address)
 
     async def answers(self, service: Supervised) -> None:
@@ -191,7 +207,7 @@ class Cluster:
                 yield
         except TimeoutError:
             program = service.program
-            reasons = "; ".join(await look.reasons(program.name, program.address))
+            reasons = "; ".join(await look.reasons(program.name, program.address, self.options.networks))
             problem = f"the {program.title} is not ready after {self._patience_seconds:.0f} s: {reasons}"
             raise LabFailed(_with_tail(service, problem)) from None
 
@@ -200,16 +216,18 @@ def _with_tail(service: Supervised, problem: str) -> str:
     return f"{problem}\n\nThe end of {service.program.log}:\n{service.tail()}"
 
 
-def network_of(options: Options, cluster: int = 1, psk: str = "") -> dict[str, object]:
-    """The network configuration of a cluster."""
-    ipv4 = {"Network": str(topology.network_of(cluster))}
+def network_of(options: Options, number: int = 1, psk: str = "") -> dict[str, object]:
+    """The network configuration of a cluster, or of one of the hosts' networks."""
+    ipv4 = {"Network": str(topology.network_of(number))}
     networks: dict[str, object] = dict(ipv4) if 4 in options.versions else {"EnableIPv4": False}
     if 6 in options.versions:
-        networks |= {"EnableIPv6": True, "IPv6Network": str(topology.network_v6_of(cluster))}
+        networks |= {"EnableIPv6": True, "IPv6Network": str(topology.network_v6_of(number))}
     if options.backend == "udp":  # as what is not said is udp
         return networks
-    secret = {"PSK": psk or token_hex(48)} if options.backend == "ipsec" else {}
-    return {**networks, "Backend": {"Type": options.backend, **secret}}
+    more: dict[str, object] = {"PSK": psk or token_hex(48)} if options.backend == "ipsec" else {}
+    if options.backend == "vxlan" and len(options.networks) > 1:
+        more["VNI"] = number
+    return {**networks, "Backend": {"Type": options.backend, **more}}
 
 
 def _read_subnet_file(path: Path) -> tuple[list[Interface], int]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from lab import look
-from lab.changes import ChangeWatch
+from lab.changes import ChangeWatch, kernel_of
 from lab.cluster import Cluster
 from lab.reach import Reach
 from lab.stream import Lost, Stream
@@ -34,6 +34,8 @@ class Kills:
     each: tuple[Kill, ...]
     sent: int
     lost: tuple[Lost, ...]
+    differs: tuple[str, ...] = ()
+    """What the kernels of the hosts had before and not after, or the other way round."""
 
     @property
     def slowest(self) -> float:
@@ -57,6 +59,7 @@ class Kills:
 async def kill_each(cluster: Cluster, reach: Reach, notice: Callable[[str], None]) -> Kills:
     """Kills every service once, one after the other; `notice` hears of each. Raises LabFailed if one stays away."""
     kills = []
+    before = await _kernels(cluster)
     with ExitStack() as stack:
         watches = [stack.enter_context(ChangeWatch(host.namespace)) for host in cluster.hosts]
         async with Stream(reach.paths()) as stream:
@@ -65,7 +68,13 @@ async def kill_each(cluster: Cluster, reach: Reach, notice: Callable[[str], None
                 notice(service.program.title)
                 kills.append(await _kill(cluster, service, watches))
             await asyncio.sleep(0.2)
-    return Kills(tuple(kills), stream.sent, tuple(stream.lost))
+    return Kills(tuple(kills), stream.sent, tuple(stream.lost), tuple(sorted(before ^ await _kernels(cluster))))
+
+
+async def _kernels(cluster: Cluster) -> frozenset[str]:
+    """Of all hosts, a line each."""
+    found = [(host.name, await asyncio.to_thread(kernel_of, host.namespace)) for host in cluster.hosts]
+    return frozenset(f"{name}: {line}" for name, lines in found for line in lines)
 
 
 async def _kill(cluster: Cluster, service: Supervised, watches: Sequence[ChangeWatch]) -> Kill:
@@ -75,5 +84,6 @@ async def _kill(cluster: Cluster, service: Supervised, watches: Sequence[ChangeW
     changes, back = sum(watch.look() for watch in watches) - before, time.monotonic()
     program = service.program
     if program.name == "dataplane":  # what it says must agree with what the kernel said
-        changes = max(changes, (await look.dataplane(program.address)).last_resync_changes)
+        told = [await look.dataplane(program.address, network) for network in cluster.options.networks]
+        changes = max(changes, *(status.last_resync_changes for status in told))
     return Kill(program.title, at, back, changes)

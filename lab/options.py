@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lab.topology import NETWORKS
+
 BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec", "aws-vpc")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
+MANY: Final = ("vxlan", "host-gw")
+"""Backends whose devices have not one name each."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
 MOST_CLUSTERS: Final = 4
 STORES: Final = ("embedded", "etcd")
@@ -21,6 +25,7 @@ make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
 CLUSTERS=1         1 to {MOST_CLUSTERS}, each with so many hosts: leases are imported, and a router is between them
+NETWORKS=1         1 to {len(NETWORKS)}: each host is in so many networks, and has a pod in each
 BACKEND=vxlan      {" or ".join(BACKENDS)};
                    udp: a network configuration without Backend; aws-vpc: a VPC of moto, and a router with its table
 FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
@@ -53,6 +58,8 @@ class Options:
     """Where a picture of the cluster is written; its suffix is one of PICTURES."""
     clusters: int = 1
     """That import each other's leases, each with `nodes` hosts."""
+    networks: tuple[str, ...] = ("",)
+    """The names of those that each host is in; one without a name, if it is the only one."""
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -62,8 +69,9 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options, see `given_options`. Raises BadOption."""
-    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON", "TOPOLOGY", "CLUSTERS")
+    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON", "TOPOLOGY", "CLUSTERS", "NETWORKS")
     given = given_options(names, arguments, environment)
+    networks = whole_number("NETWORKS", given["NETWORKS"] or "1", len(NETWORKS))
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
         backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
@@ -74,7 +82,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         json=_file("JSON", given["JSON"]),
         topology=_file("TOPOLOGY", given["TOPOLOGY"]),
         clusters=whole_number("CLUSTERS", given["CLUSTERS"] or "1", MOST_CLUSTERS),
+        networks=NETWORKS[:networks] if networks > 1 else ("",),
     )
+    if networks > 1 and (options.backend not in MANY or options.clusters > 1 or options.topology):
+        raise BadOption(
+            f"NETWORKS={networks}: use BACKEND={' or '.join(MANY)}, of which a host can have several; and neither "
+            "CLUSTERS nor TOPOLOGY"
+        )
     if options.clusters > 1 and options.backend == "host-gw":
         raise BadOption(
             "CLUSTERS: host-gw needs all hosts on one layer 2, and between clusters is a router: use vxlan"

@@ -36,22 +36,25 @@ class Program:
     arguments: tuple[str, ...]
     directory: Path
     """Where its socket and its log are."""
+    network: str = ""
+    """Of a lease service, where there are several."""
 
     @property
     def title(self) -> str:
         """For people: `dataplane of h1`, `lease service`."""
         name = "lease service" if self.name == _LEASE else self.name
+        name += f" of network {self.network}" if self.network else ""
         return f"{name} of {self.host}" if self.host else name
 
     @property
     def log(self) -> Path:
         """What it prints."""
-        return self.directory / f"{self.name}.log"
+        return self.directory / f"{self.name}{_end(self.network)}.log"
 
     @property
     def socket(self) -> Path:
         """Where it answers gRPC."""
-        return self.directory / f"{self.name}.sock"
+        return self.directory / f"{self.name}{_end(self.network)}.sock"
 
     @property
     def address(self) -> str:
@@ -60,9 +63,13 @@ class Program:
 
 
 def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -> tuple[Program, ...]:
-    """One that serves all hosts of a cluster, with the embedded store; with etcd one on each host."""
+    """One for all hosts of a cluster, with the embedded store; with etcd one on each host; of each network."""
     if options.store == "embedded":
-        return tuple(_central(options, hosts, directory, cluster) for cluster in clusters_of(hosts))
+        return tuple(
+            _central(options, hosts, directory, cluster, network)
+            for cluster in clusters_of(hosts)
+            for network in options.networks
+        )
     return tuple(
         _on_host(
             _LEASE,
@@ -70,28 +77,33 @@ def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -
             directory,
             "--store=etcd",
             f"--etcd-endpoints={etcd_endpoint(host.cluster)}",
+            *([f"--network={network}", f"--etcd-prefix={etcd_prefix(network)}"] if network else []),
             *import_flags(options, hosts, directory, host.cluster),
             *(
                 serve_flags(options, hosts, directory, host.cluster, directory / host.name)
                 if exporter(options, hosts, host.cluster) == str(host.address)
                 else ()
             ),
+            network=network,
         )
         for host in hosts
+        for network in options.networks
     )
 
 
-def _central(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> Program:
+def _central(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int, network: str) -> Program:
     central = _lease_directory(options, hosts, directory, cluster)
-    store = (
+    flags = (
+        f"--socket-dir={central}",
+        *([f"--network={network}"] if network else []),
         "--store=embedded",
-        f"--store-file={central / 'leases.db'}",
-        f"--net-config-path={config(directory, cluster)}",
+        f"--store-file={central / f'leases{_end(network)}.db'}",
+        f"--net-config-path={config(directory, cluster, network)}",
         *import_flags(options, hosts, directory, cluster),
         *serve_flags(options, hosts, directory, cluster, central),
     )
     whose = "" if options.clusters == 1 else f"cluster {cluster}"
-    return Program(_LEASE, whose, OUTSIDE, _service(_LEASE, f"--socket-dir={central}", *store), central)
+    return Program(_LEASE, whose, OUTSIDE, _service(_LEASE, *flags), central, network)
 
 
 def _lease_directory(options: Options, hosts: tuple[Host, ...], directory: Path, cluster: int) -> Path:
@@ -103,9 +115,15 @@ def _lease_directory(options: Options, hosts: tuple[Host, ...], directory: Path,
 
 def host_services(options: Options, host: Host, directory: Path) -> tuple[Program, ...]:
     """The dataplane and masq of a host."""
-    where = _lease_directory(options, (host,), directory, host.cluster) / f"{_LEASE}.sock"
+    where = _lease_directory(options, (host,), directory, host.cluster)
     state = directory / host.name / "state"
-    shared = (f"--lease-address=unix:{where}", f"--state-dir={state}", "--ip-masq")
+    leases = [
+        f"--network={network}=unix:{where}/{_LEASE}{_end(network)}.sock"
+        if network
+        else f"--lease-address=unix:{where}/{_LEASE}.sock"
+        for network in options.networks
+    ]
+    shared = (*leases, f"--state-dir={state}", "--ip-masq")
     dataplane = _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}")
     if options.backend == "ipsec":
         charon = f"--charon-socket={socket_in(directory / host.name)}"
@@ -128,6 +146,11 @@ def etcd_endpoint(cluster: int) -> str:
     return f"http://{underlay_of(cluster)[1]}:2379"
 
 
+def etcd_prefix(network: str) -> str:
+    """Of a network's keys in etcd; flannel's own, if it has no name."""
+    return f"/{network}/network" if network else "/coreos.com/network"
+
+
 def etcd(directory: Path, cluster: int = 1) -> Program:
     """A one-member etcd on the outside host, for a cluster. Raises NoEtcd."""
     home = directory / f"etcd{'' if cluster == 1 else cluster}"
@@ -143,9 +166,9 @@ def etcd(directory: Path, cluster: int = 1) -> Program:
     return Program("etcd", "", OUTSIDE, arguments, home)
 
 
-def config(directory: Path, cluster: int = 1) -> Path:
-    """The network configuration of the embedded store of a cluster."""
-    return directory / f"net-conf{'' if cluster == 1 else cluster}.json"
+def config(directory: Path, cluster: int = 1, network: str = "") -> Path:
+    """The network configuration of the embedded store of a cluster, or of one of the networks."""
+    return directory / f"net-conf{'' if cluster == 1 else cluster}{_end(network)}.json"
 
 
 def contexts(options: Options, hosts: tuple[Host, ...], directory: Path) -> str:
@@ -162,15 +185,20 @@ def contexts(options: Options, hosts: tuple[Host, ...], directory: Path) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def subnet_file(host: Host, directory: Path) -> Path:
+def subnet_file(host: Host, directory: Path, network: str = "") -> Path:
     """What the dataplane tells the CNI plugin."""
-    return directory / host.name / "subnet.env"
+    return directory / host.name / f"subnet{_end(network)}.env"
 
 
-def _on_host(name: str, host: Host, directory: Path, *flags: str) -> Program:
+def _on_host(name: str, host: Host, directory: Path, *flags: str, network: str = "") -> Program:
     home = directory / host.name
     arguments = _service(name, f"--node={host.name}", f"--socket-dir={home}", *flags)
-    return Program(name, host.name, host.namespace, arguments, home)
+    return Program(name, host.name, host.namespace, arguments, home, network)
+
+
+def _end(network: str) -> str:
+    """What stands before the suffixes of a network's files."""
+    return network and f"-{network}"
 
 
 def _service(name: str, *flags: str) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ class Answer:
 
 
 Matrix = Mapping[tuple[str, str], Answer]
-"""By the names of two hosts: the pod of the first pings the pod of the second."""
+"""By the places of two pods, such as their hosts' names: the first pings the second."""
 Outside = Mapping[str, Answer]
-"""By the name of a host: its pod pings the outside service."""
+"""By the place of a pod, which pings the outside service."""
 Services = Mapping[int, Address]
 """Of the outside host, by IP version."""
 _Key = TypeVar("_Key")
@@ -74,17 +74,17 @@ class Reach:
         self._services = services
 
     async def matrix(self) -> Matrix:
-        """Every ordered pair of pods, in each address family. No host may translate an address between pods."""
+        """Every ordered pair of pods of a network, in each address family. No host may translate their addresses."""
         with ExitStack() as stack:
-            witnesses = {pod: stack.enter_context(Witness(pod.host.pod, pod.address.version)) for pod in self._pods}
+            witnesses = {pod: stack.enter_context(Witness(pod.namespace, pod.address.version)) for pod in self._pods}
             questions = {
                 (source, target): _Question(self._pingers[source], target.address, witnesses[target], source.address)
                 for source in self._pods
                 for target in self._pods
-                if target != source and target.address.version == source.address.version
+                if target != source and _kind(target) == _kind(source)
             }
             answers = await _ask_all(questions)
-        return _joined(((source.host.name, target.host.name), one) for (source, target), one in answers.items())
+        return _joined(((source.place, target.place), one) for (source, target), one in answers.items())
 
     async def outside(self) -> Outside:
         """Every pod to the outside service, by host, which must see the host's own address."""
@@ -93,20 +93,20 @@ class Reach:
                 version: stack.enter_context(Witness(self._outside, version)) for version in sorted(self._versions())
             }
             answers = await _ask_all({pod: self._to_outside(pod, witnesses) for pod in self._pods})
-        return _joined((pod.host.name, answer) for pod, answer in answers.items())
+        return _joined((pod.place, answer) for pod, answer in answers.items())
 
     def paths(self) -> list[Path]:
         """From each pod to the outside service and to every other pod; in a large cluster to the next few."""
         paths = [
-            Path(pod.host.name, OUTSIDE.name, self._pingers[pod], self._services[pod.address.version])
+            Path(pod.place, OUTSIDE.name, self._pingers[pod], self._services[pod.address.version])
             for pod in self._pods
         ]
-        for version in self._versions():
-            pods = [pod for pod in self._pods if pod.address.version == version]
+        for kind in dict.fromkeys(map(_kind, self._pods)):
+            pods = [pod for pod in self._pods if _kind(pod) == kind]
             for number, source in enumerate(pods):
                 for step in range(1, min(len(pods), _MOST_PATHS_OF_A_POD)):
                     target = pods[(number + step) % len(pods)]
-                    paths.append(Path(source.host.name, target.host.name, self._pingers[source], target.address))
+                    paths.append(Path(source.place, target.place, self._pingers[source], target.address))
         return paths
 
     def _versions(self) -> set[int]:
@@ -118,11 +118,16 @@ class Reach:
         return _Question(self._pingers[pod], self._services[version], witnesses[version], expected)
 
 
+def _kind(pod: Pod) -> tuple[str, int]:
+    """Pods of the same reach each other."""
+    return pod.network, pod.address.version
+
+
 @contextmanager
 def reach(pods: Sequence[Pod], outside: NetworkNamespace = OUTSIDE, services: Services = SERVICES) -> Iterator[Reach]:
     """Opens a socket in each pod. The outside service has these addresses, in that namespace."""
     with ExitStack() as stack:
-        pingers = {pod: stack.enter_context(Pinger(pod.host.pod, pod.address.version)) for pod in pods}
+        pingers = {pod: stack.enter_context(Pinger(pod.namespace, pod.address.version)) for pod in pods}
         yield Reach(pods, pingers, outside, services)
 
 

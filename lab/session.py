@@ -41,6 +41,8 @@ class Session:
         hosts = _plural(options.nodes, "host")
         if options.clusters > 1:
             hosts = f"{options.clusters} clusters of {hosts}"
+        if len(options.networks) > 1:
+            hosts += f" in {len(options.networks)} networks"
         self._screen.title(f"{hosts}, {options.backend}, {families}, {options.store} store")
         try:
             pods, ready_seconds = await self._come_up()
@@ -68,6 +70,8 @@ class Session:
         central = self._options.store == "embedded"
         each = "" if self._options.clusters == 1 else " of a cluster, and what it imports from the others"
         store = "one service for all hosts" if central else "an etcd, and a service on each host"
+        if len(self._options.networks) > 1:
+            each = ", of each network"
         with screen.step("leases", store + each):
             await cluster.configure()
             await cluster.start_leases()
@@ -80,7 +84,8 @@ class Session:
         if self._is_cloud:
             with screen.step("routes", "one to each host in the table of the VPC, and in the router"):
                 await until_routed(cluster, {host.name: host.address for host in cluster.hosts})
-        with screen.step("pods", "one on each host, as its subnet.env says"):
+        whose = "its subnet.env says" if self._options.networks == ("",) else "the subnet.env of each network says"
+        with screen.step("pods", f"one on each host, as {whose}"):
             pods = await cluster.start_pods()
         return pods, seconds
 
@@ -88,15 +93,21 @@ class Session:
         """Shows the state of every host, and who reaches whom."""
         if self._options.backend == "ipsec":
             await self._until_negotiated(reaching)
-        with self._screen.step("pings", "from every pod to every other and to the outside host") as step:
+        other = "every other" if self._options.networks == ("",) else "every other of its network"
+        with self._screen.step("pings", f"from every pod to {other} and to the outside host") as step:
             matrix, outside = await reaching.matrix(), await reaching.outside()
             step.is_good = not any(unreached(matrix, outside))
-        dataplanes = [await look.dataplane(service.program.address) for service in self._cluster.named("dataplane")]
-        masqs = [await look.masq(service.program.address) for service in self._cluster.named("masq")]
-        one_each = list({pod.host: pod for pod in reversed(pods)}.values())[::-1]
-        self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
+        for network in self._options.networks:
+            dataplanes = [await look.dataplane(address, network) for address in self._addresses("dataplane")]
+            masqs = [await look.masq(address, network) for address in self._addresses("masq")]
+            one_each = list({pod.host: pod for pod in reversed(pods) if pod.network == network}.values())[::-1]
+            self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
         await self._show_routes()
         return matrix, outside
+
+    def _addresses(self, name: str) -> list[str]:
+        """Of the services of this name."""
+        return [service.program.address for service in self._cluster.named(name)]
 
     async def _show_routes(self) -> None:
         """The table of the VPC, if there is one."""
@@ -128,7 +139,7 @@ class Session:
                 f"{len(kills.each)} services in turn, each back within {kills.slowest:.1f} s: "
                 f"{kills.sent:,} pings, {len(kills.lost)} lost, {kills.changes} changes in the kernel"
             )
-            step.is_good = not kills.lost and not kills.changes
+            step.is_good = not (kills.lost or kills.changes or kills.differs)
         outcome = Outcome(matrix, outside, kills, ready_seconds)
         if self._options.json:
             outcome.write(self._options, self._options.json)
@@ -143,7 +154,7 @@ class Session:
         cluster, screen = self._cluster, self._screen
         for failure in unreached(matrix, outside):
             screen.failure(failure)
-        screen.how_to_look_inside(cluster.directory, pods[-1].address, self._way_in)
+        screen.how_to_look_inside(cluster.directory, pods[-1], self._way_in)
         async with asyncio.TaskGroup() as group:
             while True:
                 service, code = await self._deaths.get()

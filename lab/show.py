@@ -19,7 +19,6 @@ from rich.text import Text
 from lab.cluster import Pod
 from lab.inside import CONTEXTS, bin_directory
 from lab.reach import Answer, Matrix, Outside
-from lab.topology import Address
 from lab.vm import is_guest
 
 _LIST_PEERS: Final = "flannelette.dataplane.v1.DataplaneService/ListPeers"
@@ -99,15 +98,17 @@ class Screen:
             self._console.print("[green]✓ everything works[/]")
         return 1 if failures else 0
 
-    def how_to_look_inside(self, directory: Path, pod: Address, way_in: str) -> None:
-        """Commands for a second terminal; `pod` is the address of the last pod."""
+    def how_to_look_inside(self, directory: Path, pod: Pod, way_in: str) -> None:
+        """Commands for a second terminal; `pod` is the last one."""
         home = directory / "h1"
         grpcurl = shutil.which("grpcurl")
+        first = f"pod1-{pod.network}" if pod.network else "pod1"
+        at = f" HOST={first}" if pod.network else ""
         list_peers = f"{grpcurl} -plaintext -unix {home}/dataplane.sock {_LIST_PEERS}"
         lines = [
             *_short_commands(directory / CONTEXTS),
-            "make shell HOST=h1      # HOST=pod1: in its pod",
-            f"make ping TO={pod}   # from pod1; HOST=h1: from there",
+            f"make shell HOST=h1      # HOST={first}: in its pod",
+            f"make ping TO={pod.address}{at}   # from {first}; HOST=h1: from there",
             f"{way_in} ip -n h1 route",
             list_peers if grpcurl else "make grpcurl            # to ask the services without flannelette",
             f"tail -f {home}/dataplane.log",
@@ -152,14 +153,14 @@ def hosts_table(
 def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table:
     """Round-trip times in milliseconds: from the row's pod to the column's."""
     is_small = len(pods) <= _WIDEST_MATRIX
-    columns = [pod.host.pod.name for pod in pods] if is_small else ["answered", "fastest", "median", "slowest"]
+    columns = [pod.namespace.name for pod in pods] if is_small else ["answered", "fastest", "median", "slowest"]
     table = plain_table("ping/ms", *columns, "outside")
     for column in table.columns[1:]:
         column.justify = "right"
     for source in pods:
-        answers = [matrix.get((source.host.name, target.host.name)) for target in pods]
+        answers = [matrix.get((source.place, target.place)) for target in pods]
         cells = map(_cell, answers) if is_small else _summary([answer for answer in answers if answer])
-        table.add_row(source.host.pod.name, *cells, _cell(outside[source.host.name]))
+        table.add_row(source.namespace.name, *cells, _cell(outside[source.place]))
     return table
 
 

@@ -8,6 +8,7 @@ Every box is a network namespace but the underlay bridge, which stands in the
 lab's own. The outside host has no route to the pods: it can answer a packet
 only when a host has put its own address on it. A second cluster has its own
 underlay (bridge, 10.98.0.0/16), and the outside host is the router between.
+With several networks a host has a bridge and a pod for each: cni1, pod1-red.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,8 @@ from lab.netns import NetworkNamespace
 NETWORK: Final = IPv4Network("10.5.0.0/16")
 """The overlay."""
 NETWORK_V6: Final = IPv6Network("fd00:10:5::/48")
+NETWORKS: Final = ("blue", "red", "green", "grey")
+"""Names of networks, where each host has several."""
 UNDERLAY: Final = IPv4Network("10.99.0.0/16")
 UNDERLAY_V6: Final = IPv6Network("fd00:99::/64")
 OUTSIDE: Final = NetworkNamespace("outside")
@@ -55,7 +58,11 @@ class Host:
     @property
     def pod(self) -> NetworkNamespace:
         """The namespace of its pod."""
-        return NetworkNamespace(f"pod{self.number}")
+        return self.pod_in("")
+
+    def pod_in(self, network: str) -> NetworkNamespace:
+        """That of its pod in a network; empty: the only one."""
+        return NetworkNamespace(f"pod{self.number}{network and f'-{network}'}")
 
     @property
     def address(self) -> IPv4Address:
@@ -80,7 +87,7 @@ def underlay_v6_of(cluster: int) -> IPv6Network:
 
 
 def network_of(cluster: int) -> IPv4Network:
-    """The overlay of a cluster: 10.5.0.0/16, then 10.6.0.0/16."""
+    """The overlay of a cluster, or of a network by its number: 10.5.0.0/16, then 10.6.0.0/16."""
     return IPv4Network((int(NETWORK[0]) + (cluster - 1 << 16), NETWORK.prefixlen))
 
 
@@ -102,11 +109,12 @@ class Batch:
         return "".join(f"{prefix}{command}\n" for command in self.commands)
 
 
-def underlay(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
+def underlay(hosts: tuple[Host, ...], networks: Sequence[str] = ("",)) -> tuple[Batch, ...]:
     """The bridge, the outside host and the hosts, all namespaces included."""
     names = [OUTSIDE.name, *(host.name for host in hosts)]
+    pods = [host.pod_in(network).name for host in hosts for network in networks]
     return (
-        Batch(_LAB, tuple(f"netns add {name}" for name in [*names, *(host.pod.name for host in hosts)])),
+        Batch(_LAB, tuple(f"netns add {name}" for name in [*names, *pods])),
         *(_wires(cluster, [h.name for h in hosts if h.cluster == cluster]) for cluster in clusters_of(hosts)),
         Batch(
             OUTSIDE.name,
@@ -201,21 +209,22 @@ def _addresses_v6(host: Host) -> Batch:
     )
 
 
-def pod(host: Host, gateways: Sequence[Interface], mtu: int) -> tuple[Batch, ...]:
+def pod(host: Host, gateways: Sequence[Interface], mtu: int, network: str = "") -> tuple[Batch, ...]:
     """The bridge for pods on a host, with the gateways' addresses, and the pod: what a CNI plugin does."""
+    number, space = NETWORKS.index(network) if network else 0, host.pod_in(network).name
     return (
         Batch(
             host.name,
             (
-                f"link add cni0 mtu {mtu} type bridge",
-                *(f"address add {gateway} dev cni0{_at_once(gateway)}" for gateway in gateways),
-                "link set cni0 up",
-                f"link add veth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {host.pod.name}",
-                "link set veth0 master cni0 up",
+                f"link add cni{number} mtu {mtu} type bridge",
+                *(f"address add {gateway} dev cni{number}{_at_once(gateway)}" for gateway in gateways),
+                f"link set cni{number} up",
+                f"link add veth{number} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {space}",
+                f"link set veth{number} master cni{number} up",
             ),
         ),
         Batch(
-            host.pod.name,
+            space,
             (
                 "link set lo up",
                 *(f"address add {_in_pod(gateway)} dev eth0{_at_once(gateway)}" for gateway in gateways),

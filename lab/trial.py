@@ -30,6 +30,8 @@ class Outcome:
         for kill in self.kills.each:
             if kill.changes:
                 yield f"the {kill.title} was killed, and {kill.changes} kernel objects changed until it was back"
+        for line in self.kills.differs:
+            yield f"a kernel is not as it was before the kills: {line}"
         for when, lost in self.kills.lost_when().items():
             paths = ", ".join(sorted({f"{one.path.source}→{one.path.target}" for one in lost}))
             yield f"{len(lost)} of the pings were lost {when} ({paths})"

@@ -86,6 +86,18 @@ def test_two_clusters_with_a_router_between_pass_their_trial(home: Path) -> None
     assert "2 clusters of" in process.output
 
 
+@pytest.mark.parametrize("store", ["embedded", "etcd"] if SOAK else ["embedded"])
+def test_two_networks_on_each_host_pass_their_trial(home: Path, store: str) -> None:
+    """Pods of each reach those of theirs; no kill of any service loses a ping, or leaves the kernels otherwise."""
+    figures, process = tried(home, "NETWORKS=2", "NODES=2", f"STORE={store}")
+    assert figures["pod_pings"] == {"ok": 4, "total": 4}
+    assert figures["masquerade"] == {"ok": 4, "total": 4}
+    assert figures["restart_lost"] == 0
+    killed = "8" if store == "etcd" else "6"
+    assert re.search(rf"{killed} services in turn, .*, 0 lost, 0 changes in the kernel", process.output)
+    assert process.all_gone()
+
+
 def test_a_configuration_without_a_backend_passes_its_trial(home: Path) -> None:
     """Its processes that carry packets outlive the dataplanes that are killed, and not the lab."""
     if not Path("/dev/net/tun").exists():

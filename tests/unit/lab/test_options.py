@@ -21,7 +21,7 @@ def test_an_argument_wins_over_the_environment() -> None:
     assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
 
 
-_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS="
+_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS=, NETWORKS="
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ _OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY=, CLU
             "TOPOLOGY=/run/x.svg: the lab has a /run of its own, name a file in another directory",
         ),
         ("CLUSTERS=5", "CLUSTERS=5: use a whole number from 1 to 4"),
+        ("NETWORKS=5", "NETWORKS=5: use a whole number from 1 to 4"),
         ("JSON=lab.json", "JSON needs ONCE=1: only a trial has figures to write"),
         (
             "NODE=3",
@@ -87,3 +88,11 @@ def test_clusters_have_a_router_between_and_two_hundred_hosts_together() -> None
     for words, complaint in ((["BACKEND=host-gw"], "one layer 2"), (["NODES=101"], "use fewer NODES")):
         with pytest.raises(BadOption, match=complaint):
             parse(["CLUSTERS=2", *words], {})
+
+
+def test_networks_of_a_host_have_names_and_a_backend_that_can_be_there_twice() -> None:
+    assert parse(["NETWORKS=1"], {}).networks == ("",)
+    assert parse(["NETWORKS=2", "BACKEND=host-gw"], {}).networks == ("blue", "red")
+    for word in ("BACKEND=wireguard", "CLUSTERS=2", "TOPOLOGY=lab.svg"):
+        with pytest.raises(BadOption, match="NETWORKS=2: use BACKEND=vxlan or host-gw"):
+            parse(["NETWORKS=2", word], {})

@@ -18,6 +18,17 @@ def test_a_pod_gets_the_address_after_the_gateway_and_the_overlays_mtu() -> None
     assert text == (GOLDEN / "pod.txt").read_text()
 
 
+def test_each_network_of_a_host_has_its_own_bridge_and_pod() -> None:
+    text = "".join(map(str, pod(Host(2), [IPv4Interface("10.6.52.1/24")], 1450, "red")))
+    for command in (
+        "ip -n h2 address add 10.6.52.1/24 dev cni1",
+        "ip -n h2 link add veth1 mtu 1450 type veth peer name eth0 mtu 1450 netns pod2-red",
+        "ip -n pod2-red route add default via 10.6.52.1",
+    ):
+        assert f"{command}\n" in text
+    assert "ip netns add pod2-red\n" in str(underlay((Host(2),), ("blue", "red"))[0])
+
+
 def test_the_last_host_still_has_an_address_in_the_underlay() -> None:
     assert Host(200).address == IPv4Address("10.99.0.210")
 
