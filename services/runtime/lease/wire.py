@@ -183,7 +183,7 @@ def step_from_proto(message: pb.WatchLeasesResponse) -> Step:
         cursor=message.cursor,
         lost=message.lost,
         overrides=_overrides_from_proto(message.choices) if message.HasField("choices") else None,
-        awaited=frozenset(map(_short, message.awaited.names)) if message.HasField("awaited") else None,
+        awaited=frozenset(message.awaited.names) if message.HasField("awaited") else None,
     )
 
 
