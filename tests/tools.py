@@ -49,7 +49,7 @@ def pending_tools() -> frozenset[str]:
     """What a running `make tools` has not finished yet."""
     try:
         with (CACHE / "tools.lock").open() as lock:
-            names = frozenset(path.name for path in (CACHE / "tools.pending").iterdir())
+            names = frozenset(path.name for path in (CACHE / "tools.todo").iterdir())
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return frozenset()  # nobody is at work
     except BlockingIOError:
