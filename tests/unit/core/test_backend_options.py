@@ -71,3 +71,11 @@ def test_a_kernel_without_the_devices_has_another_way_instead(name: str) -> None
         other, _, more = kind.instead.partition(" ")
         assert other in BACKENDS
         assert other != name or more
+
+
+@pytest.mark.parametrize("name", ["ali-vpc", "tencent-vpc"])
+def test_a_secret_key_in_the_network_configuration_works_and_is_warned_about_without_it(name: str) -> None:
+    assert parse_network(source(name)).warnings == ()
+    (warning,) = parse_network(source(name, AccessKeyID="LTAI1", AccessKeySecret="seeded-key")).warnings
+    assert "every node reads it: give the instance of flannelette-cloud a role" in warning
+    assert "seeded-key" not in warning
