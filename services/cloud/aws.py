@@ -5,7 +5,7 @@ this looks at all nodes, and so also knows the tables of subnets in other availa
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
@@ -71,6 +71,8 @@ _ENCODED: Final = " Encoded authorization failure message"
 class Aws:
     """The VPC of a network configuration. `AWS_REGION`, credentials and endpoints are boto3's own."""
 
+    batch = 1
+
     def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
         self._table_ids = route_table_ids(options)
         self._most = most or MOST_ROUTES
@@ -120,8 +122,9 @@ class Aws:
         ]
         return View(tables, {address: targets[address] for address in addresses if address in targets})
 
-    def apply(self, change: Change) -> None:
+    def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         """One call of EC2."""
+        (change,) = changes
         route = change.route
         where = {"RouteTableId": route.table, "DestinationCidrBlock": str(route.destination)}
         if change.verb is Verb.FORWARD:
@@ -136,6 +139,7 @@ class Aws:
         else:
             verb = "create_route" if change.verb is Verb.CREATE else "replace_route"
             self._call(verb, **where, NetworkInterfaceId=route.target)
+        return {}
 
     def command(self, change: Change) -> str:
         """A line for the AWS CLI."""

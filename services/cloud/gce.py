@@ -6,7 +6,7 @@ one is deleted, so that there is one at any time.
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from itertools import chain, count
 from shlex import quote
@@ -44,6 +44,8 @@ _CURES: Final = {
 
 class Gce:
     """The network of the instance that this runs on. Credentials are google-auth's default ones."""
+
+    batch = 20
 
     def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
         self._most = most or MOST_ROUTES
@@ -84,31 +86,39 @@ class Gce:
         found = [route for route in every if route["network"].rpartition("/")[2] == self._network]
         return View([Table(self._network, tuple(self._routes(found)), self._most)], targets)
 
-    def apply(self, change: Change) -> None:
-        """One or two calls, each followed by its operation."""
-        route = change.route
-        if change.verb is Verb.FORWARD:
-            raise CloudError(
-                Trouble.REFUSED, "canIpForward", f"{route.target} may not forward packets",
-                "Google allows it at creation only: create the instance again with --can-ip-forward",
-            )  # fmt: skip
-        if change.verb is not Verb.DELETE:
-            body = {
-                "name": self._name(route.destination),
-                "description": self._mark,
-                "destRange": str(route.destination),
-                "network": f"projects/{self._project}/global/networks/{self._network}",
-                "nextHopInstance": f"projects/{self._project}/{route.target}",
-                "priority": _PRIORITY,
-                "tags": [],
+    def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
+        """Operations that run side by side; the old route of a REPLACE is deleted once the new one is there."""
+        if changes[0].verb is Verb.FORWARD:
+            return {
+                change: CloudError(
+                    Trouble.REFUSED, "canIpForward", f"{change.route.target} may not forward packets",
+                    "Google allows it at creation only: create the instance again with --can-ip-forward",
+                ) for change in changes
+            }  # fmt: skip
+        failed: dict[Change, CloudError] = {}
+        if changes[0].verb is not Verb.DELETE:
+            failed |= self._operations({change: ("POST", "global/routes", self._body(change)) for change in changes})
+        gone = {change: change.old or change.route for change in changes if change not in failed}
+        deletions = self._operations(
+            {
+                change: ("DELETE", f"global/routes/{route.handle}", None)
+                for change, route in gone.items()
+                if route.handle
             }
-            self._operation("POST", "global/routes", body)
-        if (gone := change.old or (route if change.verb is Verb.DELETE else None)) is not None:
-            try:
-                self._operation("DELETE", f"global/routes/{gone.handle}")
-            except CloudError as error:
-                if error.trouble is not Trouble.CHANGED:
-                    raise
+        )
+        return failed | {change: error for change, error in deletions.items() if error.trouble is not Trouble.CHANGED}
+
+    def _body(self, change: Change) -> Any:
+        route = change.route
+        return {
+            "name": self._name(route.destination),
+            "description": self._mark,
+            "destRange": str(route.destination),
+            "network": f"projects/{self._project}/global/networks/{self._network}",
+            "nextHopInstance": f"projects/{self._project}/{route.target}",
+            "priority": _PRIORITY,
+            "tags": [],
+        }
 
     def command(self, change: Change) -> str:
         """Lines for gcloud."""
@@ -152,9 +162,27 @@ class Gce:
             if not (token := answer.get("nextPageToken", "")):
                 return
 
-    def _operation(self, method: str, path: str, body: Any = None) -> None:
-        """Carried out, and waited for. Raises CloudError, also for what the operation says."""
-        operation = self._call(method, path, body)
+    def _operations(self, calls: Mapping[Change, tuple[str, str, Any]]) -> dict[Change, CloudError]:
+        """The calls are made, then each operation is waited for. Returns those that failed, also while they ran."""
+        failed: dict[Change, CloudError] = {}
+        started: dict[Change, Any] = {}
+        for change, call in calls.items():
+            try:
+                started[change] = self._call(*call)
+            except CloudError as error:
+                failed[change] = error
+                if error.trouble in (Trouble.WAIT, Trouble.DENIED):
+                    failed |= dict.fromkeys(calls.keys() - started.keys(), error)
+                    break
+        for change, operation in started.items():
+            try:
+                self._wait(operation)
+            except CloudError as error:
+                failed[change] = error
+        return failed
+
+    def _wait(self, operation: Any) -> None:
+        """Until it is carried out. Raises CloudError, also for what the operation says."""
         until = time.monotonic() + _MOST_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() > until:

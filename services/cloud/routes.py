@@ -160,12 +160,18 @@ class Plan:
 class Cloud(Protocol):
     """A provider. Its calls block, and raise CloudError."""
 
+    batch: int
+    """How many changes `apply` takes."""
+
     def look(self, addresses: Collection[Address]) -> View:
         """The tables, and the nodes that have these addresses."""
         ...
 
-    def apply(self, change: Change) -> None:
-        """Carries one change out. A DELETE of what is gone succeeds."""
+    def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
+        """Carries changes of one verb in one table out, and returns those that failed; raises if all did.
+
+        A DELETE of what is gone succeeds.
+        """
         ...
 
     def command(self, change: Change) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from services.cloud.batches import Outcome, carry_out
 from services.cloud.journal import EventKind
 from services.cloud.owned_routes import OwnedRoutes
 from services.cloud.routes import (
@@ -20,7 +21,6 @@ from services.cloud.routes import (
     Plan,
     Row,
     Trouble,
-    Verb,
     plan,
     problems_of,
     wanted_routes,
@@ -49,7 +49,6 @@ _MOST_ROUNDS: Final = 5
 
 _ROUTES = Gauge("flannelette_cloud_routes", "Routes of nodes in the cloud's tables, by state", ["state"])
 _CHANGES = Counter("flannelette_cloud_changes", "Changes made in the cloud's tables", ["verb"])
-_ERRORS = Counter("flannelette_cloud_errors", "Calls to the cloud that failed, by what follows", ["trouble"])
 _LOOK = Gauge("flannelette_cloud_last_look_timestamp_seconds", "When the cloud's tables were last read")
 _NOTHING: Final = Plan((), ())
 
@@ -204,40 +203,23 @@ class Writer:
 
     async def _apply(self, cloud: Cloud, found: Plan) -> None:
         """Each change. Raises CloudError if nothing more can be done now."""
-        errors: dict[Key, str] = {}
-        self.errors = errors
-        refusals: dict[Trouble, str] = {}
-        self._refusals = refusals
-        blocked: dict[tuple[Verb, str], str] = {}
-        made: list[Change] = []
+        done = Outcome()
+        self.errors, self._refusals = done.errors, done.refusals
         try:
-            for change in found.changes:
-                route, verb = change.route, change.verb
-                if reason := blocked.get((verb, "")) or blocked.get((verb, route.table)):
-                    errors[route.key] = reason
-                    continue
-                try:
-                    await asyncio.to_thread(cloud.apply, change)
-                except CloudError as error:
-                    _ERRORS.labels(error.trouble.name.lower()).inc()
-                    errors[route.key] = refusals[error.trouble] = str(error)
-                    if error.trouble is Trouble.WAIT:
-                        raise
-                    if error.trouble in (Trouble.FULL, Trouble.DENIED):
-                        blocked[verb, route.table if error.trouble is Trouble.FULL else ""] = str(error)
-                else:
-                    made.append(change)
+            await carry_out(cloud, found.changes, done)
         finally:
-            self._note(made)
+            self._note(done.made)
+        if done.wait is not None:
+            raise done.wait
         self._is_throttled = False
-        self._complain(errors.values(), "routes could not be written")
-        if errors or made == self._made != []:  # what does not last is not tried without a pause
+        self._complain(done.errors.values(), "routes could not be written")
+        if done.errors or done.made == self._made != []:  # what does not last is not tried without a pause
             self._back_off()
         else:
             self._pause = 0.0
-            if made:
+            if done.made:
                 self.notice()  # what was written is looked at
-        self._made = made
+        self._made = done.made
 
     def _note(self, made: list[Change]) -> None:
         for change in made:

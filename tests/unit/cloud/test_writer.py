@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,13 @@ class PlayedCloud:
     """One table; node N has address 10.99.0.N and target eni-N. `faults` are raised by destination, or `look`."""
 
     def __init__(self) -> None:
+        self.batch = 1
+        self.calls: list[int] = []
+        """How many changes each call had."""
         self.routes: dict[str, str] = {}
         self.faults: dict[str, CloudError] = {}
+        self.partial: dict[str, CloudError] = {}
+        """Of these destinations alone, in whatever batch."""
         self.done: list[str] = []
         self.looks = 0
 
@@ -41,13 +46,20 @@ class PlayedCloud:
         targets = {address: Target(f"eni-{int(address) & 255}") for address in addresses}
         return View([RouteTable("rtb", routes, 500)], targets)
 
-    def apply(self, change: Change) -> None:
-        self._fail(str(change.route.destination))
-        self.done.append(change.text)
-        if change.verb is Verb.DELETE:
-            del self.routes[str(change.route.destination)]
-        else:
-            self.routes[str(change.route.destination)] = change.route.target
+    def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
+        self.calls.append(len(changes))
+        for change in changes:
+            self._fail(str(change.route.destination))
+        failed = {c: self.partial[cidr] for c in changes if (cidr := str(c.route.destination)) in self.partial}
+        for change in changes:
+            if change in failed:
+                continue
+            self.done.append(change.text)
+            if change.verb is Verb.DELETE:
+                del self.routes[str(change.route.destination)]
+            else:
+                self.routes[str(change.route.destination)] = change.route.target
+        return failed
 
     def command(self, change: Change) -> str:
         return f"cloud {change.verb.value} {change.route.destination}"
@@ -144,6 +156,47 @@ async def test_throttling_ends_the_round_and_the_rest_is_done_in_the_next() -> N
     assert scene.cloud.routes == {"10.5.1.0/24": "eni-1"}
     scene.cloud.faults.clear()
     assert len(await scene.sync()) == 2
+
+
+@pytest.mark.parametrize(("trouble", "blocked"), [(Trouble.REFUSED, False), (Trouble.FULL, True)])
+async def test_a_batch_that_is_refused_is_tried_one_by_one(trouble: Trouble, blocked: bool) -> None:
+    scene = Scene()
+    scene.cloud.batch = 4
+    scene.join(1, 2, 3, 4, 5, 6)
+    scene.cloud.faults["10.5.3.0/24"] = CloudError(trouble, "Code", "no")
+    with pytest.raises(Unavailable, match="Code: no"):
+        await scene.sync()
+    assert scene.cloud.calls == ([4, 1, 1, 1] if blocked else [4, 1, 1, 1, 1, 2])
+    left = {3, 4, 5, 6} if blocked else {3}
+    assert {row.node for row in scene.writer.rows() if row.problem == "Code: no"} == {f"n{n}" for n in left}
+    assert len(scene.cloud.routes) == 6 - len(left)
+
+
+@pytest.mark.parametrize("trouble", [Trouble.DENIED, Trouble.WAIT])
+async def test_a_batch_that_may_not_be_is_not_tried_one_by_one(trouble: Trouble) -> None:
+    scene = Scene()
+    scene.cloud.batch = 2
+    scene.join(1, 2, 3, 4, 5)
+    scene.cloud.faults["10.5.3.0/24"] = CloudError(trouble, "Code", "no")
+    with pytest.raises(Unavailable, match="Code: no"):
+        await scene.sync()
+    assert (scene.cloud.calls, len(scene.cloud.routes)) == ([2, 2], 2)
+
+
+async def test_what_fails_in_a_batch_fails_alone_and_throttling_there_ends_the_round() -> None:
+    scene = Scene()
+    scene.cloud.batch = 3
+    scene.join(1, 2, 3, 4)
+    scene.cloud.partial["10.5.2.0/24"] = CloudError(Trouble.REFUSED, "InvalidCIDRBlock", "no")
+    with pytest.raises(Unavailable, match="InvalidCIDRBlock"):
+        await scene.sync()
+    assert (scene.cloud.calls, sorted(scene.cloud.routes)) == ([3, 1], ["10.5.1.0/24", "10.5.3.0/24", "10.5.4.0/24"])
+    scene.cloud.partial["10.5.2.0/24"] = CloudError(Trouble.WAIT, "TaskConflict", "later")
+    scene.join(5, 6, 7)
+    with pytest.raises(CloudError, match=r"^TaskConflict: later$"):
+        await scene.sync()
+    assert len(scene.cloud.routes) == 5, "the rest of the batch is there, and no other batch was begun"
+    assert scene.told(EventKind.ROUTE)[-1] == "create 10.5.6.0/24 via eni-6 in rtb"
 
 
 async def test_without_the_current_leases_nothing_is_changed() -> None:

@@ -1,0 +1,60 @@
+"""Carrying a plan out: in batches as large as the provider takes, and what a failure means for the rest."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from services.cloud.routes import Change, Cloud, CloudError, Key, Trouble, Verb
+from services.runtime.telemetry.metrics import Counter
+
+_ERRORS = Counter("flannelette_cloud_errors", "Calls to the cloud that failed, by what follows", ["trouble"])
+
+
+@dataclass
+class Outcome:
+    """What was done; filled while it is."""
+
+    made: list[Change] = field(default_factory=list)
+    errors: dict[Key, str] = field(default_factory=dict)
+    """By key of the route."""
+    refusals: dict[Trouble, str] = field(default_factory=dict)
+    """What the provider said, by what follows."""
+    wait: CloudError | None = None
+    """Why nothing more can be done now."""
+
+
+async def carry_out(cloud: Cloud, changes: Sequence[Change], done: Outcome) -> None:
+    """Each change, in this order. A batch that is refused as a whole is tried again one by one."""
+    blocked: dict[tuple[Verb, str], str] = {}
+    queue = deque(_batches(changes, cloud.batch))
+    while queue and done.wait is None:
+        some = queue.popleft()
+        verb, table = some[0].verb, some[0].route.table
+        if reason := blocked.get((verb, "")) or blocked.get((verb, table)):
+            done.errors |= {change.route.key: reason for change in some}
+            continue
+        try:
+            failed = dict(await asyncio.to_thread(cloud.apply, some))
+        except CloudError as error:
+            if len(some) > 1 and error.trouble not in (Trouble.WAIT, Trouble.DENIED):
+                queue.extendleft([change] for change in reversed(some))
+                continue
+            failed = dict.fromkeys(some, error)
+        done.made += [change for change in some if change not in failed]
+        for change, error in failed.items():
+            _ERRORS.labels(error.trouble.name.lower()).inc()
+            done.errors[change.route.key] = done.refusals[error.trouble] = str(error)
+            if error.trouble is Trouble.WAIT:
+                done.wait = error
+            elif error.trouble in (Trouble.FULL, Trouble.DENIED):
+                blocked[verb, table if error.trouble is Trouble.FULL else ""] = str(error)
+
+
+def _batches(changes: Sequence[Change], most: int) -> Iterator[list[Change]]:
+    """Changes of one verb in one table, at most so many."""
+    for _, same in groupby(changes, lambda change: (change.verb, change.route.table)):
+        found = list(same)
+        for first in range(0, len(found), most):
+            yield found[first : first + most]
