@@ -24,7 +24,12 @@ from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.process.process import Process, run
 from services.runtime.process.version import version
 
-_PROVIDERS: Final = {"aws-vpc": ("aws", "Aws"), "gce": ("gce", "Gce")}
+_PROVIDERS: Final = {
+    "ali-vpc": ("ali", "Ali"),
+    "aws-vpc": ("aws", "Aws"),
+    "gce": ("gce", "Gce"),
+    "tencent-vpc": ("tencent", "Tencent"),
+}
 """The module of a backend, which is also the extra with its SDK, and the class in it."""
 
 

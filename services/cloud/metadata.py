@@ -34,6 +34,9 @@ class Metadata:
 
     def aws_session(self) -> "Metadata":
         """With a token, as version 2 of AWS' service wants it."""
-        seconds = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
-        token = self.text("/latest/api/token", method="PUT", headers=seconds)
-        return Metadata(self._url, self._instead, {"X-aws-ec2-metadata-token": token})
+        return self.with_token("X-aws-ec2-metadata-token")
+
+    def with_token(self, header: str) -> "Metadata":
+        """With a token of a few minutes, in this header."""
+        token = self.text("/latest/api/token", method="PUT", headers={f"{header}-ttl-seconds": "300"})
+        return Metadata(self._url, self._instead, {header: token})

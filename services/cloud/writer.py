@@ -184,9 +184,12 @@ class Writer:
             raise NotYet(f"no route is changed without the current leases: {why}")
         self.backend = network.backend_type
         if self.backend in CLOUDS:
-            if self._cloud is None or self._source != network.source:
+            if self._source != network.source:
+                self._source, self._cloud = network.source, None
+                for warning in network.warnings:
+                    log.warning("a problem of the network configuration", problem=warning)
+            if self._cloud is None:
                 self._cloud = await asyncio.to_thread(self._make, network)
-                self._source = network.source
         elif self._cloud is None or not remove:  # else what the former backend has left
             raise _Idle(f"backend {self.backend} has no routes in a cloud: there is nothing to do")
         wanted = wanted_routes(network, table.leases.values())

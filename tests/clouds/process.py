@@ -1,12 +1,14 @@
 """`flannelette-cloud` as a process beside a lease service, in the environment that has the SDKs (lab/cloud.sh)."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import grpc.aio
 from flannelette.cloud.v1 import cloud_pb2 as pb
@@ -18,6 +20,8 @@ from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
 from tests.tools import cached, lacking
 
+_KEYS: Final = ("AWS_", "ALIBABA_CLOUD_", "TENCENTCLOUD_", "ACCESS_KEY_", "GOOGLE_")
+
 
 def cloud_python() -> str:
     """The interpreter of that environment; without it the test is skipped."""
@@ -27,13 +31,22 @@ def cloud_python() -> str:
     return str(python)
 
 
+def plain_environment(home: Path) -> dict[str, str]:
+    """Without a proxy, and without keys of a cloud that whoever runs the tests may have."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_KEYS) and not name.lower().endswith("_proxy")
+    }
+    return kept | {"PYTHONPATH": f"{ROOT}:{ROOT}/proto", "HOME": str(home)}
+
+
 class CloudProcess:
     """The process, and its calls."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str], *arguments: str) -> None:
         self.directory = directory
         self.log = directory / "cloud.log"
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -45,7 +58,7 @@ class CloudProcess:
                     *arguments,
                 ],
                 cwd=ROOT,
-                env=plain | {"PYTHONPATH": f"{ROOT}:{ROOT}/proto"} | dict(environment),
+                env=plain_environment(directory) | dict(environment),
                 stdout=log,
                 stderr=log,
             )
@@ -97,6 +110,34 @@ async def cloud_process(
         yield running
     finally:
         await running.end(signal.SIGKILL)
+
+
+class Provider:
+    """A provider's class in that environment, which makes plans and carries them out as told: see driven.py."""
+
+    def __init__(self, name: str, home: Path, **environment: str) -> None:
+        """`name` is the backend's."""
+        self._name = name
+        self._process = subprocess.Popen(
+            [cloud_python(), str(ROOT / "tests/clouds/driven.py")],
+            cwd=ROOT,
+            env=plain_environment(home) | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def do(self, leases: Sequence[tuple[str, str]], **command: Any) -> Any:
+        """What came of it; the leases are subnets with the addresses of their nodes."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"backend": self._name, "leases": leases, **command}) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 class Leases:

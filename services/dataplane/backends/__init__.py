@@ -6,7 +6,6 @@ is added.
 
 from typing import Final
 
-from services.core.errors import InvalidInput
 from services.core.network import NetworkConfig
 from services.dataplane.backends.alloc import Alloc, CloudRoutes
 from services.dataplane.backends.backend import Backend, Backends
@@ -19,6 +18,7 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.backends.wireguard import Wireguard
 
 BACKENDS: Final[dict[str, type[Backend]]] = {
+    "ali-vpc": CloudRoutes,
     "alloc": Alloc,
     "aws-vpc": CloudRoutes,
     "extension": Extension,
@@ -26,20 +26,17 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
     "host-gw": HostGw,
     "ipip": Ipip,
     "ipsec": Ipsec,
+    "tencent-vpc": CloudRoutes,
     "udp": Udp,
     "vxlan": Vxlan,
     "wireguard": Wireguard,
 }
-"""The backends that are built, by flannel's name."""
+"""By flannel's name; all that a network may have."""
 
 
 def make_backend(network: NetworkConfig) -> Backend:
-    """The backend of a network. Raises InvalidInput, also if this version does not support it."""
-    backend = BACKENDS.get(network.backend_type)
-    if backend is None:
-        known = ", ".join(sorted(BACKENDS))
-        raise InvalidInput(f"backend {network.backend_type!r} is not supported by this version: use one of {known}")
-    return backend.parse(network.backend_options)
+    """The backend of a network. Raises InvalidInput."""
+    return BACKENDS[network.backend_type].parse(network.backend_options)
 
 
 _LINK_KINDS: Final = tuple(kind for backend in BACKENDS.values() for kind in backend.link_kinds)
