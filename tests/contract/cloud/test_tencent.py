@@ -1,0 +1,174 @@
+"""tencent-vpc: the real process with Tencent's SDK, against a server that speaks the documented requests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clouds.process import Leases, Provider, assert_no_secret, cloud_process
+from tests.clouds.server import Refusal
+from tests.clouds.tencent import KEY_ID, ROLE_ID, SECRET, SECRETS, TOKEN, Account, arguments, tencent
+from tests.ctl.process import run
+
+TENCENT = '{"Network":"10.5.0.0/16","Backend":{"Type":"tencent-vpc"}}'
+ONE = [("10.5.1.0/24", "10.99.0.11")]
+
+
+@pytest.fixture
+def account() -> Iterator[Account]:
+    with tencent() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
+    made = Provider("tencent-vpc", tmp_path_factory.mktemp("tencent"))
+    yield made
+    made.end()
+
+
+def do(provider: Provider, account: Account, leases: list[tuple[str, str]], **command: Any) -> Any:
+    return provider.do(leases, endpoint=account.url, metadata=account.url, **command)
+
+
+async def test_routes_follow_nodes_that_come_go_and_move(account: Account, tmp_path: Path) -> None:
+    leases = Leases(tmp_path, TENCENT)
+    for n, subnet in ((1, "subnet-1"), (2, "subnet-1"), (3, "subnet-2"), (5, "subnet-1")):
+        account.instance(f"10.99.0.1{n}", subnet)
+    account.route("10.5.200.0/24", "10.99.0.99")
+    with leases.service:
+        cidrs = {n: await leases.join(f"n{n}", f"10.99.0.1{n}") for n in (1, 2, 3)}
+        account.route(cidrs[1], "10.99.0.11")  # flannel's
+        account.route(cidrs[2], "10.99.0.12", Enabled=False)
+        async with cloud_process(tmp_path, {}, *arguments(account), "-v") as cloud:
+            want = {cidrs[n]: f"10.99.0.1{n}" for n in (1, 2, 3)}
+            there = want | {"10.5.200.0/24": "10.99.0.99"}
+            await cloud.until(
+                lambda status: status.ready and (account.table(), account.table("rtb-b")) == (there, want)
+            )
+            account.refusals["DescribeRouteTables"] = [Refusal("RequestLimitExceeded")]
+            account.refusals["ReplaceRoutes"] = [Refusal("RequestLimitExceeded.UinLimitExceeded")]
+            await leases.leave("n3", cidrs[3])
+            assert await leases.join("n2", "10.99.0.15") == cidrs[2]
+            want = {cidrs[1]: "10.99.0.11", cidrs[2]: "10.99.0.15"}
+            there = want | {"10.5.200.0/24": "10.99.0.99"}
+            await cloud.until(
+                lambda status: status.ready and (account.table(), account.table("rtb-b")) == (there, {})
+            )
+            shown = await run(tmp_path, "cloud", "status")
+            assert (shown.code, "no lease has this subnet, and the route is not ours" in shown.out) == (0, True)
+            dump = await run(tmp_path, "sysdump", f"--write={tmp_path}/dump.tar.gz", "--timeout=10")
+            assert dump.code in (0, 1), dump.err
+            assert await cloud.end() == 0
+    assert account.signers == {ROLE_ID}
+    assert_no_secret(tmp_path, *SECRETS, told=shown.out + shown.err)
+
+
+def test_the_commands_are_those_of_its_own_tool(account: Account, provider: Provider) -> None:
+    for n in (1, 2):
+        account.instance(f"10.99.0.1{n}")
+    account.route("10.5.1.0/24", "10.99.0.12")
+    account.route("10.5.3.0/24", "10.99.0.11", Enabled=False)
+    account.route("10.5.9.0/24", "10.99.0.19", mark="flannelette")
+    leases = [*ONE, ("10.5.2.0/24", "10.99.0.12"), ("10.5.3.0/24", "10.99.0.11")]
+    found = do(provider, account, leases, rounds=0)
+    to, more = '"GatewayType": "NORMAL_CVM", "GatewayId"', '"RouteDescription": "flannelette", "Enabled": true'
+    assert found["commands"] == [
+        'tccli vpc ReplaceRoutes --region ap-guangzhou --RouteTableId rtb-main --Routes \'[{"RouteId": 1000, '
+        f'"DestinationCidrBlock": "10.5.1.0/24", {to}: "10.99.0.11", {more}}}]\'',
+        "tccli vpc EnableRoutes --region ap-guangzhou --RouteTableId rtb-main --RouteIds '[1001]'",
+        "tccli vpc CreateRoutes --region ap-guangzhou --RouteTableId rtb-main --Routes "
+        f'\'[{{"DestinationCidrBlock": "10.5.2.0/24", {to}: "10.99.0.12", {more}}}]\'',
+        "tccli vpc DeleteRoutes --region ap-guangzhou --RouteTableId rtb-main --Routes '[{\"RouteId\": 1002}]'",
+    ]
+    assert do(provider, account, leases, rounds=3)["left"] == []
+    assert account.table() == dict(leases)
+
+
+def test_a_route_of_somebody_else_is_reported_and_stays(account: Account, provider: Provider) -> None:
+    account.instance("10.99.0.11")
+    account.route("10.5.1.0/24", "vpngw-1", GatewayType="VPN")
+    found = do(provider, account, ONE, rounds=3)
+    assert (found["commands"], account.table()) == ([], {"10.5.1.0/24": "vpngw-1"})
+    assert "a route of somebody else leads to VPN:vpngw-1" in found["problems"][0]
+
+
+def test_a_table_that_is_full_gets_what_fits(account: Account, provider: Provider) -> None:
+    account.quota = 3
+    leases = [(f"10.5.{n}.0/24", f"10.99.0.1{n}") for n in range(1, 6)]
+    for n in range(1, 6):
+        account.instance(f"10.99.0.1{n}")
+    found = do(provider, account, leases, rounds=1, limit=4)
+    assert len(found["findings"]) == 1
+    assert (len(account.table()), len(found["errors"])) == (3, 2)
+    (said,) = set(found["errors"].values())
+    assert said.startswith("CreateRoutes: LimitExceeded: as the provider says it: have Tencent raise the quota")
+
+
+def test_of_a_batch_what_is_refused_does_not_stop_the_others(account: Account, provider: Provider) -> None:
+    for n in (1, 2):
+        account.instance(f"10.99.0.1{n}")
+    account.refusals["CreateRoutes"] = [Refusal("InvalidParameterValue.Malformed")] * 2
+    found = do(provider, account, [*ONE, ("10.5.2.0/24", "10.99.0.12")], rounds=1)
+    assert account.table() == {"10.5.2.0/24": "10.99.0.12"}
+    assert list(found["errors"]) == ["10.5.1.0/24"]
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "trouble", "cure"),
+    [
+        ("DescribeRouteTables", "AuthFailure.UnauthorizedOperation", "DENIED", "docs/backends.md#tencent-vpc"),
+        ("DescribeNetworkInterfaces", "UnauthorizedOperation.CamNoAuth", "DENIED", "docs/backends.md#tencent-vpc"),
+        ("DescribeNetworkInterfaces", "UnsupportedRegion", "DENIED", "on an instance of the VPC"),
+        ("DescribeRouteTables", "AuthFailure.SignatureExpire", "DENIED", "set the clock"),
+        ("DescribeRouteTables", "RequestLimitExceeded", "WAIT", ""),
+        ("DescribeRouteTables", "InternalServerError", "WAIT", ""),
+    ],
+)
+def test_what_the_provider_refuses_is_said_with_its_code_and_the_cure(
+    account: Account, provider: Provider, action: str, code: str, trouble: str, cure: str
+) -> None:
+    account.refusals[action] = [Refusal(code)]
+    found = do(provider, account, ONE)
+    assert found["trouble"] == trouble
+    assert found["error"].startswith(f"{action}: {code}: ")
+    assert cure in found["error"]
+    assert account.routes == []
+
+
+def test_without_a_role_it_is_said_what_to_set(account: Account, provider: Provider) -> None:
+    account.has_role = False
+    said = do(provider, account, ONE)["error"]
+    assert "/latest/meta-data/cam/security-credentials/" in said
+    assert "give the instance a CAM role (docs/backends.md#tencent-vpc)" in said
+
+
+def test_without_metadata_it_is_said_where_to_run(account: Account, provider: Provider) -> None:
+    said = provider.do(ONE, endpoint=account.url, metadata="http://127.0.0.1:9")["error"]
+    assert "run flannelette-cloud on an instance of the VPC" in said
+
+
+@pytest.mark.parametrize(
+    ("secrets", "options", "code"),
+    [
+        ({ROLE_ID: ("another", TOKEN)}, {}, "AuthFailure.SignatureFailure"),
+        ({ROLE_ID: ("another", "another")}, {}, "AuthFailure.TokenFailure"),
+        ({}, {"AccessKeyID": KEY_ID, "AccessKeySecret": SECRET}, "AuthFailure.SecretIdNotFound"),
+    ],
+)
+def test_no_error_has_a_key(
+    account: Account, provider: Provider, tmp_path: Path, secrets: Any, options: Any, code: str
+) -> None:
+    account.keys = secrets
+    found = do(provider, account, ONE, options=options)
+    assert (found["trouble"], code in found["error"]) == ("DENIED", True)
+    assert_no_secret(tmp_path, *SECRETS, told=str(found))
+
+
+def test_keys_of_the_options_sign_and_are_warned_about(account: Account, provider: Provider) -> None:
+    account.instance("10.99.0.11")
+    found = do(provider, account, ONE, options={"AccessKeyID": KEY_ID, "AccessKeySecret": SECRET}, rounds=2)
+    assert (account.table(), account.signers) == ({"10.5.1.0/24": "10.99.0.11"}, {KEY_ID})
+    (warning,) = found["warnings"]
+    assert warning.endswith("give the instance of flannelette-cloud a role instead (docs/backends.md#tencent-vpc)")
