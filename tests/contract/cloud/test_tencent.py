@@ -41,7 +41,7 @@ async def test_routes_follow_nodes_that_come_go_and_move(account: Account, tmp_p
         cidrs = {n: await leases.join(f"n{n}", f"10.99.0.1{n}") for n in (1, 2, 3)}
         account.route(cidrs[1], "10.99.0.11")  # flannel's
         account.route(cidrs[2], "10.99.0.12", Enabled=False)
-        async with cloud_process(tmp_path, {}, *arguments(account), "-v") as cloud:
+        async with cloud_process(tmp_path, {}, *arguments(account), "--v=1") as cloud:
             want = {cidrs[n]: f"10.99.0.1{n}" for n in (1, 2, 3)}
             there = want | {"10.5.200.0/24": "10.99.0.99"}
             await cloud.until(
@@ -58,8 +58,6 @@ async def test_routes_follow_nodes_that_come_go_and_move(account: Account, tmp_p
             )
             shown = await run(tmp_path, "cloud", "status")
             assert (shown.code, "no lease has this subnet, and the route is not ours" in shown.out) == (0, True)
-            dump = await run(tmp_path, "sysdump", f"--write={tmp_path}/dump.tar.gz", "--timeout=10")
-            assert dump.code in (0, 1), dump.err
             assert await cloud.end() == 0
     assert account.signers == {ROLE_ID}
     assert_no_secret(tmp_path, *SECRETS, told=shown.out + shown.err)
