@@ -118,7 +118,7 @@ class Ali:
     @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         """One call, but for replacements; then the entries are waited for."""
-        verb, table = changes[0].verb, changes[0].route.table
+        verb = changes[0].verb
         failed: dict[Change, CloudError] = {}
         if verb is Verb.REPLACE:
             for n, change in enumerate(changes):
@@ -129,7 +129,7 @@ class Ali:
                     if error.trouble in (Trouble.WAIT, Trouble.DENIED):
                         return failed | dict.fromkeys(changes[n:], error)
                 else:
-                    self._wait(table, [change], is_gone=False)
+                    self._wait(change, is_gone=False)
         else:
             rows = [self._entry(change) for change in changes]
             fields = {f"RouteEntries.{n}.{key}": value for n, row in enumerate(rows, 1) for key, value in row.items()}
@@ -139,7 +139,8 @@ class Ali:
             for change in changes:
                 if each := refused.get(str(change.route.destination)):
                     failed[change] = _CODES.error(action, str(each.get("FailedCode")), str(each.get("FailedMessage")))
-            self._wait(table, [each for each in changes if each not in failed], is_gone=verb is Verb.DELETE)
+            if done := [each for each in changes if each not in failed]:
+                self._wait(done[-1], is_gone=verb is Verb.DELETE)
         return {c: e for c, e in failed.items() if verb is not Verb.DELETE or e.trouble is not Trouble.CHANGED}
 
     def command(self, change: Change) -> str:
@@ -172,14 +173,12 @@ class Ali:
         hop = {"NewNextHopType": "Instance", "NewNextHopId": change.route.target}
         return {"RouteEntryId": entry, **hop, "Description": self._mark}
 
-    def _wait(self, table: str, changes: Sequence[Change], *, is_gone: bool) -> None:
-        """Until the entries are there, or gone; not for ever: the next look finds what lasts."""
-        cidrs = {change.route.destination for change in changes}
+    def _wait(self, change: Change, *, is_gone: bool) -> None:
+        """Until the last entry of a call is there, or gone; not for ever: the next look finds what lasts."""
         until, pause = time.monotonic() + _WAIT_SECONDS, 0.1
-        while cidrs:
-            there = {route.destination: route.state for route in self._routes(table)}
-            is_done = all(cidr not in there if is_gone else there.get(cidr) == "active" for cidr in cidrs)
-            if is_done or time.monotonic() > until:
+        while time.monotonic() < until:
+            there = {route.state for route in self._routes(change.route.table, str(change.route.destination))}
+            if there == (set() if is_gone else {"active"}):
                 return
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
@@ -200,9 +199,11 @@ class Ali:
         for answer in self._pages("ecs", "DescribeInstances", MaxResults=str(_ADDRESSES), **wanted):
             yield from answer["Instances"]["Instance"]
 
-    def _routes(self, table: str) -> Iterator[Route]:
-        """The IPv4 entries that somebody has created."""
-        custom = {"RouteTableId": table, "RouteEntryType": "Custom"}
+    def _routes(self, table: str, cidr: str = "") -> Iterator[Route]:
+        """The IPv4 entries that somebody has created, or those of one destination."""
+        custom = {"RouteTableId": table, "RouteEntryType": "Custom"} | (
+            {"DestinationCidrBlock": cidr} if cidr else {}
+        )
         for answer in self._pages("vpc", "DescribeRouteEntryList", MaxResult=str(_ENTRIES), **custom):
             for each in answer["RouteEntrys"]["RouteEntry"]:
                 try:

@@ -28,7 +28,10 @@ _META: Final = "/latest/meta-data/"
 _ACTIONS: Final = {
     ("ecs", "DescribeInstances"): ("NextToken", "RegionId VpcId InstanceNetworkType PrivateIpAddresses MaxResults"),
     ("vpc", "DescribeRouteTableList"): ("", "RegionId VpcId PageNumber PageSize"),
-    ("vpc", "DescribeRouteEntryList"): ("NextToken", "RegionId RouteTableId RouteEntryType MaxResult"),
+    ("vpc", "DescribeRouteEntryList"): (
+        "NextToken DestinationCidrBlock",
+        "RegionId RouteTableId RouteEntryType MaxResult",
+    ),
     ("vpc", "CreateRouteEntries"): ("", "RegionId RouteEntries"),
     ("vpc", "DeleteRouteEntries"): ("", "RegionId RouteEntries"),
     ("vpc", "ModifyRouteEntry"): ("Description", "RegionId RouteEntryId NewNextHopId NewNextHopType"),
@@ -51,8 +54,10 @@ class Account:
     has_role: bool = True
     quota: int = 200
     page: int = 100
+    delay: int = 2
+    """Reads until a change has taken effect."""
     busy: int = 0
-    """Reads until the last change has taken effect."""
+    """Those left of the last one."""
     refusals: dict[str, list[Refusal]] = field(default_factory=dict)
     """What the next calls of an action get."""
     calls: Counter[str] = field(default_factory=Counter)
@@ -226,7 +231,7 @@ class Account:
                 continue
             self.entry(row["DstCidrBlock"], row["NextHop"], row["RouteTableId"], row.get("Description", ""))
             next(reversed(self.entries.values()))["Status"] = "Pending"
-        self.busy = 2
+        self.busy = self.delay
         return {"FailedCount": len(failed), "FailedRouteEntries": failed, "SuccessCount": len(rows) - len(failed)}
 
     def _refused(self, row: Mapping[str, str]) -> str:
@@ -248,7 +253,7 @@ class Account:
                 failed.append({"DstCidrBlock": row.get("DstCidrBlock", ""), **code})
                 continue
             self.entries[row["RouteEntryId"]]["Status"] = "Deleting"
-        self.busy = 2
+        self.busy = self.delay
         return {"FailedCount": len(failed), "FailedRouteEntries": failed, "SuccessCount": len(rows) - len(failed)}
 
     def _modify(self, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -257,7 +262,7 @@ class Account:
         entry = self.entries[fields["RouteEntryId"]]
         entry |= {"hop": fields["NewNextHopId"], "kind": fields["NewNextHopType"], "Status": "Modifying"}
         entry["Description"] = fields.get("Description", entry["Description"])
-        self.busy = 2
+        self.busy = self.delay
         return {}
 
 

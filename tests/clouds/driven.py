@@ -11,7 +11,7 @@ from typing import Any
 
 from services.cloud.batches import Outcome, carry_out
 from services.cloud.main import make_cloud
-from services.cloud.routes import CloudError, Plan, Wanted, plan
+from services.cloud.routes import CloudError, Wanted, plan
 from services.cloud.settings import CloudSettings
 from services.core.errors import FlanneletteError
 from services.core.network import parse_network
@@ -42,20 +42,20 @@ async def _do(command: dict[str, Any]) -> dict[str, Any]:
     wanted = [Wanted(ip_network(cidr), f"n-{hop}", ip_address(hop)) for cidr, hop in command["leases"]]
     cloud = make_cloud(settings, network)
     done = Outcome()
-    first: Plan | None = None
-    for _ in range(max(command.get("rounds", 1), 1)):
+    commands: list[str] = []
+    for n in range(max(command.get("rounds", 1), 1)):
         view = await asyncio.to_thread(cloud.look, {each.address for each in wanted if each.address})
         found = plan(wanted, view, frozenset(), [ip_network("10.4.0.0/15")])
-        first = first or found
+        if n == 0:
+            commands = [cloud.command(change) for change in found.changes]
         if not found.changes or not command.get("rounds", 1):
             break
         done.errors.clear()
         await carry_out(cloud, found.changes, done)
         if done.wait is not None:
             break
-    assert first is not None
     return {
-        "commands": [cloud.command(change) for change in first.changes],
+        "commands": commands,
         "made": [change.text for change in done.made],
         "errors": {destination: reason for (_, destination, _), reason in done.errors.items()},
         "wait": str(done.wait or ""),

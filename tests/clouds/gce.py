@@ -60,6 +60,18 @@ class Project:
             "networkInterfaces": [{"network": f"{_LINK}/global/networks/default", "networkIP": address}],
         }
 
+    def insert(self, name: str, cidr: str, instance: str, mark: str = "flannelette") -> None:
+        """A route that has been there for long."""
+        self.routes[name] = {
+            "name": name,
+            "description": mark,
+            "destRange": cidr,
+            "network": f"{_LINK}/global/networks/default",
+            "nextHopInstance": f"{_LINK}/zones/z1/instances/{instance}",
+            "priority": 1000,
+            "tags": [],
+        }
+
     def table(self) -> dict[str, str]:
         """Instances by destination."""
         return {r["destRange"]: r["nextHopInstance"].rpartition("/")[2] for r in self.routes.values()}
