@@ -133,7 +133,7 @@ for _name, _of_masq in kernel.MASQ_COMMANDS.items():
 
 @cli.group()
 def cloud() -> None:
-    """Show, write or remove routes in a cloud (aws-vpc)."""
+    """Show, write or remove routes in a cloud (aws-vpc, ...)."""
 
 
 for _name, _of_cloud in cloud_routes.CLOUD_COMMANDS.items():

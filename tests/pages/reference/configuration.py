@@ -62,6 +62,8 @@ VARIABLES: Final[Mapping[str, str]] = {
     "WIREGUARD_KEY_FILE": "File of the dataplane's private key, as for flanneld ([wireguard](backends.md#wireguard))",
     "XTABLES_LOCKFILE": "Lock file of legacy iptables, for masq. Default: `/run/xtables.lock`",
     "AWS_REGION": "Region of the VPC, for flannelette-cloud; boto3 reads its own AWS_ variables too",
+    "ACCESS_KEY_ID": "Key for flannelette-cloud, as for flanneld ([ali-vpc](backends.md#ali-vpc))",
+    "ACCESS_KEY_SECRET": "Its secret",
     "NOTIFY_SOCKET": "systemd's, for `Type=notify`",
     "FLANNELETTE_CONTEXTS": "Contexts file of `flannelette`. Default: `~/.config/flannelette/contexts.toml`",
     "XDG_CONFIG_HOME": "What is in the place of `~/.config` there",

@@ -9,8 +9,8 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 53_750
-"""In services/: down with it whenever much has gone. Imports of other clusters and the routes in clouds came last."""
+MOST_LINES: Final = 54_400
+"""In services/: down with it whenever much has gone. The routes in four clouds came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
 MOST_SMALL: Final = 8
