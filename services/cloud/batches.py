@@ -32,8 +32,8 @@ async def carry_out(cloud: Cloud, changes: Sequence[Change], done: Outcome) -> N
     while queue and done.wait is None:
         some = queue.popleft()
         verb, table = some[0].verb, some[0].route.table
-        if reason := blocked.get((verb, "")) or blocked.get((verb, table)):
-            done.errors |= {change.route.key: reason for change in some}
+        if said := blocked.get((verb, "")) or blocked.get((verb, table)):
+            done.errors |= {change.route.key: said for change in some}
             continue
         try:
             failed = dict(await asyncio.to_thread(cloud.apply, some))
@@ -43,13 +43,13 @@ async def carry_out(cloud: Cloud, changes: Sequence[Change], done: Outcome) -> N
                 continue
             failed = dict.fromkeys(some, error)
         done.made += [change for change in some if change not in failed]
-        for change, error in failed.items():
-            _ERRORS.labels(error.trouble.name.lower()).inc()
-            done.errors[change.route.key] = done.refusals[error.trouble] = str(error)
-            if error.trouble is Trouble.WAIT:
-                done.wait = error
-            elif error.trouble in (Trouble.FULL, Trouble.DENIED):
-                blocked[verb, table if error.trouble is Trouble.FULL else ""] = str(error)
+        for change, reason in failed.items():
+            _ERRORS.labels(reason.trouble.name.lower()).inc()
+            done.errors[change.route.key] = done.refusals[reason.trouble] = str(reason)
+            if reason.trouble is Trouble.WAIT:
+                done.wait = reason
+            elif reason.trouble in (Trouble.FULL, Trouble.DENIED):
+                blocked[verb, table if reason.trouble is Trouble.FULL else ""] = str(reason)
 
 
 def _batches(changes: Sequence[Change], most: int) -> Iterator[list[Change]]:
