@@ -37,7 +37,7 @@ def make_cloud(settings: CloudSettings, network: NetworkConfig) -> Cloud:
     """The provider of a network. Raises CloudError, InvalidInput, NotImplementedYet: its SDK is not installed."""
     module, name = _PROVIDERS[network.backend_type]
     try:
-        provider = getattr(import_module(f"services.cloud.{module}"), name)
+        provider = getattr(import_module(f"services.cloud.providers.{module}"), name)
     except ImportError as error:
         raise NotImplementedYet(
             f"backend {network.backend_type} needs a provider's SDK ({error}): pip install 'flannelette[{module}]'"

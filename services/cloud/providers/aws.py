@@ -19,7 +19,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from services.cloud.metadata import Metadata
+from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.backend_options import route_table_ids
 from services.core.family import Address

@@ -18,7 +18,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from requests import RequestException
 
-from services.cloud.metadata import Metadata
+from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.family import Address, Network
 from services.core.formats.gojson import GoObject

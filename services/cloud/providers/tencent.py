@@ -16,9 +16,9 @@ from tencentcloud.common.exception.tencent_cloud_sdk_exception import TencentClo
 from tencentcloud.common.profile.client_profile import ClientProfile
 from tencentcloud.common.profile.http_profile import HttpProfile
 
-from services.cloud.codes import Codes, understood
-from services.cloud.keys import KeyChain, Keys, role_keys
-from services.cloud.metadata import Metadata
+from services.cloud.providers.codes import Codes, understood
+from services.cloud.providers.keys import KeyChain, Keys, role_keys
+from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.family import Address
 from services.core.formats.gojson import GoObject

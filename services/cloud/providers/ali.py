@@ -26,9 +26,9 @@ from alibabacloud_tea_openapi.utils_models import Config, OpenApiRequest, Params
 from darabonba.runtime import RuntimeOptions
 from Tea.exceptions import TeaException
 
-from services.cloud.codes import Codes, understood
-from services.cloud.keys import KeyChain, Keys, role_keys
-from services.cloud.metadata import Metadata
+from services.cloud.providers.codes import Codes, understood
+from services.cloud.providers.keys import KeyChain, Keys, role_keys
+from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.family import Address
 from services.core.formats.gojson import GoObject

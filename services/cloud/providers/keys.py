@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from services.cloud.metadata import Metadata
+from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import CloudError, Trouble
 from services.core.formats.gojson import GoObject
 
