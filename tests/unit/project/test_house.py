@@ -9,7 +9,7 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 54_400
+MOST_LINES: Final = 54_500
 """In services/: down with it whenever much has gone. The routes in four clouds came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
