@@ -211,6 +211,7 @@ class Account:
                 **{key: e[key] for key in ("RouteTableId", "DestinationCidrBlock", "Description", "Status")},
                 "Type": "Custom",
             } for name, e in self.entries.items() if e["RouteTableId"] == fields["RouteTableId"]
+            if fields.get("DestinationCidrBlock") in (None, e["DestinationCidrBlock"])
         ]  # fmt: skip
         some, more = self._paged(rows, fields.get("NextToken", ""), fields["MaxResult"])
         return {"RouteEntrys": {"RouteEntry": some}, "NextToken": more}
