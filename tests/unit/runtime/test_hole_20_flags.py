@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from services.cloud.settings import CloudSettings
 from services.core.errors import Misconfigured
 from services.flanneld.flags import SERVICES, children
 from services.runtime.process.options import ProcessSettings
@@ -27,7 +28,7 @@ def answer(service: str, argument: str) -> str:
 def test_hole_20_the_table_of_flags_is_that_of_the_services() -> None:
     shared = flags_of(ProcessSettings)
     assert {name: set(flags.split()) for name, flags in FLAGS.items()} == {
-        name: flags_of(kind) - shared for name, kind in SERVICES.items()
+        name: flags_of(kind) - shared for name, kind in {**SERVICES, "cloud": CloudSettings}.items()
     }
 
 
@@ -41,7 +42,8 @@ def test_hole_20_a_flag_of_another_service_is_called_that(service: str) -> None:
 
 def test_hole_20_the_state_of_the_dataplane_and_masq_is_none_of_the_lease_services() -> None:
     assert answer("lease", "--state-dir=/x") == (
-        "there is no flag --state-dir here: it is a flag of flannelette-dataplane and flannelette-masq"
+        "there is no flag --state-dir here: it is a flag of flannelette-dataplane and flannelette-masq and "
+        "flannelette-cloud"
     )
 
 
