@@ -24,8 +24,11 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
 _STEADY: Final = 30.0
 """A lease that is lost sooner than this counts as a failure, but for the first few; see OverwriteCounter."""
-_TOLD_BY_THEN: Final = 30.0
-"""Seconds after which the table has a lease that was acquired, or others took it before anybody saw it there."""
+_TOLD_BY_THEN: Final = 10.0
+"""Seconds after which the table has a lease that was acquired, or others took it before anybody saw it there.
+
+Three times as many each time that this was so: when thousands of nodes start at once, tables come late."""
+_TOLD_AT_LAST: Final = 300.0
 _MOST_FORMER: Final = 16
 _RESERVATION_RENEWAL: Final = 6 * 3600.0
 """Seconds. A reservation never ends, but in etcd the note of who holds it lives on a lease of 24 h."""
@@ -92,6 +95,7 @@ class LeaseRenewer:
         """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
         self._confirmed = False
         """The table had the lease since it was acquired; from then on its absence means something."""
+        self._told_by = _TOLD_BY_THEN
         self._lost_unheld = ""
         """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
         self._acquired_at = -math.inf
@@ -116,9 +120,7 @@ class LeaseRenewer:
             self._wake.set()
         if request != self._request:
             self._request = request
-            self._acquired_at = (
-                -math.inf
-            )  # what we ask for ourselves is no loss: peers cannot reach us until it is published
+            self._acquired_at = -math.inf  # no loss, for we ask ourselves: peers need what is new
             self._doubt("the lease is being acquired")
 
     def stop(self) -> None:
@@ -166,8 +168,10 @@ class LeaseRenewer:
             return
         seen = table.leases.get(self.lease.name)
         if seen is not None and _says_the_same(seen, self.lease):
-            self._confirmed = True
-        elif self._confirmed or self._timer() - self._acquired_at > _TOLD_BY_THEN:
+            self._confirmed, self._told_by = True, _TOLD_BY_THEN
+        elif self._confirmed or self._timer() - self._acquired_at > self._told_by:
+            if not self._confirmed:
+                self._told_by = min(3 * self._told_by, _TOLD_AT_LAST)
             held = seen is not None and seen.node == self.lease.node
             if not (held and self._is_paused):
                 what = "changed by another program" if held else "revoked"
@@ -204,7 +208,7 @@ class LeaseRenewer:
         cidrs = ", ".join(str(cidr) for cidr in lease.cidrs)
         self._note(f"own lease acquired: {cidrs}", self.reason, asyncio.get_running_loop().time() - asked_at)
         self._acquired_at, self._confirmed = self._timer(), False
-        asyncio.get_running_loop().call_later(_TOLD_BY_THEN + 1, self._changed)  # to look whether it is there
+        asyncio.get_running_loop().call_later(self._told_by + 1, self._changed)  # to look whether it is there
         if request == self._request:
             self._hold(lease)
             if self._lost_unheld == lease.name:  # told on another stream, before this answer was

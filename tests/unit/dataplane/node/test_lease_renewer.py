@@ -130,7 +130,7 @@ def test_a_change_by_somebody_else_publishes_ours_again_and_another_time_is_no_c
 
 def test_hole_07_a_lease_that_is_lost_before_the_table_shows_it_is_acquired_again_in_time() -> None:
     async def script(scene: Scene) -> None:
-        await asyncio.sleep(29)
+        await asyncio.sleep(9)
         scene.renewer.observe(scene.table())
         assert scene.renewer.reason == ""
         seen = len(scene.wakes)
@@ -138,6 +138,18 @@ def test_hole_07_a_lease_that_is_lost_before_the_table_shows_it_is_acquired_agai
         assert len(scene.wakes) > seen, "the dataplane looks once more"
         scene.renewer.observe(scene.table())
         assert scene.renewer.reason == "the lease 10.5.27.0-24 was revoked"
+
+    play(script, FakeService())
+
+
+def test_a_table_that_comes_late_makes_a_node_ask_again_less_and_less_often() -> None:
+    async def script(scene: Scene) -> None:
+        for told_by in (10, 30, 90, 270, 300, 300):
+            for seconds, reason in ((told_by - 1, ""), (12, "the lease 10.5.27.0-24 was revoked")):
+                await asyncio.sleep(seconds if told_by == 10 or reason else seconds - 11)
+                scene.renewer.observe(scene.table())
+                assert scene.renewer.reason == reason
+            await asyncio.sleep(11)  # by then it is acquired again
 
     play(script, FakeService())
 
