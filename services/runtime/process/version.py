@@ -2,9 +2,9 @@
 
 from typing import Final
 
-VERSION: Final = "0.1.0"
+VERSION: Final = "0.2.0"
 
 
 def version() -> str:
-    """Such as `0.1.0`."""
+    """Such as `0.2.0`."""
     return VERSION
