@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from services.core.errors import Misconfigured
 from services.dataplane.settings import DataplaneSettings
 from services.lease.settings import LeaseSettings
 from services.masq.settings import MasqSettings
+from services.runtime.process.networks import suffix_of
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import parse_settings, split_flags
 from services.runtime.telemetry.http import is_served
@@ -18,16 +20,28 @@ SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
     "masq": MasqSettings,
 }
 _STORE: Final = "etcd"
+_NETWORK: Final = "--network="
+_MEANING: Final = (
+    "Serve the network of this name, as NAME or NAME=PREFIX of its keys in etcd; may be repeated, then with the "
+    "prefix of each. Its files have -NAME in theirs: subnet-NAME.env. Without it: one network without a name."
+)
 
 
 @dataclass(frozen=True)
 class Child:
-    """One of the three services: how to start it."""
+    """One of the three services: how to start it. Each network has a lease service."""
 
-    name: str
+    service: str
+    network: str
+    """Of a lease service; empty: the only one, without a name."""
     arguments: list[str]
     settings: ProcessSettings
     """The settings by the user's flags, which say where this program itself serves HTTP."""
+
+    @property
+    def name(self) -> str:
+        """`lease`, `lease-blue`."""
+        return f"{self.service}{suffix_of(self.network)}"
 
     @property
     def http_socket(self) -> Path:
@@ -42,13 +56,32 @@ def children(arguments: Sequence[str], environment: Mapping[str, str]) -> list[C
     flags name; the services then serve HTTP on unix sockets, and otherwise not at all. Raises Misconfigured for a
     flag that no service knows or a value that one refuses, HelpRequested.
     """
-    shares = split_flags("flannelette flanneld", SERVICES, arguments, {"store": _STORE})
+    shares = split_flags("flannelette flanneld", SERVICES, arguments, {"store": _STORE}, {"network": _MEANING})
     shares["lease"].insert(0, f"--store={environment.get('FLANNELD_STORE') or _STORE}")  # the last one counts
+    prefixes = _prefixes(shares["lease"], environment)
     found = []
-    for name, kind in SERVICES.items():
-        child = Child(name, shares[name], parse_settings(kind, "flanneld", shares[name], environment))
+    for service, network in [*(("lease", each) for each in prefixes or [""]), ("dataplane", ""), ("masq", "")]:
+        flags = [each for each in shares[service] if not each.startswith(_NETWORK)]
+        flags += [f"{_NETWORK}{each}" for each in prefixes if each == network or not network]
+        flags += [f"--etcd-prefix={prefixes[network]}"] if prefixes.get(network) else []
+        child = Child(service, network, flags, parse_settings(SERVICES[service], "flanneld", flags, environment))
         served = is_served(child.settings.healthz_ip, child.settings.healthz_port)
         child.arguments.extend((f"--healthz-ip=unix:{child.http_socket}",) if served else ())
         child.arguments.append("--healthz-port=0")
         found.append(child)
     return found
+
+
+def _prefixes(flags: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The prefix in etcd of each network with a name; empty for the only one: as --etcd-prefix says."""
+    said = [each.removeprefix(_NETWORK) for each in flags if each.startswith(_NETWORK)]
+    said = said or list(filter(None, environment.get("FLANNELD_NETWORK", "").split(",")))
+    rows = [text.partition("=") for text in said]
+    for name, _, prefix in rows if len(rows) > 1 else ():
+        if not prefix:
+            raise Misconfigured(
+                f"--network {name} is one of several: write --network {name}=PREFIX, that of its keys in etcd"
+            )
+    if len({name for name, _, _ in rows}) < len(rows):
+        raise Misconfigured("--network names a network twice: each network once")
+    return {name: prefix for name, _, prefix in rows}

@@ -61,7 +61,7 @@ async def supervise(children: Sequence[Child], health: Health) -> int:
 
 async def _start(child: Child) -> Process:
     environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
-    program = (sys.executable, "-m", f"services.{child.name}.main")
+    program = (sys.executable, "-m", f"services.{child.service}.main")
     return await asyncio.create_subprocess_exec(
         *program, *child.arguments, env=environment, preexec_fn=_die_with_parent
     )
@@ -89,7 +89,7 @@ async def _end(processes: Mapping[str, Process]) -> None:
 
 async def _watch(child: Child, health: Health) -> None:
     """Keeps `health` as the service's own gRPC health says."""
-    address = listen_addresses(child.settings, child.name)[0]
+    address = listen_addresses(child.settings, child.service)[0]
     async with transport_of(child.settings).channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         while True:

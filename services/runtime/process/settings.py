@@ -85,19 +85,23 @@ def parse_settings(kind: type[S], program: str, arguments: Sequence[str], enviro
 
 
 def split_flags(
-    program: str, kinds: Mapping[str, type[Any]], arguments: Sequence[str], defaults: Mapping[str, str]
+    program: str,
+    kinds: Mapping[str, type[Any]],
+    arguments: Sequence[str],
+    defaults: Mapping[str, str],
+    meanings: Mapping[str, str],
 ) -> dict[str, list[str]]:
     """The flags of each settings class, as `--name=value`. A flag that several classes have goes to each of them.
 
     Raises Misconfigured for an unknown flag, HelpRequested with the flags of all classes. `defaults` has defaults
-    that differ from those of the classes.
+    that differ from those of the classes, and `meanings` what flags mean here alone.
     """
     fields = {name: field for kind in kinds.values() for name, field in _flags(kind).items()}
     hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
     shares: dict[str, list[str]] = {each: [] for each in kinds}
     for name, text in _tokens(arguments, fields, hints):
         if name in ("h", "help"):
-            raise HelpRequested(usage(program, *kinds.values(), defaults=defaults))
+            raise HelpRequested(usage(program, *kinds.values(), defaults=defaults, here=meanings))
         for each, kind in kinds.items():
             if name in _flags(kind):
                 shares[each].append(f"--{name}={text}")
@@ -109,12 +113,17 @@ def variable_of(flag_name: str) -> str:
     return "FLANNELD_" + flag_name.upper().replace("-", "_")
 
 
-def usage(program: str, *kinds: type[Any], defaults: Mapping[str, str] = MappingProxyType({})) -> str:
+def usage(
+    program: str,
+    *kinds: type[Any],
+    defaults: Mapping[str, str] = MappingProxyType({}),
+    here: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The help text, at most 80 columns wide; a flag of several classes appears once, with each of its meanings."""
     meanings: dict[str, list[str]] = {}
     for name, field in (row for kind in kinds for row in _flags(kind).items()):
         known = meanings.setdefault(name, [])
-        if (meaning := _meaning(field, defaults)) not in known:
+        if (meaning := here.get(name) or _meaning(field, defaults)) not in known:
             known.append(meaning)
     lines = [f"Usage: {program} [flags]", ""]
     if purpose := PURPOSES.get(program.removeprefix("flannelette-")):

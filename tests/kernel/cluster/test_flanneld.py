@@ -1,5 +1,6 @@
 """`flannelette flanneld`: the three services in flanneld's place, on a host with an etcd."""
 
+import json
 import os
 import re
 import signal
@@ -68,6 +69,28 @@ def test_flanneld_s_own_command_line_makes_a_node_of_the_overlay(
         assert flanneld.end() == 0
         assert not any(is_alive(pid) for pid in children.values())
         assert "flannel.1" in host.run("ip", "link", "show", "flannel.1"), "stopping leaves the kernel alone"
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_several_networks_are_served_by_one_dataplane_and_one_masq(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    for number, network in enumerate(("blue", "red"), 5):
+        value = {"Network": f"10.{number}.0.0/16", "Backend": {"Type": "vxlan", "VNI": number}}
+        etcd.etcdctl("put", f"/{network}/network/config", json.dumps(value))
+    networks = [f"--network={network}=/{network}/network" for network in ("blue", "red")]
+    flanneld = Flanneld(host, tmp_path, "-ip-masq", *networks)
+    try:
+        flanneld.until_ready()
+        for number, network in enumerate(("blue", "red"), 5):
+            assert f"FLANNEL_NETWORK=10.{number}.0.0/16\n" in (tmp_path / f"subnet-{network}.env").read_text()
+            assert f"flannel.{number}" in host.run("ip", "link", "show", f"flannel.{number}")
+            assert any(f" 10.{number}." in rule for rule in host.rules("FLANNEL-POSTRTG"))
+        up = {"lease-blue": 1, "lease-red": 1, "dataplane": 1, "masq": 1}
+        flanneld.until(lambda: samples_of(flanneld.ask("/metrics")[1])["flannelette_up"] == up)
+        assert flanneld.end() == 0
     finally:
         flanneld.process.kill()
         flanneld.process.wait()

@@ -34,6 +34,35 @@ def test_leases_are_where_flanneld_has_them(arguments: list[str], environment: d
     assert lease.settings.store == store  # type: ignore[attr-defined]  # it is a LeaseSettings
 
 
+def test_each_network_has_a_lease_service_with_its_prefix_and_the_others_serve_all() -> None:
+    for words, environment in (
+        (["--network=blue=/b", "--network", "red=/r"], {}),
+        ([], {"FLANNELD_NETWORK": "blue=/b,red=/r"}),
+    ):
+        found = started("--etcd-prefix=/x", *words, **environment)
+        assert list(found) == ["lease-blue", "lease-red", "dataplane", "masq"]
+        assert found["lease-red"].arguments[1:-1] == ["--etcd-prefix=/x", "--network=red", "--etcd-prefix=/r"]
+        assert (
+            found["dataplane"].arguments[:-1] == found["masq"].arguments[:-1] == ["--network=blue", "--network=red"]
+        )
+        assert found["lease-red"].settings.etcd_prefix == "/r"  # type: ignore[attr-defined]  # as above
+    assert list(started("--network=blue", "--etcd-prefix=/b")) == ["lease-blue", "dataplane", "masq"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--network=blue", "--network=red=/r"], "--network blue is one of several: write --network blue=PREFIX"),
+        (["--network=a=/x", "--network=a=/y"], "names a network twice"),
+        (["--network=a=/x", "--network=b=/y", "--store=embedded"], "--etcd-prefix is for --store=etcd only"),
+        (["--network=A=/x"], "--network is 'A': a network's name has"),
+    ],
+)
+def test_networks_that_cannot_be_meant_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(Misconfigured, match=said):
+        started(*words)
+
+
 def test_one_port_for_probes_is_not_taken_three_times() -> None:
     found = started("--healthz-port=8471")
     assert all(child.arguments[-1] == "--healthz-port=0" for child in found.values())
