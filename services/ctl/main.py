@@ -18,6 +18,8 @@ from services.ctl.cli.docker_opts import docker_opts
 from services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
 
 if TYPE_CHECKING:
+    from services.ctl.connect.call import CallFailed
+    from services.ctl.connect.contexts import Nodes
     from services.ctl.render.screen import Screen
 
 P = ParamSpec("P")
@@ -37,6 +39,10 @@ FLANNELETTE_SOCKET_DIR, FLANNELETTE_LEASE, FLANNELETTE_DATAPLANE,
 FLANNELETTE_MASQ, FLANNELETTE_TLS_CERT_FILE and so on. Addresses are
 unix:PATH, a path, or HOST:PORT. Contexts are in the file that
 FLANNELETTE_CONTEXTS names, or ~/.config/flannelette/contexts.toml."""
+
+
+_ONE: Final = ("svg", "dot", "mermaid", "junit")
+"""Formats that are one document, so that they are about one network."""
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -97,16 +103,49 @@ def _command(
             values["output"] = output
         try:
             nodes = nodes_of(shared)
-            where = nodes if scope == "every" else one_of(nodes, any_will_do=scope == "any")
-            code = function(where, screen(output), *args, **values)
+            if getattr(function, "each_network", False):
+                code = _in_each_network(
+                    nodes, screen(output), output in _ONE, lambda *where: function(*where, *args, **values)
+                )
+            else:
+                where = nodes if scope == "every" else one_of(nodes, any_will_do=scope == "any")
+                code = function(where, screen(output), *args, **values)
         except Misconfigured as error:
             raise click.UsageError(str(error)) from None
         except CallFailed as failure:
-            click.echo(f"flannelette: {failure}", err=True)
-            code = failure.exit_code
+            code = _code_of(failure)
         sys.exit(code)
 
     return invoke
+
+
+def _in_each_network(nodes: "Nodes", output: "Screen", is_one: bool, run: Callable[["Nodes", "Screen"], int]) -> int:
+    """The worst exit code. Of several networks each has a heading, or a document of its own.
+
+    Raises Misconfigured: there are several, and what is wanted is one document.
+    """
+    import asyncio
+
+    from services.core.errors import Misconfigured
+    from services.ctl.commands.answers import by_network
+    from services.ctl.connect.call import CallFailed
+
+    networks = asyncio.run(by_network(nodes))
+    if is_one and len(networks) > 1:
+        raise Misconfigured(f"this output is about one network: give --network {' or '.join(networks)}")
+    codes = []
+    for name, there in networks.items():
+        try:
+            codes.append(run(there, output.of_network(name)))
+        except CallFailed as failure:
+            codes.append(_code_of(failure))
+    return max(codes)
+
+
+def _code_of(failure: "CallFailed") -> int:
+    """Tells why there is no answer."""
+    click.echo(f"flannelette: {failure}", err=True)
+    return failure.exit_code
 
 
 cli.add_command(certs)

@@ -169,6 +169,12 @@ def for_every_node(function: F) -> F:
     return function
 
 
+def in_each_network(function: F) -> F:
+    """Marks a command that is carried out for one network after the other, where none of several is named."""
+    function.each_network = True  # type: ignore[attr-defined]
+    return function
+
+
 def prints(*formats: str) -> Callable[[F], F]:
     """Marks a command with formats of its own for `-o`, the default first; it gets the format as `output`."""
 

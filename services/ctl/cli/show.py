@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import IpAddress, for_any_node, for_every_node, prints, require_terminal
+from services.ctl.cli.options import (
+    IpAddress,
+    for_any_node,
+    for_every_node,
+    in_each_network,
+    prints,
+    require_terminal,
+)
 
 if TYPE_CHECKING:
     from services.ctl.connect.contexts import Nodes
@@ -41,7 +48,7 @@ def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
 @click.option("--all", "everybody", is_flag=True, help="Also what all nodes have told the lease service.")
 @click.option("--fix", is_flag=True, help="Carry out the cures that are safe, on this host, and look again.")
 @click.option("--yes", is_flag=True, help="Do not ask before --fix.")
-@for_every_node
+@in_each_network
 def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybody: bool, fix: bool, yes: bool) -> int:
     """Show the problems of the nodes and their cures.
 
@@ -78,7 +85,7 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
     metavar="ADDRESS",
     help="Also ask this address outside, masqueraded.",
 )
-@for_every_node
+@in_each_network
 @prints("table", "json", "yaml", "junit")
 def connectivity(
     nodes: "Nodes", screen: "Screen", pods: tuple[str, ...], outside: tuple[str, ...], output: str
@@ -172,7 +179,7 @@ def explain(targets: "Targets", screen: "Screen", source: str, destination: str,
     return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number))
 
 
-@for_every_node
+@in_each_network
 @prints("text", "svg", "dot", "mermaid", "json")
 def topology(nodes: "Nodes", screen: "Screen", output: str) -> int:
     """Draw the nodes and the links between them.

@@ -14,10 +14,11 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
 from services.ctl.connect.call import CallFailed, Channels
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target, Targets, in_network
+from services.ctl.connect.targets import Target, Targets, in_network, networks_by_socket
 from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.problems import headline
 from services.ctl.render.screen import to_json
+from services.runtime.telemetry.network import DEFAULT
 
 M = TypeVar("M")
 
@@ -46,7 +47,9 @@ async def assess_all(
     async def one(name: str, targets: Targets) -> dict[str, NodeHealth]:
         async with turns:
             answers = await _answers_of(targets, channels)
-            networks = await _networks(answers, targets, channels) if each_network else []
+            statuses = (answers.dataplane, answers.masq) if each_network else ()
+            is_unclear = any(isinstance(each, CallFailed) and (each.reached or each.missing) for each in statuses)
+            networks = await _networks(targets, channels) if is_unclear else []
             if not networks:
                 return {name: assess(answers, targets)}
             about = {network: in_network(targets, network) for network in networks}
@@ -59,12 +62,31 @@ async def assess_all(
     return {name: health for each in found for name, health in each.items()}
 
 
-async def _networks(answers: Answers, targets: Targets, channels: Channels) -> list[str]:
-    """The networks of services that were asked for none and have several; none: they answered, or have one."""
-    if targets["dataplane"].network or not any(
-        isinstance(answer, CallFailed) and answer.reached for answer in (answers.dataplane, answers.masq)
-    ):
+async def by_network(nodes: Nodes) -> dict[str, Nodes]:
+    """The nodes of each network, their services about that one; where there is one network, of "" alone."""
+    async with Channels() as channels:
+        turns = asyncio.Semaphore(_MOST_AT_ONCE)
+
+        async def ask(targets: Targets) -> list[str]:
+            async with turns:
+                return await _networks(targets, channels)
+
+        told = await asyncio.gather(*map(ask, nodes.values()))
+    found: dict[str, dict[str, Targets]] = {}
+    is_one = len({name for names in told for name in names}) < 2
+    for (node, targets), names in zip(nodes.items(), told, strict=True):
+        for name in names or [""]:
+            where = "" if is_one else name or DEFAULT
+            found.setdefault(where, {})[node] = in_network(targets, name) if name else targets
+    return dict(found)
+
+
+async def _networks(targets: Targets, channels: Channels) -> list[str]:
+    """The networks of services that are asked for none, if they have names."""
+    if targets["dataplane"].network:
         return []
+    if named := dict.fromkeys(name for each in ("dataplane", "masq") for name in networks_by_socket(targets[each])):
+        return list(named)
     request = dataplane_pb2.GetStatusRequest(networks_only=True)
     dataplane = await _try(channels, targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request))
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)

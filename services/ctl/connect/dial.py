@@ -40,6 +40,7 @@ class Dialer:
         self.path = _directory() / f"{next(_number)}.sock"
         self._said = ""
         self._code = 0
+        self._about: dict[str, Dialer] = {}
         self._last_run: threading.Thread | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
@@ -53,6 +54,13 @@ class Dialer:
         if not self._code:
             return ""
         return f"`{self.via}`: {self._said or f'exit code {self._code}'}"
+
+    def about(self, network: str) -> "Dialer":
+        """One to the service of this network there."""
+        if network not in self._about:
+            *prefix, option, dial, service = self.command
+            self._about[network] = Dialer([*prefix, f"--network={network}", option, dial, service], self.via)
+        return self._about[network]
 
     @property
     def is_missing(self) -> bool:

@@ -34,6 +34,13 @@ class Connector(Protocol):
     def failure(self) -> str:
         """Why the last connection ended, in one line; empty: it has not failed."""
 
+    def about(self, network: str) -> "Connector":
+        """One to the service of this network there."""
+
+    @property
+    def path(self) -> Path:
+        """The socket of our own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -79,7 +86,7 @@ def targets(
     if network:
         network_name(network)
     return {
-        service: Target(service, address, named=True, transport=transport, network=network)
+        service: Target(service, _own(address, network), named=True, transport=transport, network=network)
         if (address := named.get(service))
         else Target(service, f"unix:{_socket(socket_dir, service, network)}", network=network)
         for service in SERVICES
@@ -103,18 +110,35 @@ def _socket(directory: Path, service: Service, network: str) -> Path:
     return common
 
 
+def _own(address: str, network: str) -> str:
+    """Where a service that the user named serves this network: at that socket, or at one with -NAME in its name."""
+    path = Path(address.removeprefix("unix:"))
+    own = path.with_name(f"{path.stem}{suffix_of(network)}{path.suffix}")
+    with suppress(OSError):
+        return f"unix:{own}" if address.startswith("unix:") and own.exists() else address
+    return address
+
+
 def in_network(there: Targets, network: str) -> Targets:
     """The same services, about one of their networks."""
-    return {
-        service: replace(
-            target,
-            network=network,
-            address=target.address
-            if target.named or target.dialer or target.path is None
-            else f"unix:{_socket(target.path.parent, service, network)}",
-        )
-        for service, target in there.items()
-    }
+    return {service: _about(target, network) for service, target in there.items()}
+
+
+def _about(target: Target, network: str) -> Target:
+    if target.dialer:
+        dialer = target.dialer.about(network)
+        return replace(target, network=network, dialer=dialer, address=f"unix:{dialer.path}")
+    if target.named or target.path is None:
+        return replace(target, network=network, address=_own(target.address, network))
+    return replace(target, network=network, address=f"unix:{_socket(target.path.parent, target.service, network)}")
+
+
+def networks_by_socket(target: Target) -> list[str]:
+    """The networks of services that have one each, by the names of their sockets; none where one has them all."""
+    if target.named or target.dialer or target.path is None or target.path.exists():
+        return []
+    found = target.path.parent.glob(f"{target.service}-*.sock")
+    return sorted(each.stem.removeprefix(f"{target.service}-") for each in found)
 
 
 def read_address(text: str) -> str:

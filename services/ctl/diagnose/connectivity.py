@@ -11,6 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from rich.text import Text
 
+from services.core.errors import Misconfigured
 from services.ctl.commands.answers import assess_all
 from services.ctl.connect.call import CallFailed, ask
 from services.ctl.connect.contexts import Nodes
@@ -36,7 +37,9 @@ _MOST_AT_ONCE: Final = 16
 async def connectivity(
     nodes: Nodes, screen: Screen, pods: Sequence[str], outside: Sequence[str], *, is_junit: bool = False
 ) -> int:
-    """Prints what was found. 0: all passed. 1: something failed. 2: no node answers."""
+    """Prints what was found. 0: all passed. 1: something failed. 2: no node answers. Raises Misconfigured."""
+    if screen.network and pods:
+        raise Misconfigured("--pod is an address in one network: say in which with --network")
     health = await assess_all(nodes)
     names = {node: each.name or node or "this node" for node, each in health.items()}
     shows_progress = screen.width is not None and not screen.json and not is_junit

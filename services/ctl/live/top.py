@@ -84,23 +84,25 @@ class _Top:
         async with Channels() as channels:
             await self._ask(channels)
             with full_screen(screen) as terminal, terminal.keys(self._take):
-                tasks = [asyncio.ensure_future(self._keep_asking(channels))]
-                for name, each in self._nodes.items():
-                    tasks.append(asyncio.ensure_future(self._follow(name, each["dataplane"])))
+                tasks = {"": asyncio.ensure_future(self._keep_asking(channels))}
                 try:
                     while not self._is_over:
+                        for name, node in self._health.items():
+                            if f"/{name}" not in tasks:
+                                follow = self._follow(name, node.services["dataplane"].target)
+                                tasks[f"/{name}"] = asyncio.ensure_future(follow)
                         terminal.show(
                             self._inside(terminal.size[0]) if self._is_inside else self._page(terminal.size)
                         )
                         await self._news.wait()
                         self._news.clear()
-                        for task in tasks:
+                        for task in tasks.values():
                             if task.done():
                                 task.result()
                 finally:
-                    for task in tasks:
+                    for task in tasks.values():
                         task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+                    await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def _take(self, key: str) -> None:
         order = [line.name for line in self._sorted()]
@@ -139,15 +141,14 @@ class _Top:
         return lines([Text("up/down scroll  Esc back", style="dim"), *shown[self._above :]])
 
     async def _ask(self, channels: Channels) -> None:
-        found = await assess_all(self._nodes, channels)
+        found = await assess_all(self._nodes, channels, each_network=True)
         now = time.monotonic()
-        for name, node in found.items():
-            former = self._lines.get(name)
-            self._health[name] = node
-            self._lines[name] = _line(name, node, former.now if former else None, now)
+        former = {name: line.now for name, line in self._lines.items()}
+        self._health = found
+        self._lines = {name: _line(name, node, former.get(name), now) for name, node in found.items()}
         if self._is_inside:
             with suppress(CallFailed):
-                target = self._nodes[self._key(self._chosen)]["dataplane"]
+                target = self._health[self._key(self._chosen)].services["dataplane"].target
                 request = pb.ListPeersRequest(figures=True)
                 answer = await channels.ask(
                     target, lambda c: DataplaneServiceStub(c).ListPeers(request), LIST_SECONDS
@@ -156,7 +157,7 @@ class _Top:
         self._news.set()
 
     def _key(self, name: str) -> str:
-        return name if name in self._nodes else ""
+        return name if name in self._health else next(iter(self._health))
 
     async def _keep_asking(self, channels: Channels) -> None:
         await asyncio.sleep(_FIRST_PAUSE)

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from typing import Any, Final
 
@@ -32,6 +32,14 @@ class Screen:
     """As YAML."""
     wide: bool = False
     """Tables have all their columns."""
+    network: str = ""
+    """Which of several is shown."""
+
+    def of_network(self, name: str) -> "Screen":
+        """For what is about one of several networks, below a heading; empty: there is one."""
+        if name and not self.json:
+            self.show(Text(f"--- network {name} ---", style="bold"))
+        return replace(self, network=name)
 
     @property
     def width(self) -> Width:
@@ -49,9 +57,12 @@ class Screen:
 
     def show_json(self, document: Any, *, one_line: bool = False) -> None:
         """Prints one document, as JSON indented unless it shall be one line."""
+        if self.network:
+            document = {"network": self.network, **document}
         if self.yaml:
             plain = json.loads(json.dumps(document))  # safe_dump refuses what json takes, such as a StrEnum
-            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=one_line)
+            starts = one_line or bool(self.network)
+            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=starts)
             print(text, end="", file=self.console.file, flush=True)
             return
         text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)
