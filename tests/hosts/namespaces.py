@@ -51,7 +51,7 @@ class NamespaceMaker:
             self.made.pop().delete()
 
 
-def remove_hosts(hosts: Sequence[Host]) -> None:
+def remove_hosts(hosts: Sequence[Host], networks: Sequence[str] = ("",)) -> None:
     """Deletes what there is of the lab's wires and namespaces, for the next test takes the same names.
 
     The wires go first, by name: those that go with their namespace do so when the kernel finds the time.
@@ -59,7 +59,7 @@ def remove_hosts(hosts: Sequence[Host]) -> None:
     names = [OUTSIDE.name, *(host.name for host in hosts)]
     for wire in ("underlay", *names):
         subprocess.run(["ip", "link", "delete", wire], check=False, capture_output=True)
-    for name in (*names, *(host.pod.name for host in hosts)):
+    for name in (*names, *(host.pod_in(network).name for host in hosts for network in networks)):
         subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -90,10 +90,10 @@ class Host:
         self.directory.mkdir()
         self.services: list[Service] = []
 
-    def serve(self, kind: str, *networks: str) -> Service:
+    def serve(self, kind: str, *networks: str, flags: Sequence[str] = ()) -> Service:
         masq = ["--ip-masq", "--iptables-resync=1"]
         dataplane = [f"--subnet-file={self.directory}/subnet.env"]
-        service = Service(self, kind, list(networks), *(masq if kind == "masq" else dataplane))
+        service = Service(self, kind, list(networks), *(masq if kind == "masq" else dataplane), *flags)
         self.services.append(service)
         return service
 
@@ -112,8 +112,9 @@ class Host:
         """What the kernel has of a network: device, addresses, routes, neighbours, FDB, rules."""
         device = f"flannel.{vni}"
         looks = ("-d link show", "address show", "neigh show nud permanent", "route show")
-        found = [self.namespace.ip(*look.split(), "dev", device) for look in looks]
-        found += self.namespace.run("bridge", "fdb", "show", "dev", device).splitlines()
+        is_there = f"{device}:" in self.namespace.ip("-o", "link")
+        found = [self.namespace.ip(*look.split(), "dev", device) for look in looks if is_there]
+        found += [] if not is_there else self.namespace.run("bridge", "fdb", "show", "dev", device).splitlines()
         found += [line for line in self.rules() if f" {net}." in line]
         return _COUNTERS.sub("", "\n".join(found))
 

@@ -1,8 +1,10 @@
 """Commands that change the kernel, or show what they would change; `flannelette masq` has them for masq alone."""
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from services.ctl.render.screen import Screen
 
 _MASQ: Final = ("masq",)
+_FILES: Final = {"SUBNET_FILE": "/run/flannel/subnet.env", "STATE_DIR": "/var/lib/flannelette"}
+"""What says which networks there were, by the services' variables."""
 _services = click.argument(
     "services", nargs=-1, type=click.Choice(["dataplane", "masq"]), metavar="[dataplane|masq]..."
 )
@@ -75,20 +79,26 @@ def teardown(
     running, paused until `flannelette resync` or a restart.
 
     --offline does the same once the services are stopped, to uninstall them or
-    where they do not start. It needs root.
+    where they do not start: of each network that their files in --state-dir name,
+    or the one that --network names. It needs root.
 
     --keep-foreign cleans up after a dataplane that was stopped without
     `flannelette handover`, while a flanneld runs: it removes the objects that
     bear our mark, keeps those that flanneld needs, and loses no packet. It calls
     no service and needs root.
     """
-    from services.ctl.commands.change import CLEANERS, chosen, clean_up
+    from services.ctl.commands.change import CLEANERS, chosen, clean_up, networks_left
     from services.ctl.commands.change import teardown as change
 
     if left == "ours" and "masq" in services:
         raise click.UsageError("--keep-foreign is for the dataplane only: flanneld takes over the rules of masq")
     programs = {name: words for name, words in CLEANERS[left].items() if name in (services or CLEANERS[left])}
-    remove = partial(clean_up, programs) if programs else partial(change, chosen(targets, services))
+    if programs:
+        files = [Path(os.environ.get(f"FLANNELD_{name}") or place) for name, place in _FILES.items()]
+        network = targets["dataplane"].network
+        remove = partial(clean_up, programs, [network] if network or left == "ours" else networks_left(*files))
+    else:
+        remove = partial(change, chosen(targets, services))
     if not dry_run and not yes:
         require_terminal(screen, "--yes, or --dry-run to see what would be removed")
         code = asyncio.run(remove(screen, dry_run=True))

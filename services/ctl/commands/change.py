@@ -5,6 +5,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import grpc.aio
@@ -18,6 +19,7 @@ from services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
 from services.ctl.connect.targets import Service, Target
 from services.ctl.render.changes import Done, errors_of, plan_text
 from services.ctl.render.screen import Screen, to_json
+from services.runtime.process.networks import suffix_of
 
 Reply: TypeAlias = Done | CallFailed
 Call: TypeAlias = Callable[[bool, grpc.aio.Channel], Awaitable[Done]]
@@ -80,12 +82,34 @@ async def _run(calls: Mapping[Service, Call], targets: Sequence[Target], screen:
     return _exit_code(replies)
 
 
-async def clean_up(programs: Mapping[Service, Sequence[str]], screen: Screen, *, dry_run: bool) -> int:
-    """Removes what stopped services have left, by a program of each with these words. 1 if that failed in part."""
+async def clean_up(
+    programs: Mapping[Service, Sequence[str]], networks: Sequence[str], screen: Screen, *, dry_run: bool
+) -> int:
+    """Removes what stopped services have left, by a program of each with these words, for each of these networks.
+
+    Empty as a network: the one without a name. 1 if that failed in part.
+    """
     dry = ["--dry-run"] if dry_run else []
-    replies = {service: await _run_program(service, [*words, *dry]) for service, words in programs.items()}
+    replies = {
+        f"{service}{suffix_of(network)}": await _run_program(
+            service, [*words, *([f"--network={network}"] if network else []), *dry]
+        )
+        for network in networks
+        for service, words in programs.items()
+    }
     _show(replies, screen, dry_run)
     return _exit_code(replies)
+
+
+def networks_left(subnet_file: Path, state: Path) -> list[str]:
+    """The networks of services that have run here, by their state files; empty as a name: the one without.
+
+    A subnet file alone says nothing: it may be a flanneld's.
+    """
+    homes = (state, *(state.with_name(f"{state.name}-{service}") for service in CLEANERS["all"]))
+    files = [each for home in homes for service in CLEANERS["all"] for each in home.glob(f"{service}-*.state")]
+    named = sorted({each.stem.partition("-")[2] for each in files})
+    return [*([""] if subnet_file.exists() or not named else []), *named]
 
 
 async def _run_program(service: Service, words: Sequence[str]) -> Reply:
@@ -98,9 +122,9 @@ async def _run_program(service: Service, words: Sequence[str]) -> Reply:
     return Parse(printed, kind())
 
 
-async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[Service, Reply]:
+async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[str, Reply]:
     """Calls the services one after the other, each also if another fails."""
-    replies: dict[Service, Reply] = {}
+    replies: dict[str, Reply] = {}
     for target in targets:
         try:
             replies[target.service] = await ask(target, partial(calls[target.service], dry_run), LONG_SECONDS)
@@ -109,7 +133,7 @@ async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dr
     return replies
 
 
-def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> None:
+def _show(replies: Mapping[str, Reply], screen: Screen, dry_run: bool) -> None:
     if screen.json:
         as_json = {s: {"error": str(r)} if isinstance(r, CallFailed) else to_json(r) for s, r in replies.items()}
         screen.show_json(as_json)
@@ -120,11 +144,11 @@ def _show(replies: Mapping[Service, Reply], screen: Screen, dry_run: bool) -> No
             screen.show(plan_text(service, reply, dry_run=dry_run))
 
 
-def _has_commands(replies: Mapping[Service, Reply]) -> bool:
+def _has_commands(replies: Mapping[str, Reply]) -> bool:
     return any(not isinstance(reply, CallFailed) and reply.commands for reply in replies.values())
 
 
-def _exit_code(replies: Mapping[Service, Reply]) -> int:
+def _exit_code(replies: Mapping[str, Reply]) -> int:
     codes = {
         reply.exit_code if isinstance(reply, CallFailed) else int(bool(errors_of(reply)))
         for reply in replies.values()

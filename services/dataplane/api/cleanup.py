@@ -29,6 +29,7 @@ from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocke
 from services.dataplane.node.subnet_file import read_previous_subnets
 from services.dataplane.settings import DataplaneSettings
 from services.runtime.os.processes import processes
+from services.runtime.process.networks import NodeNetwork, suffix_of
 from services.runtime.process.once import run_once
 from services.runtime.process.settings import flag
 
@@ -40,8 +41,9 @@ class CleanupSettings:
     """What there is to say about it."""
 
     route_protocol: int = flag(77, "Number that marks our routes in the kernel, as the dataplane had it.")
+    network: str = flag("", "Name of the network, if it has one: it has its own file and route protocol number.")
     everything: bool = flag(False, "Remove the whole overlay, and not only what a flanneld does not need.")
-    subnet_file: Path = flag(DataplaneSettings.subnet_file, "File with the subnet of this node.")
+    subnet_file: Path = flag(DataplaneSettings.subnet_file, "File with the subnet of this node; see --network.")
     charon_socket: Path = flag(DataplaneSettings.charon_socket, "Socket of strongSwan's charon, for backend ipsec.")
     dry_run: bool = flag(False, "Change nothing.")
 
@@ -85,21 +87,25 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
     """Removes our devices with all that is on them, and what else bears our mark; as a dataplane's own teardown.
 
     Raises Misconfigured while a flanneld runs, whose devices have the same names, and without NET_ADMIN; Unavailable.
+    Beside a flanneld, devices of a network with a name are those with routes of its mark.
     """
-    for each in processes("flanneld"):
+    network, flannelds = NodeNetwork(settings.network), list(processes("flanneld"))
+    for each in () if network.suffix else flannelds:
         raise Misconfigured(f"{each} runs here and needs the devices: `{each.end}` first, or give --keep-foreign")
     await require_rights(rtnetlink)
-    former = read_previous_subnets(settings.subnet_file)
+    former = () if flannelds else read_previous_subnets(network.place(settings.subnet_file))
+    protocol = network.route_protocol or settings.route_protocol
     with (
         WireguardSocket() as wireguard,
         FouActuator() as fou,
         PolicySocket() as policies,
         CharonActuator(settings.charon_socket) as charon,
     ):
-        kernel = CombinedActuator(rtnetlink, [wireguard, fou, policies, charon])
-        devices = await find_leftovers(kernel, settings.route_protocol, frozenset(), former, BUILT.link_kinds)
+        # Policies and charon are those of the one network that may have backend ipsec.
+        kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if network.suffix else (policies, charon))])
+        devices = await find_leftovers(kernel, protocol, frozenset(), former, BUILT.link_kinds)
         indexes = frozenset(map(socket.if_nametoindex, devices))
-        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, settings.route_protocol))
+        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, protocol))
         found = (await Reconciler(kernel).compare(frozenset(), scope)).todo.delete
         todo = Plan(frozenset[KernelObject](), frozenset(item for item in found if item.ifindex not in indexes))
         answer = _told(todo, {} if settings.dry_run else await kernel.apply(todo))
@@ -119,7 +125,8 @@ def _told(todo: Plan[KernelObject], failed: Mapping[KernelObject, str]) -> pb.Te
 
 def _work(settings: CleanupSettings) -> pb.TeardownKernelResponse:
     remove, advice = (remove_everything, "stop it first") if settings.everything else (clean_up, _ADVICE)
-    with sole_dataplane(advice), KernelSocket() as kernel:
+    service = f"dataplane{suffix_of(settings.network)}"
+    with sole_dataplane(advice, service), KernelSocket() as kernel:
         return asyncio.run(remove(kernel, settings))
 
 

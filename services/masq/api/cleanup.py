@@ -15,8 +15,9 @@ from services.masq.firewalls.auto import AutoFirewall
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.iptables_legacy.lock import lock_path
 from services.masq.reconcile.repairs import commands_of
-from services.masq.rules.model import belonging, no_chains
+from services.masq.rules.model import NFT_TABLE, belonging, no_chains
 from services.runtime.os.single_instance import single_instance
+from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.once import run_once
 from services.runtime.process.settings import flag
 
@@ -25,19 +26,23 @@ from services.runtime.process.settings import flag
 class CleanupSettings:
     """What there is to say about it."""
 
-    subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "File with the network of this node.")
+    network: str = flag("", "Name of the network, if it has one: its rules are in nftables table flannelette-NAME.")
+    subnet_file: Path = flag(Path("/run/flannel/subnet.env"), "File with the network of this node; see --network.")
     dry_run: bool = flag(False, "Change nothing.")
 
 
 async def clean_up(settings: CleanupSettings, said: Mapping[str, str]) -> pb.TeardownRulesResponse:
     """Removes our rules of the network that the file says from every firewall. Raises Misconfigured, Unavailable."""
     ours = [n for key in ("FLANNEL_NETWORK", "FLANNEL_IPV6_NETWORK") if (n := parse_cidr(said.get(key, "")))]
+    network = NodeNetwork(settings.network)
     if not ours:  # and without one, rules of another network would go too
-        raise Misconfigured(f"{settings.subnet_file} names no network: write FLANNEL_NETWORK=10.5.0.0/16 or the like")
-    probe = HostProbe()
+        where = network.place(settings.subnet_file)
+        raise Misconfigured(f"{where} names no network: write FLANNEL_NETWORK=10.5.0.0/16 or the like")
+    table = f"{NFT_TABLE}{network.suffix}"
+    probe = HostProbe(table)
     firewall = AutoFirewall("auto", lock_path(), probe)
     try:
-        states = await firewall.check(belonging(no_chains(), ours), repair=not settings.dry_run)
+        states = await firewall.check(belonging(no_chains(), ours, table), repair=not settings.dry_run)
         if firewall.stale_rules_error:
             raise Misconfigured(firewall.stale_rules_error)
         return pb.TeardownRulesResponse(commands=commands_of(states))
@@ -47,8 +52,10 @@ async def clean_up(settings: CleanupSettings, said: Mapping[str, str]) -> pb.Tea
 
 
 def _work(settings: CleanupSettings) -> pb.TeardownRulesResponse:
-    said = read_lines(settings.subnet_file.read_text(errors="replace") if settings.subnet_file.is_file() else "")
-    with single_instance("masq", "stop it first"):
+    network = NodeNetwork(settings.network)
+    path = network.place(settings.subnet_file)
+    said = read_lines(path.read_text(errors="replace") if path.is_file() else "")
+    with single_instance(f"masq{network.suffix}", "stop it first"):
         return asyncio.run(clean_up(settings, said))
 
 

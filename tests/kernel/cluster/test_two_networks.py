@@ -1,14 +1,18 @@
 """Two networks in one network namespace: each has its kernel objects, and what one does is nothing to the other."""
 
+import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
+from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
-from tests.services.networks import TwoNetworks, two_networks
+from tests.services.networks import Host, TwoNetworks, two_networks
 
 BLUE, RED = (1, "10.5"), (2, "10.6")
 
@@ -47,6 +51,22 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
     assert refused.value.details() == "there is no network 'green' here: this service has blue, red"
     shown = n2.flannelette("status")
     assert re.findall(r"^(blue|red) ", shown, re.M) == ["blue", "red"], shown
+    for host in (n1, n2):  # one service has both, or each its own
+        for name in ("blue", "red"):
+            (host.directory / f"lease-{name}.sock").symlink_to(host.home / name / "lease.sock")
+        for command in ("doctor", "connectivity", "topology"):
+            sections = re.findall(r"^--- network (\w+) ---$([^-]*)", host.flannelette(command), re.M)
+            assert [name for name, text in sections if text.strip()] == ["blue", "red"], (command, sections)
+        listed = re.findall(r"^(\w+) .* 1/1 ", host.flannelette("top"), re.M)
+        assert listed == ["blue", "red"]
+    _, *drawn = n1.flannelette("topology").split("--- network ")
+    assert [text.split(maxsplit=1)[0] for text in drawn if "n1 - n2" in text] == ["blue", "red"]
+    decode, text = json.JSONDecoder().raw_decode, n2.flannelette("doctor", "-o", "json")
+    blue_said, end = decode(text)
+    red_said, _ = decode(text[end:].lstrip())
+    assert [blue_said["network"], red_said["network"]] == ["blue", "red"]
+    assert "this output is about one network: give --network blue or red" in n2.flannelette("topology", "-o", "svg")
+    assert n2.flannelette("--network", "red", "topology", "-o", "svg").startswith("<svg ")
     for name, peer in (("blue", n1.address("blue")), ("red", n1.address("red"))):
         assert str(peer) in n2.flannelette("--network", name, "peers")
         assert str(n2.address(name)) in n1.flannelette("--network", name, "peers")
@@ -121,3 +141,55 @@ async def test_what_two_networks_cannot_both_have_is_refused_and_names_both(
         known = "flannel.2 (VNI 2 and port 8472) has 10.6."
         await green.until(lambda status: any(each.startswith(known) for each in status.reasons))
     assert host.objects(*RED) == before
+
+
+async def test_what_killed_services_have_left_goes_by_network_and_nothing_else(networks: TwoNetworks) -> None:
+    host = networks.n1
+    host.namespace.ip(*"link add other type vxlan id 77 dstport 4789 dev eth0".split())
+    host.namespace.run(*"nft add table ip flannelette-theirs".split())
+    before = everything(host)
+    dataplane, masq = host.serve("dataplane", "blue", "red"), host.serve("masq", "red")
+    tables = host.serve("masq", "blue", flags=["--firewall=nftables"])
+    networks.n2.serve("dataplane", "blue", "red")
+    for name in ("blue", "red"):
+        await dataplane.until(lambda status: status.ready and status.peers.programmed == 1, name)
+    for service in (masq, tables):
+        await service.until(lambda status: status.rules_present == status.rules > 0)
+    running = teardown(host, "--yes")
+    assert running.count("another dataplane-") == running.count("another masq-") == 2, running
+    for service in host.services:
+        service.end()
+    red = host.objects(*RED)
+    assert "table ip flannelette-blue" in host.namespace.run("nft", "list", "tables")
+    planned = teardown(host, "--dry-run")
+    assert re.findall(r"^# (\S+): \d+ commands? to run$", planned, re.M) == [
+        "dataplane-blue",
+        "masq-blue",
+        "dataplane-red",
+        "masq-red",
+    ], planned
+    assert host.objects(*RED) == red
+    done = teardown(host, "--network=blue", "--yes")
+    assert "dataplane-red" not in done
+    assert host.objects(*RED) == red
+    assert "flannel.1:" not in host.namespace.ip("link")
+    assert "flannelette-blue" not in host.namespace.run("nft", "list", "tables")
+    rest = teardown(host, "--yes")
+    assert "# dataplane-blue: nothing to do" in rest
+    assert everything(host) == before
+
+
+def teardown(host: Host, *words: str) -> str:
+    """What `teardown --offline` prints there."""
+    files = (f"FLANNELD_SUBNET_FILE={host.directory}/subnet.env", f"FLANNELD_STATE_DIR={host.directory}/state")
+    program = (sys.executable, "-m", "services.ctl.main", "teardown", "--offline", *words)
+    command = host.namespace.command("env", *files, *program)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def everything(host: Host) -> list[str]:
+    """Of its kernel, but for the tables that iptables makes when it is asked."""
+    looks = ("ip -br link", "ip route show table all", "ip neigh show nud permanent", "nft list tables")
+    found = [line.strip() for look in looks for line in host.namespace.run(*look.split()).splitlines()]
+    return [line for line in found if line not in ("table ip nat", "table ip filter")] + host.rules()
