@@ -6,7 +6,7 @@ BIN := .venv/bin
 PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
-.PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated release-state simulate chaos bench bench-docs images install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
+.PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated release-state simulate chaos bench bench-docs images deb install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
@@ -37,7 +37,8 @@ chaos: venv ; @exec $(BIN)/python -m lab.chaos $(if $(MINUTES),--minutes=$(MINUT
 bench: venv ; @$(BIN)/python -m bench all  ## every benchmark
 bench-docs: venv ; @$(BIN)/python -m bench.sweep  ## those of docs/performance.md at every size, into its table and plot
 images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian
-install-check: ; @sh deploy/release/install-check.sh $(EXTRAS)  ## wheel and source distribution in empty environments, each program run, and what each extra takes; EXTRAS=
+deb: ; @sh deploy/debian/build.sh dist  ## the Debian package, in dist/; fails on an error of lintian
+install-check: ; @sh deploy/release/install-check.sh $(EXTRAS)  ## wheel with each extra, source distribution and Debian package in empty roots, each program run, and what each takes; EXTRAS='ctl deb'
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
 compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the wheel with each extra, and the source distribution, into empty environments, runs their programs outside of
-# the checkout, and prints what each takes. Needs a package index, and for masq a compiler. install-check.sh [EXTRA...]
+# the checkout, and prints what each takes; the Debian package into an empty Debian, where that can be made. Needs a package
+# index, and for masq a compiler. install-check.sh [EXTRA | deb | sdist]...
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -34,12 +35,44 @@ check() {
     rm -rf "$place"
 }
 
-[ $# -gt 0 ] || set -- lease dataplane masq ctl all
+# lacks EXTRA SENTENCE PROGRAM [ARGUMENT...]: with this extra alone, the program names the extra that it needs.
+lacks() {
+    place="$scratch/lacking" sentence=$2 program=$3
+    "$python" -m venv --without-pip "$place"
+    pip --python "$place/bin/python" install "$wheel$1"
+    shift 3
+    ! (cd / && "$place/bin/$program" "$@" --socket-dir="$scratch") >"$scratch/said" 2>&1 || { echo "$program ends well without what it needs" && exit 1; }
+    ! grep -q Traceback "$scratch/said" && grep -q "$sentence" "$scratch/said" || { cat "$scratch/said" && exit 1; }
+    rm -rf "$place"
+}
+
+deb() {
+    if ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+        echo "deb                      not checked: that takes root on Debian"
+        return
+    fi
+    sh deploy/debian/build.sh "$scratch/deb" >"$scratch/said" 2>&1 || { cat "$scratch/said" && exit 1; }
+    sh deploy/debian/check.sh "$(echo "$scratch"/deb/*.deb)"
+}
+
+[ $# -gt 0 ] || set -- lease kubernetes dataplane masq ctl all sdist deb
 for extra in "$@"; do
     case $extra in
-    ctl) check "wheel[ctl]" "$wheel[ctl]" flannelette ;;
+    ctl)
+        check "wheel[ctl]" "$wheel[ctl]" flannelette
+        lacks "" "pip install 'flannelette\[ctl\]'" flannelette status
+        ;;
+    lease)
+        check "wheel[lease]" "$wheel[lease]" flannelette-lease
+        lacks "[lease]" "pip install 'flannelette\[kubernetes\]'" flannelette-lease --store=kube --kube-api-url=http://127.0.0.1:1
+        ;;
+    kubernetes)
+        check "wheel[kubernetes]" "$wheel[kubernetes]" flannelette-lease
+        lacks "[kubernetes]" "pip install 'flannelette\[lease\]'" flannelette-lease --store=etcd
+        ;;
     all) check "wheel[all]" "$wheel[all]" flannelette flannelette-lease flannelette-dataplane flannelette-masq ;;
+    sdist) check "sdist[ctl]" "$sources[ctl]" flannelette ;;
+    deb) deb ;;
     *) check "wheel[$extra]" "$wheel[$extra]" "flannelette-$extra" ;;
     esac
 done
-check "sdist[ctl]" "$sources[ctl]" flannelette

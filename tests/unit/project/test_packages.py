@@ -1,0 +1,31 @@
+"""What a release installs: the extras, and the Debian package."""
+
+import re
+import tomllib
+from typing import Final
+
+from tests.paths import ROOT
+
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: Final[dict[str, list[str]]] = PROJECT["optional-dependencies"]
+ALL: Final = re.findall(r"\w+", EXTRAS["all"][0].partition("[")[2])
+
+
+def test_only_its_own_extra_has_the_kubernetes_client() -> None:
+    assert [name for name, wanted in EXTRAS.items() if any(each.startswith("kubernetes") for each in wanted)] == [
+        "kubernetes"
+    ]
+    assert {"lease", "kubernetes", "dataplane", "masq", "ctl"} == set(ALL)
+
+
+def test_a_purge_of_the_debian_package_removes_every_user_and_directory_of_the_units() -> None:
+    purge = (ROOT / "deploy/debian/postrm").read_text()
+    users = re.findall(r"^u (\S+)", (ROOT / "deploy/systemd/sysusers.d/flannelette.conf").read_text(), re.MULTILINE)
+    assert f"for user in {' '.join(users)}; do" in purge
+    for unit in (ROOT / "deploy/systemd").glob("*.service"):
+        if unit.stem == "flannelette-cloud":
+            continue  # the package does not have it
+        (state,) = re.findall(r"^StateDirectory=(\S+)", unit.read_text(), re.MULTILINE)
+        assert re.search(rf" /var/lib/{state}[ \n]", purge), unit.name
+        for file in re.findall(r"^EnvironmentFile=-(\S+)", unit.read_text(), re.MULTILINE):
+            assert f" {file}" in purge or file.endswith("/flannelette.env"), "the package's own file is dpkg's"
