@@ -70,6 +70,10 @@ for extra in "$@"; do
         check "wheel[kubernetes]" "$wheel[kubernetes]" flannelette-lease
         lacks "[kubernetes]" "pip install 'flannelette\[lease\]'" flannelette-lease --store=etcd
         ;;
+    dataplane)
+        check "wheel[dataplane]" "$wheel[dataplane]" flannelette-dataplane
+        lacks "" "pip install 'flannelette\[dataplane\]'" flannelette-dataplane
+        ;;
     all) check "wheel[all]" "$wheel[all]" flannelette flannelette-lease flannelette-dataplane flannelette-masq ;;
     sdist) check "sdist[ctl]" "$sources[ctl]" flannelette ;;
     deb) deb ;;

@@ -12,6 +12,12 @@ from pathlib import Path
 
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 
+try:
+    from services.dataplane.netlink import pyroute2_parts as pyroute2_parts
+except ModuleNotFoundError as error:
+    package = str(error.name).partition(".")[0]
+    sys.exit(f"flannelette-dataplane needs the package {package}: pip install 'flannelette[dataplane]'")
+
 from services.dataplane.api.service import DataplaneServicer
 from services.dataplane.api.status import findings_of, reported_findings, states
 from services.dataplane.backends import BUILT
