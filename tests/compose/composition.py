@@ -75,9 +75,8 @@ class ContainerHost(Host):
         """Of its services."""
         return self.inside
 
-    @property
-    def pod(self) -> NetworkNamespace:
-        """Of its pod."""
+    def pod_in(self, network: str) -> NetworkNamespace:
+        """Of its pod: there is one network."""
         return self.pod_inside
 
 
