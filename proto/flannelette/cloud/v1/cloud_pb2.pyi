@@ -111,7 +111,9 @@ class GetStatusResponse(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
-    """Whether all routes are as the leases want them."""
+    """Whether all routes are as the leases want them, but for those whose place
+    another route has: a conflict is in `findings`, and does not end by itself.
+    """
     version: _builtins.str
     """Version of the service."""
     backend: _builtins.str
