@@ -10,8 +10,8 @@ SLOWEST := --durations=30 --durations-min=5
 
 help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
-lab-venv: ; @sh lab/prepare.sh lab
-lab: lab-venv ; @if [ "$(BACKEND)" = aws-vpc ]; then sh lab/tools.sh cloud $(CACHE); fi; exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= CLUSTERS= NETWORKS=
+lab-venv: ; @sh lab/prepare.sh lab && if [ "$(BACKEND)" = aws-vpc ]; then sh lab/tools.sh cloud $(CACHE); fi
+lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= CLUSTERS= NETWORKS=
 shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
 ping: lab-venv ; @$(BIN)/python -m lab.inside $(or $(HOST),pod1) $(abspath $(BIN))/python -m lab.ping $(TO)  ## three pings in the running lab, from pod1 or HOST=: TO=ADDRESS
 kube-lab-venv: ; @sh lab/prepare.sh kube-lab

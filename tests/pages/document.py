@@ -1,7 +1,6 @@
 """A Markdown page as a test sees it: sections of commands, each with the output that the page shows."""
 
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,15 +107,16 @@ def untypable(page: Path) -> list[str]:
 
 def _parts(page: Path) -> Iterator[tuple[str, str]]:
     """Headings, without a language, and fenced blocks with theirs."""
-    language, fence, block, before = "", "", list[str](), ""
+    language, fence, inset, block, before = "", "", "", list[str](), ""
     for line in page.read_text().splitlines():
         mark = _FENCE.fullmatch(line)
         if language and mark and mark[1] == fence and not mark[2]:
-            yield language, textwrap.dedent("\n".join(block))
+            yield language, "\n".join(block)
             language, block = "", []
         elif language:
-            block.append(line)
+            block.append(line.removeprefix(inset))
         elif mark:
+            inset = line[: len(line) - len(line.lstrip())]
             fence, language = mark[1], _MARKED if mark_of(before) else mark[2] or "plain"
         elif line.startswith("## "):
             yield "", line.removeprefix("## ")

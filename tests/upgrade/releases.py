@@ -27,6 +27,9 @@ def unpacked(version: str, directory: Path) -> Path:
         pytest.skip(f"release {version} is not in this checkout ({said}): `git fetch --unshallow` gets it")
     home.mkdir()
     subprocess.run(["tar", "-x", "-C", home], input=packed.stdout, check=True)
+    about = home / f"flannelette-{version}.dist-info"  # what a service says that it is
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flannelette\nVersion: {version}\n")
     return home
 
 

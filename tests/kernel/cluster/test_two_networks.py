@@ -12,6 +12,7 @@ import pytest
 
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
+from tests.services.lease import eventually
 from tests.services.networks import Host, TwoNetworks, two_networks
 
 BLUE, RED = (1, "10.5"), (2, "10.6")
@@ -155,6 +156,8 @@ async def test_what_killed_services_have_left_goes_by_network_and_nothing_else(n
         await dataplane.until(lambda status: status.ready and status.peers.programmed == 1, name)
     for service in (masq, tables):
         await service.until(lambda status: status.rules_present == status.rules > 0)
+    state = host.directory / "state"
+    await eventually(lambda: len([*state.glob("dataplane-*.state"), *state.glob("masq-*.state")]) == 4)
     running = teardown(host, "--yes")
     assert running.count("another dataplane-") == running.count("another masq-") == 2, running
     for service in host.services:

@@ -214,10 +214,11 @@ async def test_pods_of_two_hosts_reach_each_other_in_every_family(
             f"--state-dir={home}/state",
             f"--lease-address={cluster.leases.address}",
         )
-        async with cluster.dataplane("--node=n2", *more):
+        async with cluster.dataplane("--node=n2", *more) as there:
             cluster.namespace = first
             async with cluster.dataplane() as running:
                 await running.until(peers=1)
+                await there.until(peers=1)
                 for namespace, file in ((netns, cluster.directory / "subnet.env"), (other, home / "subnet.env")):
                     await eventually(file.exists)
                     become_a_pod(namespace, file)
