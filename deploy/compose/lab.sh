@@ -27,7 +27,7 @@ if [ "${1:-}" != inside ]; then
     sh deploy/compose/generate.sh "$nodes" >/dev/null
     sh deploy/check.sh lab
     trap 'exit 0' INT TERM
-    sh deploy/engine.sh build sh deploy/images/build.sh
+    sh deploy/engine.sh build sh deploy/images/build.sh lease dataplane masq ctl lab etcd charon
     PROGRESS_DONE=$images exec sh deploy/engine.sh lab sh deploy/compose/lab.sh inside
 fi
 . deploy/progress.sh

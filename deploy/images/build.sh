@@ -1,13 +1,13 @@
 #!/bin/sh
 # Builds every image, with the network of the machine, and lists their sizes: build.sh [TARGET...]
 # BASE_IMAGE names another Debian to build on. Without it: Debian's own image, or, where no registry is reached, one
-# made from its packages.
+# made from its packages. PLATFORM=linux/arm64 builds for that, where the engine can.
 set -eu
 cd "$(dirname "$0")/../.."
 
 registry_base=debian:bookworm-slim
 local_base=flannelette-base:bookworm
-[ $# -gt 0 ] || set -- lease dataplane masq ctl lab etcd charon
+[ $# -gt 0 ] || set -- lease dataplane masq ctl all lab etcd charon
 
 . deploy/progress.sh
 progress_of $(($# + 1))
@@ -30,11 +30,14 @@ fi
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
+created=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+! git rev-parse HEAD >/dev/null 2>&1 || created=$(git log -1 --format=%cI)
 for target in "$@"; do
     step "the image flannelette-$target" docker build --network host --file deploy/images/Dockerfile --target "$target" \
         --tag "flannelette-$target" --tag "flannelette-$target:$version" \
         --build-arg "BASE_IMAGE=$BASE_IMAGE" --label "org.opencontainers.image.version=$version" \
-        --label "org.opencontainers.image.revision=$revision" .
+        --label "org.opencontainers.image.revision=$revision" --label "org.opencontainers.image.created=$created" \
+        --label "org.opencontainers.image.base.name=$BASE_IMAGE" ${PLATFORM:+--platform "$PLATFORM"} .
 done
 for target in "$@"; do
     docker image inspect --format "{{.Size}} flannelette-$target" "flannelette-$target"

@@ -15,7 +15,7 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 "$scratch/tools/bin/python" -m build --outdir "$target" . >/dev/null
 
-for service in lease dataplane masq ctl; do
+for service in lease dataplane masq ctl all; do
     extras=$service
     [ "$service" != lease ] || extras=lease,kubernetes
     environment="$scratch/$service"
@@ -25,4 +25,5 @@ for service in lease dataplane masq ctl; do
     "$scratch/tools/bin/cyclonedx-py" environment --output-reproducible --output-format JSON \
         --pyproject pyproject.toml --output-file "$target/flannelette-$service.cdx.json" "$environment/bin/python"
 done
-cd "$target" && sha256sum -- *.whl *.tar.gz *.cdx.json >SHA256SUMS
+cd "$target"
+find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum -- >SHA256SUMS

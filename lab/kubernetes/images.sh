@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 directory=$1
 what=$2
 shift 2
-ours="lease dataplane masq ctl"
+ours="lease dataplane masq ctl all"
 
 # shellcheck disable=SC2086  # a list of words
 tree() {

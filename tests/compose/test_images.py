@@ -13,13 +13,14 @@ from tests.paths import ROOT
 
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
-SERVICES = ["lease", "dataplane", "masq", "ctl"]
+SERVICES = ["lease", "dataplane", "masq", "ctl", "all"]
 OWN = {
     "lease": ["etcd3", "kubernetes"],
     "dataplane": ["pyroute2", "re2", "vici"],
     "masq": ["iptc"],
     "ctl": ["cryptography"],
 }
+OWN["all"] = list(chain(*OWN.values()))
 LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
 LAYERS = "--format={{json .RootFS.Layers}}"
 NOT_THERE = "gcc cc make pip pip3 git curl wget"
@@ -43,7 +44,7 @@ def config(name: str) -> Any:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_its_program_starts_on_a_read_only_root_without_a_right(name: str) -> None:
-    program = "flannelette" if name == "ctl" else f"flannelette-{name}"
+    program = f"flannelette-{name}" if name in ("lease", "dataplane", "masq") else "flannelette"
     done = run(name, program, "--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert VERSION in done.stdout
@@ -64,7 +65,7 @@ def test_there_is_no_compiler_and_nothing_to_fetch_more_with(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_has_its_own_libraries_and_not_those_of_the_others(name: str) -> None:
     code = "import importlib.util as u, sys; print([m for m in sys.argv[1:] if u.find_spec(m)])"
-    found = run(name, "python3", "-c", code, *chain(*OWN.values()), "pytest")
+    found = run(name, "python3", "-c", code, *OWN["all"], "pytest")
     assert found.stdout.strip() == str(OWN[name]), found.stderr
 
 
@@ -96,14 +97,48 @@ def test_its_labels_say_what_it_is(name: str) -> None:
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
     assert labels["org.opencontainers.image.version"] == VERSION
 
+    assert labels["org.opencontainers.image.created"].startswith("20")
+    assert "org.opencontainers.image.base.name" in labels
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_its_bill_of_materials_names_what_is_in_it(name: str) -> None:
+    bill = json.loads(run(name, "cat", f"/opt/flannelette/share/sbom/flannelette-{name}.cdx.json").stdout)
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "flannelette")
+    named = {f"{part['name']}=={part['version']}" for part in bill["components"]}
+    found = run(name, "python3", "-c", LIST)
+    assert named == set(found.stdout.split()) - {f"flannelette=={VERSION}"}
+
+
+KUBECONFIG = """
+import asyncio, json, tempfile, kubernetes, kubernetes.aio
+from kubernetes.aio import client, config
+users = [{"token": "t"}, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": [
+    '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"}}']}}]
+for user in users:
+    document = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": user}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://192.0.2.1:6443"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
+    found = client.Configuration()
+    load = config.load_kube_config_from_dict(document, client_configuration=found)
+    asyncio.run(load)
+    print(found.host, found.api_key["BearerToken"])
+"""
+
+
+@pytest.mark.parametrize("name", ["lease", "all"])
+def test_the_rest_of_the_kubernetes_client_reads_kubeconfigs_of_every_kind(name: str) -> None:
+    done = run(name, "python3", "-c", KUBECONFIG)
+    assert (done.stdout, done.stderr) == ("https://192.0.2.1:6443 Bearer t\n" * 2, "")
+
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_only_those_with_capabilities_are_root(name: str) -> None:
-    user = "0:10001" if name in ("dataplane", "masq") else "10001:10001"
+    user = "0:10001" if name in ("dataplane", "masq", "all") else "10001:10001"
     assert config(name)["User"] == user
 
 
-@pytest.mark.parametrize("name", [name for name in SERVICES if name != "ctl"])
+@pytest.mark.parametrize("name", ["lease", "dataplane", "masq"])
 def test_the_engine_asks_grpc_health_every_30_seconds(name: str) -> None:
     check = config(name)["Healthcheck"]
     assert check["Test"] == ["CMD", "flannelette-probe", name]

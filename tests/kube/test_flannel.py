@@ -6,6 +6,7 @@ import pytest
 
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.options import Options
+from services.runtime.process.version import VERSION
 from tests.kube.flood import flood
 from tests.kube.page import Shell
 from tests.kube.workloads import DAEMON_SET, OURS, get, until, until_rolled_out
@@ -50,6 +51,23 @@ async def test_the_manifests_replace_kube_flannels_and_theirs_ours(cluster: Clus
         await shell.type_section(IN_PLACE, blocks=slice(1))
         assert await containers(cluster) == ["lease", "dataplane", "masq"]
     async with flood(cluster, "back to kube-flannel's manifest"):
+        await cluster.kubectl("apply", "-k", str(cluster.flannel))
+        assert await containers(cluster) == ["kube-flannel"]
+        await clean_up(cluster, shell)
+
+
+@OVERLAY
+async def test_its_manifest_runs_the_image_with_all_programs(cluster: Cluster, shell: Shell) -> None:
+    async def has_routes_of_ours() -> bool:
+        found = [await node.run("ip", "route", "show", "proto", "77") for node in cluster.nodes]
+        return all(found)
+
+    image = f"flannelette-all:{VERSION}"
+    async with flood(cluster, "flannel's image to ours in its manifest"):
+        await cluster.kubectl("set", "image", *OURS, DAEMON_SET, f"kube-flannel={image}", f"install-cni={image}")
+        assert await containers(cluster) == ["kube-flannel"]
+        await until(has_routes_of_ours)
+    async with flood(cluster, "back to flannel's image in its manifest"):
         await cluster.kubectl("apply", "-k", str(cluster.flannel))
         assert await containers(cluster) == ["kube-flannel"]
         await clean_up(cluster, shell)
