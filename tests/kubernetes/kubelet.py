@@ -252,15 +252,19 @@ def _expand(argument: str, environment: Mapping[str, str]) -> str:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process and its descendants."""
+    """A process and its descendants, but for those that end meanwhile."""
     yield pid
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        yield from _family(int(child))
+    with suppress(ProcessLookupError, FileNotFoundError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield from _family(int(child))
 
 
 def _private(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    """KiB; none, if the process has ended."""
+    with suppress(ProcessLookupError, FileNotFoundError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return 0
 
 
 def find_plugins() -> Path:
