@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from typing import Any, Final
 
-import yaml
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.console import Console
@@ -28,8 +27,8 @@ class Screen:
     json: bool
     """The documents of the services are shown, not text."""
     console: Console
-    yaml: bool = False
-    """As YAML."""
+    write_yaml: Callable[..., str] | None = None
+    """They are shown as YAML, which this writes; None: as JSON."""
     wide: bool = False
     """Tables have all their columns."""
     network: str = ""
@@ -59,10 +58,10 @@ class Screen:
         """Prints one document, as JSON indented unless it shall be one line."""
         if self.network:
             document = {"network": self.network, **document}
-        if self.yaml:
+        if self.write_yaml is not None:
             plain = json.loads(json.dumps(document))  # safe_dump refuses what json takes, such as a StrEnum
             starts = one_line or bool(self.network)
-            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=starts)
+            text = self.write_yaml(plain, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=starts)
             print(text, end="", file=self.console.file, flush=True)
             return
         text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)
@@ -92,7 +91,10 @@ def screen(output: str) -> Screen:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False, emoji=False, markup=False)
-    return Screen(output in ("json", "yaml"), console, yaml=output == "yaml", wide=output == "wide")
+    write_yaml = None
+    if output == "yaml":  # else not imported, for that takes as long as rich
+        from yaml import safe_dump as write_yaml
+    return Screen(output in ("json", "yaml"), console, write_yaml=write_yaml, wide=output == "wide")
 
 
 def to_json(message: Message) -> Any:
