@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 
 
 @dataclass
@@ -33,11 +33,11 @@ class ServerProcess(ABC):
     def wait(self) -> None:
         """Waits until it answers."""
         assert self.process is not None
-        deadline = time.monotonic() + PATIENCE
+        deadline, pause = time.monotonic() + PATIENCE, pauses()
         while not self.answers():
             assert self.process.poll() is None, f"{self.program} ended by itself:\n{self.log[-4000:]}"
             assert time.monotonic() < deadline, f"{self.program} does not answer:\n{self.log[-4000:]}"
-            time.sleep(0.02)
+            time.sleep(next(pause))
 
     @abstractmethod
     def answers(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ async def context_of(directory: Path, *names: str) -> AsyncIterator[tuple[dict[s
         yield {"FLANNELETTE_CONTEXTS": str(path), "FLANNELETTE_SOCKET_DIR": ""}, nodes
 
 
+@cache
 def topology(size: int) -> Topology:
     """Of `cluster(size)`: h1 and h2 do not reach each other, h1 and h4 lose packets; 200 nodes share a /24.
 

@@ -19,7 +19,7 @@ from tests.hosts.masq import entered
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.reboots import restarted
 from tests.hosts.two_hosts import Row, TwoHosts, two_hosts
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 from tests.services.masq import Masq, masq_on
 
 FAR = {"10.99.0.12": "10.98.0.12", "fd00:99::12": "fd00:98::12"}
@@ -104,6 +104,7 @@ class Pods:
     async def found(self, check: str, service: str = "dataplane") -> pb.Finding | masq_pb2.Finding:
         """What this check finds, by itself, without anybody asking."""
         status: pb.Status | masq_pb2.Status = pb.Status()
+        pause = pauses()
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
@@ -111,7 +112,7 @@ class Pods:
                     for finding in status.findings:
                         if finding.check == check:
                             return finding
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(next(pause))
         except TimeoutError:
             raise AssertionError(f"{check} finds nothing:\n{status}\n{self.running.log}") from None
 

@@ -19,7 +19,7 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
 
 VXLAN: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
@@ -99,17 +99,19 @@ class Cluster:
 
     async def renumber(self, running: "Running", node: str = "n1") -> None:
         """An operator lets the node move, once its dataplane says that a change is pending."""
+        pause = pauses()
         async with asyncio.timeout(PATIENCE):
             while not (await running.status()).pending:  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(next(pause))
         async with self.calls() as stub:
             await stub.RenumberNode(lease_pb2.RenumberNodeRequest(node=node))
 
     async def pending(self) -> None:
         """Until the lease service knows of a network change that takes a lease away."""
+        pause = pauses()
         async with self.calls() as stub, asyncio.timeout(PATIENCE):
             while not (await stub.GetStatus(lease_pb2.GetStatusRequest())).pending_moves:  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(next(pause))
 
     async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
         """Another node takes a lease; the name of that."""
@@ -224,7 +226,7 @@ class Running:
         **more: Any,
     ) -> pb.Status:
         """The status as soon as it is like that, and its reasons have these words."""
-        status = pb.Status()
+        status, pause = pb.Status(), pauses()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while True:
@@ -236,7 +238,7 @@ class Running:
                     )
                     if fits and all(getattr(status, name) == value for name, value in more.items()):
                         return status
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(next(pause))
         raise AssertionError(f"the dataplane did not come to that:\n{status}\n{self.log}")
 
     async def peers(self) -> list[pb.Peer]:

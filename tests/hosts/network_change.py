@@ -28,7 +28,7 @@ from lab.stream import Lost, Stream
 from lab.supervise import Supervised
 from tests.etcd.server import find_program
 from tests.hosts.namespaces import remove_hosts
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 
 NETWORK: Final = {"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}
 """As the lab begins."""
@@ -88,9 +88,10 @@ class Scene:
     async def until(self, holds: Callable[[dataplane_pb2.Status], bool], *hosts: str) -> None:
         """Returns when it holds on these hosts, or on all."""
         for host in hosts or [host.name for host in self.cluster.hosts]:
+            pause = pauses()
             async with asyncio.timeout(PATIENCE):
                 while not holds(await self.status(host)):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(next(pause))
 
     async def until_in_force(self, text: str) -> None:
         """Returns when every lease service tells a configuration with this text, and every dataplane has it."""
@@ -103,9 +104,10 @@ class Scene:
     async def until_firewall(self, name: str) -> None:
         """Returns when every masq keeps its rules there."""
         for masq in self.cluster.named("masq"):
+            pause = pauses()
             async with asyncio.timeout(PATIENCE):
                 while not (await look.masq(masq.program.address)).firewall.startswith(name):  # noqa: ASYNC110 - as above
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(next(pause))
 
     async def subnets(self) -> dict[str, str]:
         """What each node holds."""

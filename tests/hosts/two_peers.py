@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 
 SUBNETS = ("10.5.53.0/24", "10.5.97.0/24")
 ROUTES = [
@@ -75,7 +75,7 @@ COMPLETE = (ROUTES, FDB, NEIGHBOURS)
 
 async def healed(cluster: Cluster) -> None:
     """Returns once everything is back: by an event, for the next audit is minutes away. How fast, a bench tells."""
-    deadline = time.monotonic() + PATIENCE
+    deadline, pause = time.monotonic() + PATIENCE, pauses()
     while (now := programmed(cluster)) != COMPLETE and time.monotonic() < deadline:  # noqa: ASYNC110 - the kernel is polled
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(next(pause))
     assert now == COMPLETE

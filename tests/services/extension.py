@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 
 from tests.hosts.dataplane import Cluster, Running
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 
 ALLOW: Final = "--allow-extension-commands"
 
@@ -47,9 +47,10 @@ async def told(running: Running) -> list[str]:
 
 async def until_told(running: Running, text: str) -> str:
     """The first entry of the journal with this text."""
+    pause = pauses()
     async with asyncio.timeout(PATIENCE):
         while True:
             for what in await told(running):
                 if text in what:
                     return what
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(next(pause))

@@ -31,7 +31,7 @@ from services.runtime.process.options import ProcessSettings
 from services.runtime.process.process import Process
 from tests.examples.leases import NETWORK, by_name
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 
 
 class FakeStore:
@@ -148,9 +148,10 @@ async def serving(
 
 async def eventually(condition: Callable[[], bool], within: float = PATIENCE) -> None:
     """Returns as soon as the condition holds; fails when that takes too long."""
+    pause = pauses()
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process or task
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(next(pause))
 
 
 async def next_step(call: Any) -> Step:

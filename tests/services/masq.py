@@ -17,7 +17,7 @@ from flannelette.masq.v1 import masq_pb2_grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from tests.hosts.masq import Host
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
 
 NETWORK: Final = (
@@ -59,9 +59,10 @@ class Masq:
         self, *, ready: bool = True, repairs: int = 0, fits: Callable[[pb.Status], bool] = lambda _: True
     ) -> pb.Status:
         """The status, as soon as it is like that."""
+        pause = pauses()
         async with asyncio.timeout(PATIENCE):
             while (status := await self.status()).ready is not ready or status.repairs < repairs or not fits(status):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(next(pause))
         return status
 
     def worker(self) -> int:

@@ -21,7 +21,7 @@ from lab.stream import Path as PingPath
 from lab.stream import Stream
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
 
 CONFIGURATIONS: Final = {
@@ -69,11 +69,11 @@ class Service:
 
     async def until(self, fits: Callable[[Any], bool], network: str = "") -> Any:
         """The status, as soon as it is like that."""
-        status = None
+        status, pause = None, pauses()
         try:
             async with asyncio.timeout(PATIENCE):
                 while not fits(status := (await self.call("GetStatus", network)).status):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(next(pause))
         except TimeoutError:
             raise AssertionError(f"{self.kind} did not come to that:\n{status}\n{self.log.read_text()}") from None
         return status

@@ -18,7 +18,7 @@ from lab.topology import OUTSIDE, OUTSIDE_ADDRESS
 from tests.etcd.server import EtcdServer
 from tests.flannel.real import Flanneld, require_flanneld
 from tests.hosts.namespaces import remove_hosts
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
 from tests.services.networks import Host
 
@@ -62,10 +62,11 @@ class Hosts:
     async def until(self, fits: Callable[[dict[str, list[str]]], bool]) -> dict[str, list[str]]:
         """The same, as soon as it is like that."""
         found: dict[str, list[str]] = {}
+        pause = pauses()
         try:
             async with asyncio.timeout(PATIENCE):
                 while not fits(found := self.objects()):  # noqa: ASYNC110 - other processes decide
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(next(pause))
         except TimeoutError:
             raise AssertionError(f"the kernel did not come to that:\n{found}") from None
         return found

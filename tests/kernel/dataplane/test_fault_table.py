@@ -22,7 +22,7 @@ from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.reboots import REMEMBERED, restarted
 from tests.hosts.two_hosts import two_hosts
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, pauses
 from tests.shared import Shared, sharing
 
 SECONDS = PATIENCE / 4
@@ -98,12 +98,12 @@ async def measure(scene: Scene, name: str) -> None:
     with scene.hosts.stream() as stream:
         async with stream:
             await asyncio.sleep(0.3)
-            at = await fault.act(scene)
+            at, pause = await fault.act(scene), pauses()
             async with asyncio.timeout(PATIENCE):
                 while fault.told and not await scene.running.events(after=position, kinds=fault.told):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(next(pause))
                 while not await is_whole(scene, fault):  # noqa: ASYNC110 - as above
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(next(pause))
             await asyncio.sleep(0.5)
     decisions = await scene.running.events(after=position, kinds=DECISIONS) if fault.told else []
     seconds = max((event.time.ToMicroseconds() / 1e6 - at for event in decisions), default=0.0)
