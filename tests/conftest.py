@@ -5,6 +5,8 @@ tests can do to the kernel's network what they like. Where that is forbidden the
 unit and contract tests still run, and those that need it are skipped.
 """
 
+import fcntl
+import gc
 import os
 import random
 import re
@@ -21,18 +23,15 @@ import pytest
 
 from lab import private
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.kubernetes.api_server import kube, shared_kube
-from tests.kubernetes.manifests import kubectl
 from tests.modules import require_modules
 from tests.tools import CACHE, pending_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-__all__ = ["kube", "kubectl", "shared_kube"]  # fixtures: a real kube-apiserver, one for the whole run, and its client
+    from collections.abc import Generator, Iterator, Sequence
 
 _TESTS = Path(__file__).parent
 _NEED_NAMESPACES = tuple(_TESTS / directory for directory in ("kernel", "e2e"))
+_WITH_MARKERS = tuple(_TESTS / directory for directory in ("compose", "kube"))
 LONGEST = (
     "e2e/test_benches.py",
     "kernel/cluster/test_hole_06_network_change.py",
@@ -50,7 +49,7 @@ LONGEST = (
 )
 """Files that take half a minute and more and need no tool that has to be built: a worker has a file to itself, and at
 the end one would work and the others be done."""
-_QUICK = re.compile(r"tests/(unit|fuzz|contract/(?!kubernetes/|cloud/))")
+_QUICK = re.compile(r"tests/(unit|fuzz|contract/(?!kubernetes/|cloud/|etcd/test_beside_flanneld))")
 """The part of a run that comes first: what needs no kernel object and no tool that takes minutes to build."""
 _LATER = ("e2e", "contract", "kernel")
 """The rest, behind the longest files: directories with long files first, so that short ones end the run."""
@@ -89,6 +88,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_forbidden] = str(error)
         if capture is not None:
             capture.resume_global_capture()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders of which the run takes nothing are not imported."""
+    is_left_out = collection_path in _WITH_MARKERS and f"not {collection_path.name}" in config.option.markexpr
+    return True if is_left_out else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> "Generator[None, object, object]":
+    """Every worker collects every test: as many at a time as there are processors, for all read what one compiles."""
+    worker = getattr(session.config, "workerinput", {}).get("workerid", "gw0")
+    doors = sorted(path for path in _TESTS.iterdir() if path.is_dir())[: os.cpu_count()]  # any would do: to be locked
+    turn = os.open(doors[int(worker.removeprefix("gw")) % len(doors)], os.O_RDONLY)
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    gc.disable()  # a third of the time, for what is collected stays
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        os.close(turn)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -10,6 +10,8 @@ from tests.etcd.prefix import prefix
 from tests.etcd.server import etcd, make_etcd, own_etcd, pytest_runtest_makereport
 from tests.flannel.network import network
 from tests.hosts.cluster import cluster
+from tests.kubernetes.api_server import kube, shared_kube
+from tests.kubernetes.manifests import kubectl
 from tests.kubernetes.played_store import api, scripted
 from tests.kubernetes.stores import opened
 from tests.services.certificates import lab
@@ -21,6 +23,8 @@ __all__ = [
     "cluster",
     "config",
     "etcd",
+    "kube",
+    "kubectl",
     "lab",
     "make_etcd",
     "network",
@@ -30,6 +34,7 @@ __all__ = [
     "prefix",
     "pytest_runtest_makereport",
     "scripted",
+    "shared_kube",
     "world",
 ]
 

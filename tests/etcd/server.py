@@ -1,6 +1,6 @@
 """A real etcd for tests: started on loopback with its data in a temporary directory, gone when the test is.
 
-`etcd` is one for the whole run, of which every test uses a prefix of its own; `own_etcd` is the test's own, to kill.
+`etcd` is one for a folder, of which every test uses a prefix of its own; `own_etcd` is the test's own, to kill.
 """
 
 import http.client
@@ -171,9 +171,9 @@ class EtcdMaker:
         return server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    """One for the whole run: use a prefix of your own, and leave it running."""
+    """One for the tests of this worker below the conftest.py that has it: use a prefix of your own."""
     with ExitStack() as stack:
         yield EtcdMaker(tmp_path_factory.mktemp("etcd"), stack)()
 

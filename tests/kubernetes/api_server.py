@@ -1,6 +1,6 @@
 """A real kube-apiserver for tests, over a real etcd: started on loopback, gone when the tests are.
 
-`kube` is one for the whole run; every test makes nodes with names and podCIDRs of its own, and leaves none behind.
+`kube` is one for a folder; every test makes nodes with names and podCIDRs of its own, and leaves none behind.
 There is no kubelet and no controller: a Node is what the test makes it. The program comes from `make test`
 (lab/tools.sh kube-apiserver), which needs a recent Go; without it these tests are skipped.
 """
@@ -10,7 +10,7 @@ import json
 import secrets
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,9 +172,9 @@ class ApiServer(ServerProcess):
             return False
 
 
-@pytest.fixture(scope="session")
-def shared_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for the whole run."""
+@contextmanager
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One, with an etcd of its own."""
     find_tool("kube-apiserver")
     with ExitStack() as stack:
         etcd = EtcdMaker(tmp_path_factory.mktemp("etcd"), stack)()
@@ -184,8 +184,15 @@ def shared_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]
         yield server
 
 
+@pytest.fixture(scope="package")
+def shared_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One for the tests of this worker below the conftest.py that has it; also one with nothing to do computes."""
+    with serving(tmp_path_factory) as server:
+        yield server
+
+
 @pytest.fixture
 def kube(shared_kube: ApiServer) -> Iterator[ApiServer]:
-    """The one for the whole run, without nodes."""
+    """The shared one, without nodes."""
     yield shared_kube
     shared_kube.delete_all_nodes()

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import pytest
 
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
+from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData, WireguardData
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.stores.embedded.store import EmbeddedStore
 from services.lease.stores.etcd.rpc.client import EtcdClient
@@ -116,6 +116,12 @@ def asks(number: int, *, node: str = "", mac: int = 0, previous: str = "") -> Le
     data = VxlanData(1, f"02:00:00:00:00:{mac or number:02x}")
     part = FamilyRequest(ip_address(f"10.99.0.{number}"), data, ip_network(previous) if previous else None)
     return LeaseRequest(node or f"n{number}", "vxlan", (part,))
+
+
+def asks_wireguard(node: str, key: str, *, address: str = "10.99.0.9", kind: str = "wireguard") -> LeaseRequest:
+    """What a node behind the NAT with this address asks for; `key` is a letter."""
+    data = WireguardData(key * 43 + "=", 51820) if kind == "wireguard" else VxlanData(1, f"02:00:00:00:00:0{key}")
+    return LeaseRequest(node, kind, (FamilyRequest(ip_address(address), data),))
 
 
 def told(lease: Lease) -> Lease:

@@ -1,4 +1,4 @@
-"""What a living node holds, no other node gets: a MAC, a public key, a public address; in every store."""
+"""What a living node holds, no other node gets: a MAC, a public key, a public address; in etcd and embedded."""
 
 import asyncio
 import re
@@ -13,11 +13,8 @@ from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.values import Put, Transaction
 from tests.etcd.keys import item_at
-from tests.kubernetes.api_server import ApiServer
-from tests.kubernetes.stores import Open
-from tests.kubernetes.stores import asks as kube_asks
 from tests.services.follower import following
-from tests.stores.every import EtcdWorld, World, asks
+from tests.stores.every import EtcdWorld, World, asks, asks_wireguard
 
 SHARED = pytest.mark.parametrize(
     ("what", "copy"),
@@ -64,12 +61,6 @@ async def test_hole_01_a_public_key_is_refused_too(world: World) -> None:
         await store.acquire(LeaseRequest("n4", "wireguard", (parts[0],)))
         with pytest.raises(NotYet, match=re.escape(f"the public key {'A' * 43}=: node n4 holds it")):
             await store.acquire(LeaseRequest("n1", "wireguard", (parts[1],)))
-
-
-def asks_wireguard(node: str, key: str, *, address: str = "10.99.0.9", kind: str = "wireguard") -> LeaseRequest:
-    """What a node behind the NAT with this address asks for; `key` is a letter."""
-    data = WireguardData(key * 43 + "=", 51820) if kind == "wireguard" else VxlanData(1, f"02:00:00:00:00:0{key}")
-    return LeaseRequest(node, kind, (FamilyRequest(ip_address(address), data),))
 
 
 async def test_nodes_behind_one_nat_have_one_address_with_wireguard_and_with_no_other_backend(world: World) -> None:
@@ -150,41 +141,3 @@ async def test_hole_01_a_renewal_is_refused_to_who_came_second_and_not_to_the_fi
             await store.renew("n1", first.name)
         assert replace(await store.renew("n4", honest.name), expires_at=None) == seen.leases[honest.name]
         assert (await store.acquire(asks(4))).name == honest.name, "also with the other one there"
-
-
-async def test_hole_01_with_kubernetes_too_until_the_other_node_is_gone(kube: ApiServer, opened: Open) -> None:
-    """Issue: two nodes with one public address on Kubernetes were both served, and nobody was told."""
-    kube.make_node("a", "10.244.1.0/24")
-    kube.make_node("b", "10.244.2.0/24")
-    one, two = opened(node="a"), opened(node="b")
-    async with following(one) as seen_by_one, following(two) as seen_by_two:
-        await one.acquire(kube_asks("a", mac="02:00:00:00:00:0a"))
-        for seen in (seen_by_one, seen_by_two):
-            await seen.until(lambda f: "a" in f.leases)
-        for copy, what in (
-            (kube_asks("b", mac="02:00:00:00:00:0a", public="192.168.0.2"), "the MAC 02:00:00:00:00:0a"),
-            (kube_asks("b", mac="02:00:00:00:00:0b"), "the public address 192.168.0.1"),
-        ):
-            with pytest.raises(NotYet, match=f"node b cannot have {what}: node a holds it"):
-                await two.acquire(copy)
-        assert set(seen_by_one.leases) == {"a"}
-        await one.acquire(kube_asks("a", mac="02:00:00:00:00:0a"))
-        await one.release("a", "a")
-        await seen_by_two.until(lambda f: not f.leases)
-        assert (await two.acquire(copy)).node == "b"
-
-
-async def test_nodes_of_kubernetes_behind_one_nat_have_one_address_with_wireguard(
-    kube: ApiServer, opened: Open
-) -> None:
-    kube.make_node("a", "10.244.1.0/24")
-    kube.make_node("b", "10.244.2.0/24")
-    network = '{"Network":"10.244.0.0/16","Backend":{"Type":"wireguard"}}'
-    one, two = opened(network, node="a"), opened(network, node="b")
-    async with following(one) as seen_by_one, following(two) as seen_by_two:
-        await one.acquire(asks_wireguard("a", "A"))
-        await seen_by_two.until(lambda f: "a" in f.leases)
-        assert (await two.acquire(asks_wireguard("b", "E"))).node == "b"
-        await seen_by_one.until(lambda f: set(f.leases) == {"a", "b"})
-        with pytest.raises(NotYet, match=re.escape(f"node b cannot have the public key {'A' * 43}=: node a holds")):
-            await two.acquire(asks_wireguard("b", "A"))

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_of
 from tests.hosts.namespaces import NetworkNamespace
-from tests.kubernetes.api_server import ApiServer
+from tests.kubernetes.api_server import ApiServer, serving
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
 
@@ -51,6 +51,12 @@ def cluster_with(kind: type[KubeCluster], namespace: NetworkNamespace, kube: Api
         yield made
         if isinstance(made, RelayedCluster):
             made.above.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def shared_kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with serving(tmp_path_factory) as server:
+        yield server
 
 
 @pytest.fixture
