@@ -91,9 +91,11 @@ def screen(output: str) -> Screen:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False, emoji=False, markup=False)
-    write_yaml = None
-    if output == "yaml":  # else not imported, for that takes as long as rich
-        from yaml import safe_dump as write_yaml
+    write_yaml: Callable[..., str] | None = None
+    if output == "yaml":
+        import yaml  # takes as long as rich
+
+        write_yaml = yaml.safe_dump
     return Screen(output in ("json", "yaml"), console, write_yaml=write_yaml, wide=output == "wide")
 
 
