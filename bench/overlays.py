@@ -19,7 +19,7 @@ from bench.flanneld import flannelds
 from bench.process import cpu_seconds, running
 from bench.result import BenchFailed, NotHere
 from lab import look, programs, topology
-from lab.build import carry_out
+from lab.build import carry_out, make_pod
 from lab.charon import missing
 from lab.directory import end_proxies
 from lab.netns import NetworkNamespace
@@ -190,7 +190,7 @@ def require_kind(kind: str) -> None:
 
 
 def _add_pod(side: Side, mtu: int) -> None:
-    asyncio.run(carry_out(topology.pod(side.host, [side.gateway], mtu)))
+    asyncio.run(make_pod(side.host, [side.gateway], mtu))
 
 
 def _plain(side: Side, other: Side) -> int:

@@ -1,14 +1,15 @@
 """Carries out what `topology` says."""
 
 import asyncio
+import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from lab.netns import NetworkNamespace
 from lab.options import KERNEL_KINDS, BadOption
-from lab.topology import Batch, Host
+from lab.topology import Batch, Host, Interface, pod
 
 _TUN: Final = Path("/dev/net/tun")
 _FORWARDING: Final = {
@@ -45,6 +46,25 @@ async def carry_out(batches: Iterable[Batch]) -> None:
     for batch in batches:
         namespace = ("-n", batch.namespace) if batch.namespace else ()
         await _run(("ip", *namespace, "-batch", "-"), "\n".join(batch.commands))
+
+
+async def make_pod(host: Host, gateways: Sequence[Interface], mtu: int, network: str = "") -> None:
+    """A pod on a host, with its bridge, that sends and receives when this returns.
+
+    The kernel tells a new device that it has a carrier up to a second later. Until then the device drops packets.
+    Raises CommandFailed.
+    """
+    await carry_out(pod(host, gateways, mtu, network))
+    for _ in range(500):
+        if _is_up(host.namespace, "bridge") and _is_up(host.pod_in(network), "veth"):
+            return
+        await asyncio.sleep(0.02)
+    raise CommandFailed(f"{host.pod_in(network).name}: its devices are not up after 10 s")
+
+
+def _is_up(namespace: NetworkNamespace, kind: str) -> bool:
+    found = json.loads(namespace.ip("-j", "link", "show", "type", kind))
+    return all(link["operstate"] == "UP" for link in found)
 
 
 async def make_router(host: Host, versions: Iterable[int] = (4,)) -> None:

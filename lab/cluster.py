@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import Final, Never
 
 from lab import look, programs, topology
-from lab.build import carry_out, forward, make_router
+from lab.build import carry_out, forward, make_pod, make_router
 from lab.directory import end_proxies
 from lab.etcd import put, until_answering
 from lab.federation import make_certificates
@@ -150,10 +150,11 @@ class Cluster:
     async def start_pods(self) -> list[Pod]:
         """Makes a pod on each host, from its subnet.env as a CNI plugin would; first all of IPv4, then of IPv6."""
         pods = []
-        for host, network in ((host, network) for network in self.options.networks for host in self.hosts):
-            gateways, mtu = _read_subnet_file(programs.subnet_file(host, self.directory, network))
-            await carry_out(topology.pod(host, gateways, mtu, network))
-            pods += [Pod(host, topology.pod_address(gateway), network) for gateway in gateways]
+        async with asyncio.TaskGroup() as group:
+            for host, network in ((host, network) for network in self.options.networks for host in self.hosts):
+                gateways, mtu = _read_subnet_file(programs.subnet_file(host, self.directory, network))
+                group.create_task(make_pod(host, gateways, mtu, network))
+                pods += [Pod(host, topology.pod_address(gateway), network) for gateway in gateways]
         return sorted(pods, key=lambda pod: pod.address.version)
 
     async def all_ready(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from lab import topology
-from lab.build import carry_out, make_router
+from lab.build import carry_out, make_pod, make_router
 from lab.charon import around_in, socket_in
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
@@ -192,8 +192,9 @@ class ThreeNodes:
             for link in ("veth0", "cni0"):
                 with suppress(CalledProcessError):  # there is none yet
                     node.namespace.ip("link", "del", link)
-            mtu = int(_variables(node)["FLANNEL_MTU"])
-            await carry_out(topology.pod(node.host, _gateways(node), mtu))
+        await asyncio.gather(
+            *(make_pod(node.host, _gateways(node), int(_variables(node)["FLANNEL_MTU"])) for node in self.nodes)
+        )
 
 
 async def _until(nodes: Sequence[Node], is_so: Callable[[pb.Status], bool]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from flannelette.dataplane.v1 import dataplane_pb2
 
 from lab import look, programs, topology
-from lab.build import carry_out
+from lab.build import make_pod
 from lab.changes import ChangeWatch
 from lab.cluster import Cluster, Pod
 from lab.etcd import put
@@ -168,7 +168,7 @@ class Scene:
         lines = programs.subnet_file(host, self.cluster.directory).read_text().splitlines()
         variables: dict[str, Any] = dict(line.split("=", 1) for line in lines)
         gateway = IPv4Interface(variables["FLANNEL_SUBNET"])
-        await carry_out(topology.pod(host, [gateway], int(variables["FLANNEL_MTU"])))
+        await make_pod(host, [gateway], int(variables["FLANNEL_MTU"]))
         new = Pod(host, topology.pod_address(gateway))
         self.pods = [new if pod.host == host else pod for pod in self.pods]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from lab import topology
-from lab.build import carry_out
+from lab.build import carry_out, make_pod
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
 from lab.stream import Stream
@@ -196,7 +196,6 @@ async def cluster_of_nodes(count: int, etcd: EtcdServer, *, central: bool = Fals
                 made.start_leases(node)
             node.start_dataplane()
         await made.until_programmed()
-        for node in nodes:
-            await carry_out(topology.pod(node.host, [node.gateway], 1450))
+        await asyncio.gather(*(make_pod(node.host, [node.gateway], 1450) for node in nodes))
         made.subnets = {node.name: str(node.gateway) for node in nodes}
         yield made

@@ -10,7 +10,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from lab import topology
-from lab.build import carry_out, make_router
+from lab.build import carry_out, make_pod, make_router
 from lab.cluster import Pod
 from lab.reach import Reach, reach, unreached
 from lab.stream import Stream
@@ -52,7 +52,7 @@ class Hosts:
         """One as the text says."""
         found = dict(line.split("=", 1) for line in subnet_env.splitlines())
         gateway = ip_interface(found["FLANNEL_SUBNET"])
-        await carry_out(topology.pod(host, [gateway], int(found["FLANNEL_MTU"]), network))
+        await make_pod(host, [gateway], int(found["FLANNEL_MTU"]), network)
         return Pod(host, topology.pod_address(gateway), network)
 
     def objects(self) -> dict[str, list[str]]:
