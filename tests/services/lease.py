@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -192,6 +193,16 @@ class ServiceProcess:
     @property
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+
+    @contextmanager
+    def without_descriptors(self) -> Iterator[None]:
+        """It gets no further one meanwhile."""
+        before = resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (1, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, before)
 
     @property
     def resident_mib(self) -> float:

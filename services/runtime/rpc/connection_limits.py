@@ -91,10 +91,16 @@ class ConnectionLimiter:
         self._may_log = LogLimiter()
 
     async def run(self) -> None:
-        """Checks once a second until cancelled."""
+        """Checks once a second until cancelled. A check that gets no descriptor of its own is left out."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
-            for peer, closed in (await asyncio.to_thread(self.close_excess)).items():
+            try:
+                excess = await asyncio.to_thread(self.close_excess)
+            except OSError as error:
+                if self._may_log(""):
+                    log.warning("connections over TCP cannot be counted; tried again every second", reason=str(error))
+                continue
+            for peer, closed in excess.items():
                 _CLOSED.inc(closed)
                 if self._may_log(peer):
                     log.warning(
@@ -106,7 +112,7 @@ class ConnectionLimiter:
                     )
 
     def close_excess(self) -> Tally[str]:
-        """Closes excess connections; returns how many of each address. Takes a microsecond per descriptor."""
+        """Closes excess connections; returns how many of each address, or raises OSError. A descriptor takes 1 µs."""
         self._known = {inode: self._connection(fd, inode) for fd, inode in _sockets()}
         by_peer: defaultdict[str, list[_Connection]] = defaultdict(list)
         for each in self._known.values():

@@ -141,3 +141,15 @@ async def test_hole_02_the_descriptor_limit_is_the_hard_one(tmp_path: Path, lab:
     async with serving(tmp_path, lab.server(), around=around) as service:
         (limit,) = [line for line in service.metrics().splitlines() if line.startswith("process_max_fds ")]
         assert float(limit.split()[1]) == 900
+
+
+async def test_hole_02_a_service_without_a_descriptor_left_goes_on_and_limits_connections_again(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    async with serving(tmp_path, lab.server(), "--max-connections-per-address=20") as service:
+        with service.process.without_descriptors():
+            await eventually(lambda: "connections over TCP cannot be counted" in service.process.log.read_text())
+        with silent(service.port, 100) as strangers:
+            await eventually(lambda: strangers.alive <= 20)
+            await get_in(lab, service)
+        assert "Traceback" not in service.process.log.read_text()
