@@ -51,6 +51,14 @@ def reply(family: Family, packet: bytes, identifier: int, token: int) -> Reply |
     return Reply(sequence, len(packet) + (0 if family is IPV4 else _IP_HEADER[family.version]))
 
 
+def round_trip_of(sent: float, arrived: float, elapsed: float) -> float:
+    """Seconds between two times of the wall clock, or `elapsed` if that clock was stepped between.
+
+    `elapsed` is what the monotonic clock says when the reply is read: never less than the round trip.
+    """
+    return arrived - sent if 0 <= arrived - sent <= elapsed else elapsed
+
+
 def _checksum(data: bytes) -> int:
     """RFC 1071."""
     total: int = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))

@@ -13,7 +13,7 @@ from typing import Final
 
 from services.core.errors import Exhausted, NotYet
 from services.core.family import Address
-from services.dataplane.probes.echo import Reply
+from services.dataplane.probes.echo import Reply, round_trip_of
 from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from services.dataplane.probes.record import Answering
 
@@ -92,6 +92,8 @@ class OnDemand:
 @dataclass(slots=True)
 class _Sent:
     at: float
+    """By the loop's clock."""
+    time: float
     """Unix time."""
     came: asyncio.Event = field(default_factory=asyncio.Event)
     seconds: float | None = None
@@ -131,7 +133,7 @@ class _Call:
         """Seconds; None: no answer."""
         await self._limit.turn()
         sequence = next(self._sequences) & 0xFFFF
-        sent = self._sent[sequence] = _Sent(time.time())
+        sent = self._sent[sequence] = _Sent(asyncio.get_running_loop().time(), time.time())
         try:
             self._send(answer, sequence, size)
             async with asyncio.timeout(_TIMEOUT_SECONDS):
@@ -161,5 +163,5 @@ class _Call:
 
     def _take(self, reply: Reply, arrived: float) -> None:
         if (sent := self._sent.get(reply.sequence)) is not None:
-            sent.seconds = max(0.0, arrived - sent.at)
+            sent.seconds = round_trip_of(sent.time, arrived, asyncio.get_running_loop().time() - sent.at)
             sent.came.set()

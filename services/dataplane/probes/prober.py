@@ -19,7 +19,7 @@ from services.dataplane.events.journal import EventKind, Journal
 from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
 from services.dataplane.probes.datagram import Datagrams
-from services.dataplane.probes.echo import Reply
+from services.dataplane.probes.echo import Reply, round_trip_of
 from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from services.dataplane.probes.findings import checksum_finding, probe_findings
 from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of
@@ -213,7 +213,8 @@ class Prober:
     def _take(self, reply: Reply, arrived: float) -> None:
         sent = self._on_their_way.pop(reply.sequence, None)
         if sent is not None:
-            self._note(sent, max(0.0, arrived - sent.time))
+            elapsed = asyncio.get_running_loop().time() - sent.at
+            self._note(sent, round_trip_of(sent.time, arrived, elapsed))
 
     def _give_up(self, now: float) -> None:
         while self._in_order and self._in_order[0].at + _TIMEOUT_SECONDS <= now:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from lab.chaos.clock import OFFSET
 from services.dataplane.probes.datagram import Datagrams
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import BACKENDS, FAMILIES, TwoHosts, two_hosts
 from tests.patience import PATIENCE
 
+STEPPED = ("bash", "-c", 'exec "$2" -m lab.chaos.clock "$1" "${@:4}"', "bash")
+"""Runs a module of Python under the wall clock of a file, which comes behind these words."""
 WITHOUT_RAW = ("setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
 OVERLAY, UNDERLAY = pb.PROBE_LAYER_OVERLAY, pb.PROBE_LAYER_UNDERLAY
 
@@ -96,6 +99,27 @@ async def test_what_changes_all_the_time_is_told_when_it_is_asked_for(hosts: Two
     assert device.sent_bytes >= 20 * device.sent_packets
     assert not plain.devices[0].HasField("sent_bytes")
     assert not plain.probes.round_trip_microseconds
+
+
+@pytest.mark.parametrize("years", [-20, 20])
+async def test_a_step_of_the_wall_clock_is_no_round_trip(hosts: TwoHosts, tmp_path: Path, years: int) -> None:
+    clock = tmp_path / "clock"
+    clock.write_bytes(OFFSET.pack(0.0))
+    async with probing(hosts, around=(*STEPPED, str(clock))) as running:
+        await until(running, answers)
+        with clock.open("r+b") as file:
+            file.write(OFFSET.pack(years * 365 * 86_400.0))
+        before = max(probe.answered for probe in (await running.peers())[0].probes)
+        async with asyncio.timeout(PATIENCE):
+            while any(probe.answered < before + 5 for probe in (await running.peers())[0].probes):  # noqa: ASYNC110 - another process probes
+                await asyncio.sleep(0.05)
+        asked = [
+            told.probe async for told in running.stub.ProbePeers(pb.ProbePeersRequest()) if told.HasField("probe")
+        ]
+        (peer,) = await running.peers()
+    assert asked
+    for probe in [*peer.probes, *asked]:
+        assert 0 < probe.round_trip_microseconds < PATIENCE * 1_000_000
 
 
 async def test_a_blocked_tunnel_port_is_found_and_its_end_too(hosts: TwoHosts) -> None:
