@@ -3,7 +3,7 @@ export PYTHON NODES BACKEND FAMILY STORE OVERLAY PROXY VM ONCE JSON TOPOLOGY CLU
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
-PARALLEL ?= -n 6 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= -n 8 --dist loadfile --no-loadscope-reorder
 SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
 .PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated release-state simulate chaos bench bench-docs images deb install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
