@@ -6,16 +6,14 @@ Changes take effect a while after the answer, and meanwhile no other is taken.
 import hashlib
 import hmac
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
-from itertools import count
 from typing import Any, Final
 from urllib.parse import quote
 
-from tests.clouds.server import Answer, Refusal, Request, playing, refuse_unknown
+from tests.clouds import server
+from tests.clouds.server import Answer, Refusal, Request, refuse_unknown
 
 KEY_ID: Final = "LTAISEEDEDKEYID0000"
 SECRET: Final = "SEEDEDaccessKeySecretOfAlibaba"  # noqa: S105
@@ -41,7 +39,7 @@ _VERSIONS: Final = {"2014-05-26": "ecs", "2016-04-28": "vpc"}
 
 
 @dataclass
-class Account:
+class Account(server.Account):
     """VPC `vpc-1` with a table of the system for vSwitch `vsw-1`, and another one for `vsw-2`."""
 
     instances: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -50,35 +48,35 @@ class Account:
     keys: dict[str, tuple[str, str]] = field(
         default_factory=lambda: {KEY_ID: (SECRET, ""), ROLE_ID: (ROLE_SECRET, TOKEN)}
     )
-    """Secret and token by id."""
-    has_role: bool = True
     quota: int = 200
     page: int = 100
     delay: int = 2
     """Reads until a change has taken effect."""
     busy: int = 0
     """Those left of the last one."""
-    refusals: dict[str, list[Refusal]] = field(default_factory=dict)
-    """What the next calls of an action get."""
-    calls: Counter[str] = field(default_factory=Counter)
-    signers: set[str] = field(default_factory=set)
-    """Who has signed requests."""
-    url: str = ""
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1000))
 
     def instance(self, name: str, address: str, switch: str = "vsw-1") -> None:
         self.instances[name] = (address, switch)
 
     def entry(self, cidr: str, hop: str, table: str = "vtb-system", mark: str = "", kind: str = "Instance") -> None:
         """An entry that has been there for long."""
-        self.entries[f"rte-{next(self._numbers)}"] = {
+        self.entries[f"rte-{next(self.numbers)}"] = {
             "RouteTableId": table, "DestinationCidrBlock": cidr, "hop": hop, "kind": kind, "Description": mark,
             "Status": "Available",
         }  # fmt: skip
 
     def table(self, name: str = "vtb-system") -> dict[str, str]:
         """Next hops by destination."""
-        return {e["DestinationCidrBlock"]: e["hop"] for e in self.entries.values() if e["RouteTableId"] == name}
+        return {e["DestinationCidrBlock"]: e["hop"] for e in [*self.entries.values()] if e["RouteTableId"] == name}
+
+    def delete(self, cidr: str) -> None:
+        with self.lock:
+            self.entries = {n: e for n, e in self.entries.items() if e["DestinationCidrBlock"] != cidr}
+
+    def divert(self, cidr: str, hop: str) -> None:
+        with self.lock:
+            for entry in self.entries.values():
+                entry["hop"] = hop if entry["DestinationCidrBlock"] == cidr else entry["hop"]
 
     def answer(self, request: Request) -> Answer:
         if "x-acs-action" not in request.headers:
@@ -128,8 +126,7 @@ class Account:
         refuse_unknown(fields, *_ACTIONS[product, action])
         if fields["RegionId"] != "cn-hangzhou":
             raise Refusal("InvalidRegionId.NotFound", status=404)
-        if waiting := self.refusals.get(action):
-            raise waiting.pop(0)
+        self.refuse(action)
         if action.startswith(("Create", "Delete", "Modify")) and self.busy:
             raise Refusal("TaskConflict", "The operation is too frequent")
         return {
@@ -290,17 +287,3 @@ def _unflattened(query: Mapping[str, str]) -> tuple[dict[str, Any], list[dict[st
 
 def _word(text: str) -> str:
     return quote(text, safe="~")
-
-
-@contextmanager
-def alibaba() -> Iterator[Account]:
-    """An account, and the metadata service of an instance in its VPC, at one URL."""
-    account = Account()
-    with playing(account.answer) as url:
-        account.url = url
-        yield account
-
-
-def arguments(account: Account) -> tuple[str, str]:
-    """What the process is started with."""
-    return f"--cloud-endpoint={account.url}", f"--cloud-metadata={account.url}"

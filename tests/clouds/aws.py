@@ -11,6 +11,8 @@ from typing import Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pytest
+
 from lab.vpc.ec2 import Ec2
 from lab.vpc.metadata import metadata as played_metadata
 from lab.vpc.metadata import serving
@@ -112,6 +114,19 @@ def moto(directory: Path, seed: str = "") -> Iterator[Ec2]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2]:
+    """A moto server for the tests of a file."""
+    with moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture
+def vpc(ec2: Ec2) -> Vpc:
+    """A VPC of the test's own."""
+    return make_vpc(ec2)
 
 
 @contextmanager

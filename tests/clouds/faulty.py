@@ -18,7 +18,10 @@ _FORWARDED: Final = ("Authorization", "Content-Type", "X-Amz-Date", "X-Amz-Secur
 
 @dataclass
 class FaultyEc2(Ec2):
-    """The API at `url` refuses what `faults` says: code, status and message, by action, or action and destination."""
+    """The API at `url` refuses what `faults` says: code, status and message, by action, or action and destination.
+
+    Without a code the message is the answer.
+    """
 
     url: str = ""
     faults: dict[str, tuple[str, int, str]] = field(default_factory=dict)
@@ -43,7 +46,8 @@ def faulty(ec2: Ec2) -> Iterator[FaultyEc2]:
             if fault := proxy.fault(parse_qs(body.decode())):
                 code, status, message = fault
                 error = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
-                answer = f"<Response><Errors>{error}</Errors><RequestID>1</RequestID></Response>".encode()
+                whole = f"<Response><Errors>{error}</Errors><RequestID>1</RequestID></Response>"
+                answer = (whole if code else message).encode()
             else:
                 headers = {name: self.headers[name] for name in _FORWARDED if name in self.headers}
                 with urlopen(Request(ec2.url, body, headers), timeout=PATIENCE) as real:  # noqa: S310

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from threading import Event
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -46,12 +47,14 @@ class Project:
     refusals: list[tuple[int, str]] = field(default_factory=list)
     """Status and reason of the next calls."""
     faults: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """The same, of all calls with this method and path; of `operation`, what operations end with."""
+    """The same, of all calls with this method and path, and perhaps destination; of `operation`: its end."""
     calls: Counter[str] = field(default_factory=Counter)
     """By method and path."""
     page: int = 2
     """Items of a page."""
     url: str = ""
+    hold: Event = field(default_factory=Event)
+    """Once it is set, operations end."""
 
     def instance(self, name: str, address: str, *, forwards: bool = True) -> None:
         self.instances[name] = {
@@ -74,7 +77,7 @@ class Project:
 
     def table(self) -> dict[str, str]:
         """Instances by destination."""
-        return {r["destRange"]: r["nextHopInstance"].rpartition("/")[2] for r in self.routes.values()}
+        return {r["destRange"]: r["nextHopInstance"].rpartition("/")[2] for r in [*self.routes.values()]}
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         """Status and document."""
@@ -82,7 +85,8 @@ class Project:
             status, reason = self.refusals.pop(0)
             return _error(status, reason)
         self.calls[f"{method} {path}"] += 1
-        if fault := self.faults.get(f"{method} {path}"):
+        route = f"{method} {path} {body['destRange']}" if body else ""
+        if fault := self.faults.get(f"{method} {path}") or self.faults.get(route):
             return _error(*fault)
         if (method, path) == ("GET", "/aggregated/instances"):
             return 200, {"items": {"zones/z1": {"instances": list(self.instances.values())}, "zones/z2": {}}}
@@ -97,6 +101,7 @@ class Project:
             del self.routes[name]
             return self._operation()
         if method == "POST" and (found := re.fullmatch(r"/global/operations/([\w-]+)/wait", path)):
+            self.hold.wait()
             return 200, {"name": found[1], "status": "DONE", **self.operations.pop(found[1])}
         return _error(404, "notFound")
 
@@ -128,6 +133,7 @@ def _error(status: int, reason: str) -> tuple[int, Any]:
 def google() -> Iterator[Project]:
     """A project, and the metadata service of an instance in it, at one URL."""
     project = Project()
+    project.hold.set()
 
     class Answers(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -164,7 +170,10 @@ def google() -> Iterator[Project]:
 
     with serving(Answers) as url:
         project.url = url
-        yield project
+        try:
+            yield project
+        finally:
+            project.hold.set()
 
 
 def environment(project: Project) -> dict[str, str]:

@@ -118,6 +118,7 @@ class Provider:
 
     def __init__(self, name: str, home: Path, **environment: str) -> None:
         """`name` is the backend's."""
+        self.home = home
         self._name = name
         self._process = subprocess.Popen(
             [cloud_python(), str(ROOT / "tests/clouds/driven.py")],
@@ -128,11 +129,12 @@ class Provider:
             text=True,
         )
 
-    def do(self, leases: Sequence[tuple[str, str]], **command: Any) -> Any:
-        """What came of it; the leases are subnets with the addresses of their nodes."""
+    def do(self, leases: Sequence[tuple[str, str]], url: str = "", **command: Any) -> Any:
+        """What came of it. The leases are subnets with the addresses of their nodes; `url`: of API and metadata."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"backend": self._name, "leases": leases, **command}) + "\n")
+        whole = {"backend": self._name, "leases": leases, "endpoint": url, "metadata": url, **command}
+        self._process.stdin.write(json.dumps(whole) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 

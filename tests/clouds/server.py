@@ -1,12 +1,15 @@
-"""The HTTP server of a provider that a test plays: one function from a request to an answer."""
+"""A provider that a test plays: an account in memory, behind an HTTP server."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from itertools import count
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.clouds.aws import serving
@@ -36,10 +39,59 @@ class Refusal(Exception):
         self.status = status
 
 
+@dataclass
+class Account(ABC):
+    """What any provider has whose requests are signed with keys."""
+
+    keys: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Secret and token by id."""
+    has_role: bool = True
+    refusals: dict[str, list[Refusal | None]] = field(default_factory=dict)
+    """What the next calls of an action get; None: an answer."""
+    calls: Counter[str] = field(default_factory=Counter)
+    signers: set[str] = field(default_factory=set)
+    """Who has signed requests."""
+    url: str = ""
+    """Of the API, and of the metadata service of an instance."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(1000))
+    """For names of what is made."""
+    lock: Lock = field(default_factory=Lock)
+    """Held while a request is answered."""
+
+    @abstractmethod
+    def answer(self, request: Request) -> Answer:
+        """The API and the metadata service."""
+
+    @abstractmethod
+    def table(self) -> dict[str, str]:
+        """Next hops by destination, in the table that nodes have if no other is named."""
+
+    @abstractmethod
+    def delete(self, cidr: str) -> None:
+        """Somebody deletes the routes to this destination."""
+
+    @abstractmethod
+    def divert(self, cidr: str, hop: str) -> None:
+        """Somebody lets them lead elsewhere."""
+
+    def refuse(self, action: str) -> None:
+        """Raises what this call is to get."""
+        refusal = self.refusals[action].pop(0) if self.refusals.get(action) else None
+        if refusal is not None:
+            raise refusal
+
+    @property
+    def flags(self) -> tuple[str, str]:
+        """What the process is started with."""
+        return f"--cloud-endpoint={self.url}", f"--cloud-metadata={self.url}"
+
+
+_Account = TypeVar("_Account", bound=Account)
+
+
 @contextmanager
-def playing(answer: Callable[[Request], Answer]) -> Iterator[str]:
-    """The URL; requests are answered one at a time."""
-    lock = Lock()
+def playing(account: _Account) -> Iterator[_Account]:
+    """The account, at its URL; requests are answered one at a time."""
 
     class Answers(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -50,8 +102,8 @@ def playing(answer: Callable[[Request], Answer]) -> Iterator[str]:
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(headers.get("content-length") or 0))
-            with lock:
-                status, document = answer(Request(self.command, parts.path, query, headers, body))
+            with account.lock:
+                status, document = account.answer(Request(self.command, parts.path, query, headers, body))
             is_text = isinstance(document, str)
             data = (document if is_text else json.dumps(document)).encode()
             self.send_response(status)
@@ -66,7 +118,8 @@ def playing(answer: Callable[[Request], Answer]) -> Iterator[str]:
             pass
 
     with serving(Answers) as url:
-        yield url
+        account.url = url
+        yield account
 
 
 def refuse_unknown(given: Mapping[str, Any], allowed: str, required: str) -> None:

@@ -4,14 +4,12 @@ import hashlib
 import hmac
 import json
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 
-from tests.clouds.server import Answer, Refusal, Request, playing, refuse_unknown
+from tests.clouds import server
+from tests.clouds.server import Answer, Refusal, Request, refuse_unknown
 
 KEY_ID: Final = "AKIDSEEDEDsecretId0000"
 SECRET: Final = "SEEDEDsecretKeyOfTencent"  # noqa: S105
@@ -33,7 +31,7 @@ _ROUTE: Final = "DestinationCidrBlock GatewayType GatewayId"
 
 
 @dataclass
-class Account:
+class Account(server.Account):
     """VPC `vpc-1` with the main table for all subnets but `subnet-2`, which has one of its own."""
 
     interfaces: list[dict[str, Any]] = field(default_factory=list)
@@ -41,16 +39,7 @@ class Account:
     keys: dict[str, tuple[str, str]] = field(
         default_factory=lambda: {KEY_ID: (SECRET, ""), ROLE_ID: (ROLE_SECRET, TOKEN)}
     )
-    """Secret and token by id."""
-    has_role: bool = True
     quota: int = 50
-    refusals: dict[str, list[Refusal]] = field(default_factory=dict)
-    """What the next calls of an action get."""
-    calls: Counter[str] = field(default_factory=Counter)
-    signers: set[str] = field(default_factory=set)
-    """Who has signed requests."""
-    url: str = ""
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1000))
 
     def instance(self, address: str, subnet: str = "subnet-1") -> None:
         number = len(self.interfaces)
@@ -66,7 +55,7 @@ class Account:
         """A route that has been there for long."""
         self.routes.append(
             {
-                "RouteTableId": table, "RouteId": next(self._numbers), "RouteType": "USER", "Enabled": True,
+                "RouteTableId": table, "RouteId": next(self.numbers), "RouteType": "USER", "Enabled": True,
                 "DestinationCidrBlock": cidr, "GatewayType": "NORMAL_CVM", "GatewayId": hop, "RouteDescription": mark,
             } | more
         )  # fmt: skip
@@ -75,6 +64,15 @@ class Account:
         """Next hops of the routes in force by destination."""
         rows = (r for r in self.routes if r["RouteTableId"] == name and r["Enabled"])
         return {r["DestinationCidrBlock"]: r["GatewayId"] for r in rows}
+
+    def delete(self, cidr: str) -> None:
+        with self.lock:
+            self.routes = [each for each in self.routes if each["DestinationCidrBlock"] != cidr]
+
+    def divert(self, cidr: str, hop: str) -> None:
+        with self.lock:
+            for route in self.routes:
+                route["GatewayId"] = hop if route["DestinationCidrBlock"] == cidr else route["GatewayId"]
 
     def answer(self, request: Request) -> Answer:
         if request.method == "GET":
@@ -108,8 +106,7 @@ class Account:
             raise Refusal("UnsupportedRegion")
         given = json.loads(request.body)
         refuse_unknown(given, *_ACTIONS[action])
-        if waiting := self.refusals.get(action):
-            raise waiting.pop(0)
+        self.refuse(action)
         if action.startswith("Describe"):
             return self._describe(action, given)
         if given["RouteTableId"] not in ("rtb-main", "rtb-b"):
@@ -218,17 +215,3 @@ class Account:
         for number in given["RouteIds"]:
             self._known(given["RouteTableId"], number)["Enabled"] = True
         return {}
-
-
-@contextmanager
-def tencent() -> Iterator[Account]:
-    """An account, and the metadata service of a CVM in its VPC, at one URL."""
-    account = Account()
-    with playing(account.answer) as url:
-        account.url = url
-        yield account
-
-
-def arguments(account: Account) -> tuple[str, str]:
-    """What the process is started with."""
-    return f"--cloud-endpoint={account.url}", f"--cloud-metadata={account.url}"

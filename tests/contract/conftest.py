@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clouds.aws import ec2, vpc
 from tests.ctl.fakes import FakeNode
 from tests.etcd.prefix import prefix
 from tests.etcd.server import etcd, make_etcd, own_etcd, pytest_runtest_makereport
@@ -22,6 +23,7 @@ __all__ = [
     "api",
     "cluster",
     "config",
+    "ec2",
     "etcd",
     "kube",
     "kubectl",
@@ -35,6 +37,7 @@ __all__ = [
     "pytest_runtest_makereport",
     "scripted",
     "shared_kube",
+    "vpc",
     "world",
 ]
 

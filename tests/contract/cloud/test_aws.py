@@ -3,27 +3,15 @@
 import asyncio
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clouds.aws import KEY_ID, SECRET, Ec2, Vpc, environment, make_vpc, metadata, moto
+from tests.clouds.aws import KEY_ID, SECRET, Vpc, environment, metadata
 from tests.clouds.process import Leases, assert_no_secret, cloud_process
 from tests.ctl.process import run
 
 AWS = '{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}'
-
-
-@pytest.fixture(scope="module")
-def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2]:
-    with moto(tmp_path_factory.mktemp("moto")) as server:
-        yield server
-
-
-@pytest.fixture
-def vpc(ec2: Ec2) -> Vpc:
-    return make_vpc(ec2)
 
 
 async def test_each_node_has_a_route_in_the_table_of_each_subnet(vpc: Vpc, tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """aws-vpc when AWS refuses: what is said, and that nothing else is touched. Codes are those of AWS' reference."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.clouds.aws import KEY_ID, SECRET, Ec2, Vpc, environment, make_vpc, metadata, moto
+from tests.clouds.aws import KEY_ID, SECRET, Vpc, environment, metadata
 from tests.clouds.faulty import faulty
 from tests.clouds.process import Leases, assert_no_secret, cloud_process, has, tells
 
@@ -35,17 +34,6 @@ _WRITING: Final = {
 _GOES_ON: Final = ("RouteAlreadyExists", "InvalidParameterValue")
 """Those that concern one route."""
 _CHECKS: Final = {"UnauthorizedOperation": "cloud-credentials", "RouteLimitExceeded": "cloud-limit"}
-
-
-@pytest.fixture(scope="module")
-def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2]:
-    with moto(tmp_path_factory.mktemp("moto")) as server:
-        yield server
-
-
-@pytest.fixture
-def vpc(ec2: Ec2) -> Vpc:
-    return make_vpc(ec2)
 
 
 async def test_what_cannot_be_read_is_said_with_its_code_and_the_routes_stay(vpc: Vpc, tmp_path: Path) -> None:

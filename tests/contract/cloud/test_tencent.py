@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.clouds.process import Leases, Provider, assert_no_secret, cloud_process
-from tests.clouds.server import Refusal
-from tests.clouds.tencent import KEY_ID, ROLE_ID, SECRET, SECRETS, TOKEN, Account, arguments, tencent
+from tests.clouds.server import Refusal, playing
+from tests.clouds.tencent import KEY_ID, ROLE_ID, SECRET, SECRETS, Account
 from tests.ctl.process import run
 
 TENCENT = '{"Network":"10.5.0.0/16","Backend":{"Type":"tencent-vpc"}}'
@@ -17,7 +16,7 @@ ONE = [("10.5.1.0/24", "10.99.0.11")]
 
 @pytest.fixture
 def account() -> Iterator[Account]:
-    with tencent() as found:
+    with playing(Account()) as found:
         yield found
 
 
@@ -26,10 +25,6 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     made = Provider("tencent-vpc", tmp_path_factory.mktemp("tencent"))
     yield made
     made.end()
-
-
-def do(provider: Provider, account: Account, leases: list[tuple[str, str]], **command: Any) -> Any:
-    return provider.do(leases, endpoint=account.url, metadata=account.url, **command)
 
 
 async def test_routes_follow_nodes_that_come_go_and_move(account: Account, tmp_path: Path) -> None:
@@ -41,7 +36,7 @@ async def test_routes_follow_nodes_that_come_go_and_move(account: Account, tmp_p
         cidrs = {n: await leases.join(f"n{n}", f"10.99.0.1{n}") for n in (1, 2, 3)}
         account.route(cidrs[1], "10.99.0.11")  # flannel's
         account.route(cidrs[2], "10.99.0.12", Enabled=False)
-        async with cloud_process(tmp_path, {}, *arguments(account), "--v=1") as cloud:
+        async with cloud_process(tmp_path, {}, *account.flags, "--v=1") as cloud:
             want = {cidrs[n]: f"10.99.0.1{n}" for n in (1, 2, 3)}
             there = want | {"10.5.200.0/24": "10.99.0.99"}
             await cloud.until(
@@ -70,7 +65,7 @@ def test_the_commands_are_those_of_its_own_tool(account: Account, provider: Prov
     account.route("10.5.3.0/24", "10.99.0.11", Enabled=False)
     account.route("10.5.9.0/24", "10.99.0.19", mark="flannelette")
     leases = [*ONE, ("10.5.2.0/24", "10.99.0.12"), ("10.5.3.0/24", "10.99.0.11")]
-    found = do(provider, account, leases, rounds=0)
+    found = provider.do(leases, account.url, rounds=0)
     to, more = '"GatewayType": "NORMAL_CVM", "GatewayId"', '"RouteDescription": "flannelette", "Enabled": true'
     assert found["commands"] == [
         'tccli vpc ReplaceRoutes --region ap-guangzhou --RouteTableId rtb-main --Routes \'[{"RouteId": 1000, '
@@ -80,14 +75,14 @@ def test_the_commands_are_those_of_its_own_tool(account: Account, provider: Prov
         f'\'[{{"DestinationCidrBlock": "10.5.2.0/24", {to}: "10.99.0.12", {more}}}]\'',
         "tccli vpc DeleteRoutes --region ap-guangzhou --RouteTableId rtb-main --Routes '[{\"RouteId\": 1002}]'",
     ]
-    assert do(provider, account, leases, rounds=3)["left"] == []
+    assert provider.do(leases, account.url, rounds=3)["left"] == []
     assert account.table() == dict(leases)
 
 
 def test_a_route_of_somebody_else_is_reported_and_stays(account: Account, provider: Provider) -> None:
     account.instance("10.99.0.11")
     account.route("10.5.1.0/24", "vpngw-1", GatewayType="VPN")
-    found = do(provider, account, ONE, rounds=3)
+    found = provider.do(ONE, account.url, rounds=3)
     assert (found["commands"], account.table()) == ([], {"10.5.1.0/24": "vpngw-1"})
     assert "a route of somebody else leads to VPN:vpngw-1" in found["problems"][0]
 
@@ -97,7 +92,7 @@ def test_a_table_that_is_full_gets_what_fits(account: Account, provider: Provide
     leases = [(f"10.5.{n}.0/24", f"10.99.0.1{n}") for n in range(1, 6)]
     for n in range(1, 6):
         account.instance(f"10.99.0.1{n}")
-    found = do(provider, account, leases, rounds=1, limit=4)
+    found = provider.do(leases, account.url, rounds=1, limit=4)
     assert len(found["findings"]) == 1
     assert (len(account.table()), len(found["errors"])) == (3, 2)
     (said,) = set(found["errors"].values())
@@ -108,65 +103,14 @@ def test_of_a_batch_what_is_refused_does_not_stop_the_others(account: Account, p
     for n in (1, 2):
         account.instance(f"10.99.0.1{n}")
     account.refusals["CreateRoutes"] = [Refusal("InvalidParameterValue.Malformed")] * 2
-    found = do(provider, account, [*ONE, ("10.5.2.0/24", "10.99.0.12")], rounds=1)
+    found = provider.do([*ONE, ("10.5.2.0/24", "10.99.0.12")], account.url, rounds=1)
     assert account.table() == {"10.5.2.0/24": "10.99.0.12"}
     assert list(found["errors"]) == ["10.5.1.0/24"]
 
 
-@pytest.mark.parametrize(
-    ("action", "code", "trouble", "cure"),
-    [
-        ("DescribeRouteTables", "AuthFailure.UnauthorizedOperation", "DENIED", "docs/backends.md#tencent-vpc"),
-        ("DescribeNetworkInterfaces", "UnauthorizedOperation.CamNoAuth", "DENIED", "docs/backends.md#tencent-vpc"),
-        ("DescribeNetworkInterfaces", "UnsupportedRegion", "DENIED", "on an instance of the VPC"),
-        ("DescribeRouteTables", "AuthFailure.SignatureExpire", "DENIED", "set the clock"),
-        ("DescribeRouteTables", "RequestLimitExceeded", "WAIT", ""),
-        ("DescribeRouteTables", "InternalServerError", "WAIT", ""),
-    ],
-)
-def test_what_the_provider_refuses_is_said_with_its_code_and_the_cure(
-    account: Account, provider: Provider, action: str, code: str, trouble: str, cure: str
-) -> None:
-    account.refusals[action] = [Refusal(code)]
-    found = do(provider, account, ONE)
-    assert found["trouble"] == trouble
-    assert found["error"].startswith(f"{action}: {code}: ")
-    assert cure in found["error"]
-    assert account.routes == []
-
-
-def test_without_a_role_it_is_said_what_to_set(account: Account, provider: Provider) -> None:
-    account.has_role = False
-    said = do(provider, account, ONE)["error"]
-    assert "/latest/meta-data/cam/security-credentials/" in said
-    assert "give the instance a CAM role (docs/backends.md#tencent-vpc)" in said
-
-
-def test_without_metadata_it_is_said_where_to_run(account: Account, provider: Provider) -> None:
-    said = provider.do(ONE, endpoint=account.url, metadata="http://127.0.0.1:9")["error"]
-    assert "run flannelette-cloud on an instance of the VPC" in said
-
-
-@pytest.mark.parametrize(
-    ("secrets", "options", "code"),
-    [
-        ({ROLE_ID: ("another", TOKEN)}, {}, "AuthFailure.SignatureFailure"),
-        ({ROLE_ID: ("another", "another")}, {}, "AuthFailure.TokenFailure"),
-        ({}, {"AccessKeyID": KEY_ID, "AccessKeySecret": SECRET}, "AuthFailure.SecretIdNotFound"),
-    ],
-)
-def test_no_error_has_a_key(
-    account: Account, provider: Provider, tmp_path: Path, secrets: Any, options: Any, code: str
-) -> None:
-    account.keys = secrets
-    found = do(provider, account, ONE, options=options)
-    assert (found["trouble"], code in found["error"]) == ("DENIED", True)
-    assert_no_secret(tmp_path, *SECRETS, told=str(found))
-
-
 def test_keys_of_the_options_sign_and_are_warned_about(account: Account, provider: Provider) -> None:
     account.instance("10.99.0.11")
-    found = do(provider, account, ONE, options={"AccessKeyID": KEY_ID, "AccessKeySecret": SECRET}, rounds=2)
+    found = provider.do(ONE, account.url, options={"AccessKeyID": KEY_ID, "AccessKeySecret": SECRET}, rounds=2)
     assert (account.table(), account.signers) == ({"10.5.1.0/24": "10.99.0.11"}, {KEY_ID})
     (warning,) = found["warnings"]
     assert "docs/backends.md#tencent-vpc" in warning

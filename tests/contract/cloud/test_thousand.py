@@ -8,6 +8,7 @@ from typing import Final
 from tests.clouds import ali, gce, tencent
 from tests.clouds.aws import KEY_ID, SECRET, moto
 from tests.clouds.process import Provider
+from tests.clouds.server import playing
 
 NODES: Final = 1000
 LEASES: Final = [
@@ -32,36 +33,34 @@ open("TABLE", "w").write(table.id)
 
 
 def test_ali(tmp_path: Path) -> None:
-    with ali.alibaba() as account:
+    with playing(ali.Account()) as account:
         account.quota, account.delay = 2 * NODES, 1
         for n, (_, address) in enumerate(LEASES):
             account.instance(f"i-{n}", address)
         provider = Provider("ali-vpc", tmp_path)
         try:
-            where = {"endpoint": account.url, "metadata": account.url, "limit": 2 * NODES}
-            found = provider.do(LEASES, rounds=3, **where)
+            found = provider.do(LEASES, account.url, rounds=3, limit=2 * NODES)
             assert (len(found["made"]), found["errors"], found["left"]) == (NODES, {}, [])
             assert account.table() == {cidr: f"i-{n}" for n, (cidr, _) in enumerate(LEASES)}
             assert account.calls["CreateRouteEntries"] == math.ceil(NODES / 30)
-            found = provider.do(LEASES[:900], rounds=3, **where)
+            found = provider.do(LEASES[:900], account.url, rounds=3, limit=2 * NODES)
             assert (account.calls["DeleteRouteEntries"], len(account.table()), found["left"]) == (4, 900, [])
         finally:
             provider.end()
 
 
 def test_tencent(tmp_path: Path) -> None:
-    with tencent.tencent() as account:
+    with playing(tencent.Account()) as account:
         account.quota = 2 * NODES
         for _, address in LEASES:
             account.instance(address)
         provider = Provider("tencent-vpc", tmp_path)
         try:
-            where = {"endpoint": account.url, "metadata": account.url, "limit": 2 * NODES}
-            found = provider.do(LEASES, rounds=3, **where)
+            found = provider.do(LEASES, account.url, rounds=3, limit=2 * NODES)
             assert (len(found["made"]), found["errors"], found["left"]) == (NODES, {}, [])
             assert account.table() == dict(LEASES)
             assert account.calls["CreateRoutes"] == NODES / 50
-            found = provider.do(LEASES[:900], rounds=3, **where)
+            found = provider.do(LEASES[:900], account.url, rounds=3, limit=2 * NODES)
             assert (account.calls["DeleteRoutes"], len(account.table()), found["left"]) == (2, 900, [])
         finally:
             provider.end()
