@@ -1,12 +1,13 @@
 """Carrying a plan out: in batches as large as the provider takes, and what a failure means for the rest."""
 
-import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from services.cloud.routes import Change, Cloud, CloudError, Key, Trouble, Verb
+from services.cloud.threads import in_thread
 from services.runtime.telemetry.metrics import Counter
 
 _ERRORS = Counter("flannelette_cloud_errors", "Calls to the cloud that failed, by what follows", ["trouble"])
@@ -32,24 +33,26 @@ async def carry_out(cloud: Cloud, changes: Sequence[Change], done: Outcome) -> N
     while queue and done.wait is None:
         some = queue.popleft()
         verb, table = some[0].verb, some[0].route.table
-        if said := blocked.get((verb, "")) or blocked.get((verb, table)):
+        if said := blocked.get((verb, table)):
             done.errors |= {change.route.key: said for change in some}
             continue
         try:
-            failed = dict(await asyncio.to_thread(cloud.apply, some))
+            failed = dict(await in_thread(partial(cloud.apply, some)))
         except CloudError as error:
             if len(some) > 1 and error.trouble not in (Trouble.WAIT, Trouble.DENIED):
                 queue.extendleft([change] for change in reversed(some))
                 continue
             failed = dict.fromkeys(some, error)
+        if verb is Verb.DELETE:  # then another program was faster, and it is gone
+            failed = {change: reason for change, reason in failed.items() if reason.trouble is not Trouble.CHANGED}
         done.made += [change for change in some if change not in failed]
         for change, reason in failed.items():
             _ERRORS.labels(reason.trouble.name.lower()).inc()
             done.errors[change.route.key] = done.refusals[reason.trouble] = str(reason)
             if reason.trouble is Trouble.WAIT:
                 done.wait = reason
-            elif reason.trouble in (Trouble.FULL, Trouble.DENIED):
-                blocked[verb, table if reason.trouble is Trouble.FULL else ""] = str(reason)
+            elif reason.trouble in (Trouble.FULL, Trouble.DENIED) and verb is not Verb.FORWARD:
+                blocked[verb, table] = str(reason)  # rights may be of one table, or one instance
 
 
 def _batches(changes: Sequence[Change], most: int) -> Iterator[list[Change]]:

@@ -170,7 +170,7 @@ class Cloud(Protocol):
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         """Carries changes of one verb in one table out, and returns those that failed; raises if all did.
 
-        A DELETE of what is gone succeeds.
+        A DELETE of what is gone fails by CHANGED.
         """
         ...
 
@@ -285,8 +285,8 @@ def problems_of(rows: Iterable[Row]) -> list[Finding]:
 
 
 def _limit(table: Table, needed: int) -> list[Finding]:
-    """That a table is full, or nearly."""
-    if not table.most or needed <= table.most * _NEARLY_FULL:
+    """That a table which nodes need is full, or nearly."""
+    if not (table.is_used and table.most) or needed <= table.most * _NEARLY_FULL:
         return []
     over = needed > table.most
     return [

@@ -7,6 +7,7 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from services.cloud.routes import (
     problems_of,
     wanted_routes,
 )
+from services.cloud.threads import in_thread
 from services.core.backend_options import CLOUDS
 from services.core.errors import FlanneletteError, NotYet, Unavailable
 from services.core.family import IPV4
@@ -122,20 +124,22 @@ class Writer:
             commands: list[str] = []
             for _ in range(_MOST_ROUNDS):
                 found, cloud = await self._look(remove=remove)
-                if not dry_run:
-                    self.is_paused, self.plan = remove, found
                 commands += [cloud.command(change) for change in found.changes]
-                if dry_run or not found.changes:
-                    break
+                if dry_run:
+                    return commands
+                self.is_paused, self.plan = remove, found
                 await self._apply(cloud, found)
                 if self.errors:
                     self.notice()
                     raise Unavailable(_failed_changes(self.errors))
-            if not dry_run:
-                kind = EventKind.TEARDOWN if remove else EventKind.SYNC
-                what = "routes removed" if remove else "routes compared with the cloud"
-                self._journal.note(Event(kind, what, "an operator", objects=len(commands)))
-                self.notice()
+                if not found.changes:
+                    break
+            self._health.set("cloud")
+            self._count()
+            kind = EventKind.TEARDOWN if remove else EventKind.SYNC
+            what = "routes removed" if remove else "routes compared with the cloud"
+            self._journal.note(Event(kind, what, "an operator", objects=len(commands)))
+            self.notice()
             return commands
 
     def findings(self) -> list[Finding]:
@@ -189,11 +193,12 @@ class Writer:
                 for warning in network.warnings:
                     log.warning("a problem of the network configuration", problem=warning)
             if self._cloud is None:
-                self._cloud = await asyncio.to_thread(self._make, network)
+                self._cloud = await in_thread(partial(self._make, network))
         elif self._cloud is None or not remove:  # else what the former backend has left
             raise _Idle(f"backend {self.backend} has no routes in a cloud: there is nothing to do")
         wanted = wanted_routes(network, table.leases.values())
-        view = await asyncio.to_thread(self._cloud.look, {each.address for each in wanted if each.address})
+        addresses = {each.address for each in wanted if each.address}
+        view = await in_thread(partial(self._cloud.look, addresses))
         self.looked_at = time.time()
         _LOOK.set(self.looked_at)
         found = plan(wanted, view, self._owned.keys, network.cidrs(IPV4))

@@ -27,7 +27,7 @@ from darabonba.runtime import RuntimeOptions
 from Tea.exceptions import TeaException
 
 from services.cloud.providers.codes import Codes, understood
-from services.cloud.providers.keys import KeyChain, Keys, role_keys
+from services.cloud.providers.keys import KeyChain, Keys, Role
 from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.family import Address
@@ -40,8 +40,12 @@ _ADDRESSES, _TABLES, _ENTRIES = 100, 50, 100
 """Of one call."""
 _WAIT_SECONDS: Final = 20.0
 _PAGE: Final = "docs/backends.md#ali-vpc"
-_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
-_ROLE: Final = "/latest/meta-data/ram/security-credentials/"
+_ROLE: Final = Role(
+    "/latest/meta-data/ram/security-credentials/",
+    ("AccessKeyId", "AccessKeySecret", "SecurityToken"),
+    lambda said: timegm(time.strptime(said["Expiration"], "%Y-%m-%dT%H:%M:%SZ")),
+    header="X-aliyun-ecs-metadata-token",
+)
 _CODES: Final = Codes(
     {
         Trouble.WAIT: (
@@ -87,13 +91,11 @@ class Ali:
         self._most = most or MOST_ROUTES
         self._mark = mark
         service = metadata or "http://100.100.100.200"
-        own = Metadata(service, "run flannelette-cloud on an instance of the VPC")
-        own = own.with_token("X-aliyun-ecs-metadata-token")
+        own = Metadata(service, "run flannelette-cloud on an instance of the VPC").with_token(_ROLE.header)
         self._region = own.text("/latest/meta-data/region-id")
         self._vpc = own.text("/latest/meta-data/vpc-id")
         cure = f"give the instance a RAM role ({_PAGE}), or set ALIBABA_CLOUD_ACCESS_KEY_ID and ..._SECRET"
-        self._role = Metadata(service, cure)
-        self._chain = KeyChain(options, _sdk_keys(), self._role_keys)
+        self._chain = KeyChain(options, _sdk_keys(), _ROLE, Metadata(service, cure))
         url = endpoint.rstrip("/") or f"https://{{product}}.{self._region}.aliyuncs.com"
         self._clients = {product: self._client(url.replace("{product}", product)) for product in _VERSIONS}
 
@@ -141,7 +143,7 @@ class Ali:
                     failed[change] = _CODES.error(action, str(each.get("FailedCode")), str(each.get("FailedMessage")))
             if done := [each for each in changes if each not in failed]:
                 self._wait(done[-1], is_gone=verb is Verb.DELETE)
-        return {c: e for c, e in failed.items() if verb is not Verb.DELETE or e.trouble is not Trouble.CHANGED}
+        return failed
 
     def command(self, change: Change) -> str:
         """A line for the CLI of Alibaba Cloud."""
@@ -174,14 +176,15 @@ class Ali:
         return {"RouteEntryId": entry, **hop, "Description": self._mark}
 
     def _wait(self, change: Change, *, is_gone: bool) -> None:
-        """Until the last entry of a call is there, or gone; not for ever: the next look finds what lasts."""
+        """Until the last entry of a call is there, or gone; the next look finds what takes long, or is not told."""
         until, pause = time.monotonic() + _WAIT_SECONDS, 0.1
-        while time.monotonic() < until:
-            there = {route.state for route in self._routes(change.route.table, str(change.route.destination))}
-            if there == (set() if is_gone else {"active"}):
-                return
-            time.sleep(pause)
-            pause = min(2 * pause, 2.0)
+        with suppress(CloudError):
+            while time.monotonic() < until:
+                there = {route.state for route in self._routes(change.route.table, str(change.route.destination))}
+                if there == (set() if is_gone else {"active"}):
+                    return
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
 
     def _tables(self) -> Iterator[Any]:
         number, seen = 1, 0
@@ -257,11 +260,6 @@ class Ali:
         return Client(
             Config(endpoint=host, protocol=protocol or "https", credential=_Credential(self._chain), **waits)
         )
-
-    def _role_keys(self) -> Keys:
-        names = ("AccessKeyId", "AccessKeySecret", "SecurityToken")
-        own = self._role.with_token("X-aliyun-ecs-metadata-token")
-        return role_keys(own, _ROLE, names, lambda said: timegm(time.strptime(said["Expiration"], _TIME)))
 
 
 class _Credential:

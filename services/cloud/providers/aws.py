@@ -19,6 +19,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
+from services.cloud.providers.codes import understood
 from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.backend_options import route_table_ids
@@ -90,6 +91,7 @@ class Aws:
         self._vpc = ""
         self._region = region
 
+    @understood
     def look(self, addresses: Collection[Address]) -> View:
         """The tables that RouteTableID names; without it, those of the subnets that nodes are in."""
         if self._table_ids:
@@ -122,6 +124,7 @@ class Aws:
         ]
         return View(tables, {address: targets[address] for address in addresses if address in targets})
 
+    @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         """One call of EC2."""
         (change,) = changes
@@ -131,11 +134,7 @@ class Aws:
             off = {"NetworkInterfaceId": route.target, "SourceDestCheck": {"Value": False}}
             self._call("modify_network_interface_attribute", **off)
         elif change.verb is Verb.DELETE:
-            try:
-                self._call("delete_route", **where)
-            except CloudError as error:
-                if error.trouble is not Trouble.CHANGED:
-                    raise
+            self._call("delete_route", **where)
         else:
             verb = "create_route" if change.verb is Verb.CREATE else "replace_route"
             self._call(verb, **where, NetworkInterfaceId=route.target)
@@ -183,7 +182,7 @@ class _translated:  # noqa: N801 - reads as a statement
             trouble = _KINDS.get(code, Trouble.REFUSED)
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
                 trouble = Trouble.WAIT
-        elif isinstance(error, BotoCoreError | ResponseParserError):
+        elif isinstance(error, BotoCoreError | ResponseParserError | ValueError):  # also of what a URL cannot be
             code, message = type(error).__name__, str(error)
             trouble = Trouble.WAIT if isinstance(error, _NO_ANSWER) else Trouble.DENIED
         else:

@@ -18,6 +18,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from requests import RequestException
 
+from services.cloud.providers.codes import understood
 from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.family import Address, Network
@@ -68,6 +69,7 @@ class Gce:
         self._names: frozenset[str] = frozenset()
         """Of all routes of the project, as of the last look."""
 
+    @understood
     def look(self, addresses: Collection[Address]) -> View:
         """The routes of the network, as one table, and the instances in it."""
         targets = {}
@@ -86,6 +88,7 @@ class Gce:
         found = [route for route in every if route["network"].rpartition("/")[2] == self._network]
         return View([Table(self._network, tuple(self._routes(found)), self._most)], targets)
 
+    @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         """Operations that run side by side; the old route of a REPLACE is deleted once the new one is there."""
         if changes[0].verb is Verb.FORWARD:
@@ -166,14 +169,15 @@ class Gce:
         """The calls are made, then each operation is waited for. Returns those that failed, also while they ran."""
         failed: dict[Change, CloudError] = {}
         started: dict[Change, Any] = {}
+        end: CloudError | None = None
         for change, call in calls.items():
             try:
+                if end is not None:
+                    raise end
                 started[change] = self._call(*call)
             except CloudError as error:
                 failed[change] = error
-                if error.trouble in (Trouble.WAIT, Trouble.DENIED):
-                    failed |= dict.fromkeys(calls.keys() - started.keys(), error)
-                    break
+                end = error if error.trouble in (Trouble.WAIT, Trouble.DENIED) else None
         for change, operation in started.items():
             try:
                 self._wait(operation)

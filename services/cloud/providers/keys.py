@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from configparser import Error as ConfigParserError
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from services.core.formats.gojson import GoObject
 _RENEWED_BEFORE: Final = 300.0
 """Seconds."""
 HIDDEN: Final = "(hidden)"
+_BROKEN: Final = (ConfigParserError, OSError, ValueError, TypeError, AttributeError, KeyError)
+"""What SDKs raise where such a file is not as it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +42,55 @@ class Keys:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Where the metadata service of an instance has the keys of its role."""
+
+    path: str
+    names: tuple[str, str, str]
+    """Of the keys and the token in the document."""
+    expires: Callable[[Any], float]
+    """Reads the time from the document."""
+    header: str = ""
+    """Of the token that the service wants; empty: none."""
+
+    def keys(self, own: Metadata) -> Keys:
+        """Those in force. Raises CloudError: there are none."""
+        own = own.with_token(self.header) if self.header else own
+        role = next(iter(own.text(self.path).splitlines()), "")
+        text = own.text(self.path + role)
+        try:
+            said = json.loads(text)
+            name, secret, token = (str(said[each]) for each in self.names)
+            return Keys(name, secret, token, self.expires(said))
+        except (ValueError, KeyError, TypeError):
+            why = f"role {role!r} of the instance has no keys"
+            raise CloudError(Trouble.DENIED, "no credentials", why) from None
+
+
 class KeyChain:
     """The first place that has keys: the options of the network, flannel's variables, the SDK's places, the role."""
 
-    def __init__(self, options: GoObject, sdk: Callable[[], Keys | None], role: Callable[[], Keys]) -> None:
+    def __init__(self, options: GoObject, sdk: Callable[[], Keys | None], role: Role, own: Metadata) -> None:
         self._given = _complete(options.secret("AccessKeyID"), options.secret("AccessKeySecret")) or _complete(
             os.environ.get("ACCESS_KEY_ID", ""), os.environ.get("ACCESS_KEY_SECRET", "")
         )
         self._sdk = sdk
         self._role = role
+        self._own = own
         self._latest: Keys | None = None
 
     def keys(self) -> Keys:
         """Those to sign with now. Raises CloudError: there are none."""
-        found = self._given or self._sdk()
+        try:
+            found = self._given or self._sdk()
+        except _BROKEN as error:  # whose text may quote the file
+            why = f"a file in which the SDK looks for keys cannot be read ({type(error).__name__})"
+            cure = "correct it, or remove it to use the instance's role"
+            raise CloudError(Trouble.DENIED, "no credentials", why, cure) from None
         if found is None and self._latest is not None and self._latest.expires > time.time() + _RENEWED_BEFORE:
             return self._latest
-        self._latest = found or self._role()
+        self._latest = found or self._role.keys(self._own)
         return self._latest
 
     def hide(self, text: str) -> str:
@@ -66,15 +101,3 @@ class KeyChain:
 def _complete(name: str, secret: str) -> Keys | None:
     """flannel wants both, or looks elsewhere."""
     return Keys(name, secret) if name and secret else None
-
-
-def role_keys(own: Metadata, path: str, names: tuple[str, str, str], expires: Callable[[Any], float]) -> Keys:
-    """The keys of the instance's role, of a document with these names; `expires` reads the time from it."""
-    role = next(iter(own.text(path).splitlines()), "")
-    text = own.text(path + role)
-    try:
-        said = json.loads(text)
-        name, secret, token = (str(said[each]) for each in names)
-        return Keys(name, secret, token, expires(said))
-    except (ValueError, KeyError, TypeError):
-        raise CloudError(Trouble.DENIED, "no credentials", f"role {role!r} of the instance has no keys") from None

@@ -17,7 +17,7 @@ from tencentcloud.common.profile.client_profile import ClientProfile
 from tencentcloud.common.profile.http_profile import HttpProfile
 
 from services.cloud.providers.codes import Codes, understood
-from services.cloud.providers.keys import KeyChain, Keys, role_keys
+from services.cloud.providers.keys import KeyChain, Keys, Role
 from services.cloud.providers.metadata import Metadata
 from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from services.core.family import Address
@@ -31,6 +31,11 @@ _ROWS: Final = 100
 _CVM: Final = "NORMAL_CVM"
 _PAGE: Final = "docs/backends.md#tencent-vpc"
 _META: Final = "/latest/meta-data"
+_ROLE: Final = Role(
+    f"{_META}/cam/security-credentials/",
+    ("TmpSecretId", "TmpSecretKey", "Token"),
+    lambda said: float(said["ExpiredTime"]),
+)
 _QUOTA: Final = "have Tencent raise the quota of routing policies in a route table, then set --cloud-routes-limit"
 _CODES: Final = Codes(
     {
@@ -72,8 +77,7 @@ class Tencent:
         mac = own.text(f"{_META}/mac")
         self._vpc = own.text(f"{_META}/network/interfaces/macs/{mac}/vpc-id")
         cure = f"give the instance a CAM role ({_PAGE}), or set TENCENTCLOUD_SECRET_ID and TENCENTCLOUD_SECRET_KEY"
-        self._role = Metadata(service, cure)
-        self._chain = KeyChain(options, _sdk_keys, self._role_keys)
+        self._chain = KeyChain(options, _sdk_keys, _ROLE, Metadata(service, cure))
         protocol, _, host = (endpoint.rstrip("/") or "https://vpc.tencentcloudapi.com").rpartition("://")
         http = HttpProfile(protocol=protocol or "https", endpoint=host, reqTimeout=15, keepAlive=True)
         profile = ClientProfile(httpProfile=http, language="en-US")
@@ -102,11 +106,7 @@ class Tencent:
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         """One call, or two if some routes are only disabled."""
         for action, fields in self._calls(changes):
-            try:
-                self._call(action, fields)
-            except CloudError as error:
-                if changes[0].verb is not Verb.DELETE or len(changes) > 1 or error.trouble is not Trouble.CHANGED:
-                    raise
+            self._call(action, fields)
         return {}
 
     def command(self, change: Change) -> str:
@@ -172,11 +172,6 @@ class Tencent:
     def _said(self, message: Any) -> str:
         text = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
         return self._chain.hide(text)
-
-    def _role_keys(self) -> Keys:
-        names = ("TmpSecretId", "TmpSecretKey", "Token")
-        path = f"{_META}/cam/security-credentials/"
-        return role_keys(self._role, path, names, lambda said: float(said["ExpiredTime"]))
 
 
 class _Credential:

@@ -110,3 +110,23 @@ def test_of_a_batch_what_is_refused_does_not_stop_the_others(account: Account, p
     account.refusals["CreateRouteEntries"] = [Refusal("InvalidNextHop.NotFound")]
     found = provider.do([*ONE, ("10.5.2.0/24", "10.99.0.12")], account.url, rounds=1)
     assert (len(account.table()), found["errors"]) == (2, {}), "each was tried by itself"
+
+
+def test_an_entry_that_another_program_has_deleted_meanwhile_is_no_error(
+    account: Account, provider: Provider
+) -> None:
+    account.entry("10.5.9.0/24", "i-9", mark="flannelette")
+    account.refusals["DeleteRouteEntries"] = [Refusal("InvalidRouteEntryId.NotFound", status=404)]
+    found = provider.do([], account.url, rounds=1)
+    assert (found["errors"], found["made"]) == ({}, ["delete 10.5.9.0/24 via i-9 in vtb-system"])
+
+
+def test_what_is_written_counts_as_written_although_its_end_cannot_be_waited_for(
+    account: Account, provider: Provider
+) -> None:
+    account.instance("i-1", "10.99.0.11")
+    looks = [None, None]  # at both tables
+    account.refusals["DescribeRouteEntryList"] = [*looks, Refusal("Throttling.Api")]
+    found = provider.do(ONE, account.url, rounds=1)
+    assert account.refusals["DescribeRouteEntryList"] == []
+    assert (found["made"], found["wait"]) == (["create 10.5.1.0/24 via i-1 in vtb-system"], "")

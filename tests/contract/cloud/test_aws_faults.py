@@ -31,6 +31,9 @@ _WRITING: Final = {
     "RequestLimitExceeded": (503, "Request limit exceeded.", ""),
 }
 """Of CreateRoute to one of two new nodes."""
+_ODD: Final = """<DescribeNetworkInterfacesResponse><networkInterfaceSet><item>
+<networkInterfaceId>eni-1</networkInterfaceId></item></networkInterfaceSet></DescribeNetworkInterfacesResponse>"""
+"""An interface without addresses."""
 _GOES_ON: Final = ("RouteAlreadyExists", "InvalidParameterValue")
 """Those that concern one route."""
 _CHECKS: Final = {"UnauthorizedOperation": "cloud-credentials", "RouteLimitExceeded": "cloud-limit"}
@@ -52,6 +55,10 @@ async def test_what_cannot_be_read_is_said_with_its_code_and_the_routes_stay(vpc
                 assert vpc.routes() == {one: first}
                 proxy.faults.clear()
                 await cloud.until_routes("n1")
+            proxy.faults["DescribeNetworkInterfaces"] = ("", 200, _ODD)
+            await cloud.until(tells("unexpected answer"))
+            proxy.faults.clear()
+            await cloud.until_routes("n1")
             written = [proxy.calls[f"{verb}Route"] for verb in ("Create", "Replace", "Delete")]
             assert written == [1, 0, 0]
     assert_no_secret(tmp_path, "4GIOHlTkIaWHQD0Q")
@@ -92,6 +99,7 @@ async def test_what_cannot_be_written_leaves_the_others_and_is_tried_again(vpc: 
     ("environ", "reason"),
     [
         ({"AWS_REGION": "us-west-2"}, "no table: region us-west-2 has no route table of {vpc}: correct the region"),
+        ({"AWS_ENDPOINT_URL": "nowhere"}, "Region: ValueError: Invalid endpoint: nowhere"),
         ({"AWS_PROFILE": "nobody"}, "Profile: ProfileNotFound: The config profile (nobody) could not be found"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.clouds.gce import TOKEN, Project, environment, google
-from tests.clouds.process import Leases, assert_no_secret, cloud_process, has, tells
+from tests.clouds.process import Leases, Provider, assert_no_secret, cloud_process, has, tells
 
 GCE = '{"Network":"10.5.0.0/16","Backend":{"Type":"gce"}}'
 
@@ -86,6 +86,10 @@ async def test_what_google_refuses_is_said_with_its_reason_and_the_routes_stay(
                 assert project.table() == table
                 project.faults.clear()
                 await cloud.until_routes("n1")
+            project.routes["odd"] = {"name": "odd"}
+            await cloud.until(tells("unexpected answer"))
+            del project.routes["odd"]
+            await cloud.until_routes("n1")
             names = ["n1"]
             for where, rows in _WRITING.items():
                 for reason, (status, cure, check) in rows.items():
@@ -121,3 +125,35 @@ async def test_a_route_is_replaced_whatever_names_are_taken(project: Project, tm
                 await cloud.until(has("n1", f"vm{n}"))
         assert project.routes.pop(name) == elsewhere, "the route of another network stays"
         assert project.table() == {cidr: "vm1"}
+
+
+def test_each_route_has_the_error_that_google_gave_for_it(project: Project, tmp_path: Path) -> None:
+    provider = Provider("gce", tmp_path, **environment(project))
+    for n in (1, 2, 3):
+        project.instance(f"vm{n}", f"10.99.0.1{n}")
+    project.faults["POST /global/routes 10.5.1.0/24"] = (400, "invalid")
+    project.faults["POST /global/routes 10.5.2.0/24"] = (403, "forbidden")
+    try:
+        leases = [(f"10.5.{n}.0/24", f"10.99.0.1{n}") for n in (1, 2, 3)]
+        found = provider.do(leases, endpoint=project.url, rounds=1)
+    finally:
+        provider.end()
+    denied = "HTTP 403 forbidden: as Google says it, forbidden"
+    reasons = {cidr: reason.partition(": give")[0] for cidr, reason in found["errors"].items()}
+    assert reasons == {
+        "10.5.1.0/24": "HTTP 400 invalid: as Google says it, invalid",
+        "10.5.2.0/24": denied,
+        "10.5.3.0/24": denied,
+    }
+    assert project.calls["POST /global/routes"] == 2, "what is not allowed is not tried again"
+
+
+async def test_it_ends_although_google_lets_it_wait(project: Project, tmp_path: Path) -> None:
+    leases = Leases(tmp_path, GCE)
+    project.instance("vm1", "10.99.0.11")
+    project.hold.clear()
+    with leases.service:
+        await leases.join("n1", "10.99.0.11")
+        async with cloud_process(tmp_path, environment(project), f"--cloud-endpoint={project.url}") as cloud:
+            await cloud.until(lambda _: project.calls["POST /global/routes"] > 0)
+            assert await cloud.end() == 0

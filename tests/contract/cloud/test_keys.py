@@ -112,3 +112,20 @@ def test_one_key_alone_has_no_effect_as_in_flannel(backend: str, account: Accoun
     cloud: Any = CLOUDS[backend]
     assert provider.do([], account.url, options={"AccessKeyID": cloud.KEY_ID})["errors"] == {}
     assert account.signers == {cloud.ROLE_ID}
+
+
+@pytest.mark.parametrize(
+    ("backend", "file"), [("ali-vpc", ".alibabacloud/credentials.ini"), ("tencent-vpc", ".tencentcloud/credentials")]
+)
+def test_a_broken_file_of_keys_is_told_and_not_quoted(
+    backend: str, account: Account, provider: Provider, file: str
+) -> None:
+    cloud: Any = CLOUDS[backend]
+    path = provider.home / file
+    path.parent.mkdir()
+    path.write_text(f"secret_key = {cloud.SECRET}\n")  # without a section
+    found = provider.do(ONE, account.url)
+    path.unlink()
+    assert found["trouble"] == "DENIED"
+    assert "no credentials: a file in which the SDK looks for keys cannot be read" in found["error"]
+    assert cloud.SECRET not in str(found)

@@ -160,6 +160,11 @@ def test_a_full_table_is_told_before_it_is() -> None:
     assert made(view(table("a", most=12)), leases=nodes).findings == ()
 
 
+def test_a_full_table_in_which_no_node_looks_is_not_told() -> None:
+    full = table("b", *(f"10.9.{n}.0/24 igw-1" for n in range(10)), most=10, is_used=False)
+    assert made(view(table("a"), full)).findings == ()
+
+
 def test_a_thousand_nodes_and_two_tables() -> None:
     nodes = [
         Wanted(

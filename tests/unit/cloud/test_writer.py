@@ -1,111 +1,21 @@
-"""The writer over a cloud that the test plays: what fails, what stops the others, and what is tried again."""
+"""The writer over a cloud that the test plays: what is ours, what it waits for, and what it tells."""
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from ipaddress import ip_address, ip_network
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.cloud import batches, writer
 from services.cloud.journal import EventKind
-from services.cloud.routes import Change, Cloud, CloudError, Route, Target, Trouble, Verb, View
-from services.cloud.routes import Table as RouteTable
-from services.cloud.writer import Writer
+from services.cloud.routes import CloudError, Trouble
 from services.core.errors import NotYet, Unavailable
-from services.core.family import Address
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Step, Table, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.runtime.events.journal import Journal
-from services.runtime.telemetry.health import Health
+from services.core.network import parse_network
+from services.runtime.telemetry.metrics import REGISTRY
+from tests.clouds.scene import Scene
 from tests.virtual_time import run_virtually
-
-AWS = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}')
-
-
-class PlayedCloud:
-    """One table; node N has address 10.99.0.N and target eni-N. `faults` are raised by destination, or `look`."""
-
-    def __init__(self) -> None:
-        self.batch = 1
-        self.calls: list[int] = []
-        """How many changes each call had."""
-        self.routes: dict[str, str] = {}
-        self.faults: dict[str, CloudError] = {}
-        self.partial: dict[str, CloudError] = {}
-        """Of these destinations alone, in whatever batch."""
-        self.done: list[str] = []
-        self.looks = 0
-
-    def look(self, addresses: Collection[Address]) -> View:
-        self.looks += 1
-        self._fail("look")
-        routes = tuple(Route("rtb", ip_network(cidr), target) for cidr, target in self.routes.items())
-        targets = {address: Target(f"eni-{int(address) & 255}") for address in addresses}
-        return View([RouteTable("rtb", routes, 500)], targets)
-
-    def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
-        self.calls.append(len(changes))
-        for change in changes:
-            self._fail(str(change.route.destination))
-        failed = {c: self.partial[cidr] for c in changes if (cidr := str(c.route.destination)) in self.partial}
-        for change in changes:
-            if change in failed:
-                continue
-            self.done.append(change.text)
-            if change.verb is Verb.DELETE:
-                del self.routes[str(change.route.destination)]
-            else:
-                self.routes[str(change.route.destination)] = change.route.target
-        return failed
-
-    def command(self, change: Change) -> str:
-        return f"cloud {change.verb.value} {change.route.destination}"
-
-    def _fail(self, what: str) -> None:
-        if what in self.faults:
-            raise self.faults[what]
-
-
-class Scene:
-    """A writer, its leases and its cloud."""
-
-    def __init__(self, state: Path | None = None) -> None:
-        self.cloud = PlayedCloud()
-        self.leases = Table()
-        self.away = ""
-        self.journal = Journal()
-        self.health = Health()
-        self.writer = Writer(
-            lambda: (self.leases, self.away), self._make, self.health, self.journal, interval=60, state=state
-        )
-        self.network(AWS)
-
-    def _make(self, network: NetworkConfig) -> Cloud:
-        return self.cloud
-
-    def network(self, network: NetworkConfig) -> None:
-        self.leases.fold(Step(network=network, synced=True))
-
-    def join(self, *nodes: int) -> None:
-        for n in nodes:
-            subnet = Subnet(ip_network(f"10.5.{n}.0/24"), ip_address(f"10.99.0.{n}"))
-            self.leases.fold(Step(changes=(Upserted(Lease(f"10.5.{n}.0-24", f"n{n}", (subnet,))),)))
-
-    def leave(self, n: int) -> None:
-        del self.leases.leases[f"10.5.{n}.0-24"]
-
-    async def sync(self, *, dry_run: bool = False, remove: bool = False) -> list[str]:
-        return await self.writer.sync(dry_run=dry_run, remove=remove)
-
-    def is_paused(self) -> bool:
-        return self.writer.is_paused
-
-    def told(self, kind: EventKind) -> list[str]:
-        return [entry.event.what for entry in self.journal.after(0)[0] if entry.event.kind is kind]
-
 
 ROUTES = {"10.5.1.0/24": "eni-1", "10.5.2.0/24": "eni-2"}
 
@@ -118,85 +28,6 @@ async def test_a_dry_run_says_the_commands_and_changes_nothing() -> None:
     assert await scene.sync() == ["cloud create 10.5.1.0/24", "cloud create 10.5.2.0/24"]
     assert scene.cloud.routes == ROUTES
     assert await scene.sync() == []
-
-
-@pytest.mark.parametrize("trouble", [Trouble.REFUSED, Trouble.CHANGED])
-async def test_one_route_that_is_refused_does_not_stop_the_others(trouble: Trouble) -> None:
-    scene = Scene()
-    scene.join(1, 2, 3)
-    scene.cloud.faults["10.5.2.0/24"] = CloudError(trouble, "InvalidParameterValue", "no", "write another subnet")
-    with pytest.raises(Unavailable, match=r"^1 change of the cloud's routes failed: InvalidParameterValue: no"):
-        await scene.sync()
-    assert scene.cloud.routes == {"10.5.1.0/24": "eni-1", "10.5.3.0/24": "eni-3"}
-    (row,) = (row for row in scene.writer.rows() if row.problem)
-    assert (row.node, row.problem) == ("n2", "InvalidParameterValue: no: write another subnet")
-
-
-async def test_a_table_that_is_full_takes_no_more_and_gives_what_is_left_over() -> None:
-    scene = Scene()
-    scene.join(1)
-    await scene.sync()
-    scene.leave(1)
-    scene.join(2, 3)
-    scene.cloud.faults["10.5.2.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
-    with pytest.raises(Unavailable, match=r"^2 changes of the cloud's routes failed: RouteLimitExceeded"):
-        await scene.sync()
-    assert scene.cloud.routes == {}, "nothing is created, and what nobody needs is deleted"
-    assert {row.node: row.problem for row in scene.writer.rows() if row.node} == dict.fromkeys(
-        ("n2", "n3"), "RouteLimitExceeded: full"
-    )
-
-
-async def test_throttling_ends_the_round_and_the_rest_is_done_in_the_next() -> None:
-    scene = Scene()
-    scene.join(1, 2, 3)
-    scene.cloud.faults["10.5.2.0/24"] = CloudError(Trouble.WAIT, "RequestLimitExceeded", "slowly")
-    with pytest.raises(CloudError, match=r"^RequestLimitExceeded: slowly$"):
-        await scene.sync()
-    assert scene.cloud.routes == {"10.5.1.0/24": "eni-1"}
-    scene.cloud.faults.clear()
-    assert len(await scene.sync()) == 2
-
-
-@pytest.mark.parametrize(("trouble", "blocked"), [(Trouble.REFUSED, False), (Trouble.FULL, True)])
-async def test_a_batch_that_is_refused_is_tried_one_by_one(trouble: Trouble, blocked: bool) -> None:
-    scene = Scene()
-    scene.cloud.batch = 4
-    scene.join(1, 2, 3, 4, 5, 6)
-    scene.cloud.faults["10.5.3.0/24"] = CloudError(trouble, "Code", "no")
-    with pytest.raises(Unavailable, match="Code: no"):
-        await scene.sync()
-    assert scene.cloud.calls == ([4, 1, 1, 1] if blocked else [4, 1, 1, 1, 1, 2])
-    left = {3, 4, 5, 6} if blocked else {3}
-    assert {row.node for row in scene.writer.rows() if row.problem == "Code: no"} == {f"n{n}" for n in left}
-    assert len(scene.cloud.routes) == 6 - len(left)
-
-
-@pytest.mark.parametrize("trouble", [Trouble.DENIED, Trouble.WAIT])
-async def test_a_batch_that_may_not_be_is_not_tried_one_by_one(trouble: Trouble) -> None:
-    scene = Scene()
-    scene.cloud.batch = 2
-    scene.join(1, 2, 3, 4, 5)
-    scene.cloud.faults["10.5.3.0/24"] = CloudError(trouble, "Code", "no")
-    with pytest.raises(Unavailable, match="Code: no"):
-        await scene.sync()
-    assert (scene.cloud.calls, len(scene.cloud.routes)) == ([2, 2], 2)
-
-
-async def test_what_fails_in_a_batch_fails_alone_and_throttling_there_ends_the_round() -> None:
-    scene = Scene()
-    scene.cloud.batch = 3
-    scene.join(1, 2, 3, 4)
-    scene.cloud.partial["10.5.2.0/24"] = CloudError(Trouble.REFUSED, "InvalidCIDRBlock", "no")
-    with pytest.raises(Unavailable, match="InvalidCIDRBlock"):
-        await scene.sync()
-    assert (scene.cloud.calls, sorted(scene.cloud.routes)) == ([3, 1], ["10.5.1.0/24", "10.5.3.0/24", "10.5.4.0/24"])
-    scene.cloud.partial["10.5.2.0/24"] = CloudError(Trouble.WAIT, "TaskConflict", "later")
-    scene.join(5, 6, 7)
-    with pytest.raises(CloudError, match=r"^TaskConflict: later$"):
-        await scene.sync()
-    assert len(scene.cloud.routes) == 5, "the rest of the batch is there, and no other batch was begun"
-    assert scene.told(EventKind.ROUTE)[-1] == "create 10.5.6.0/24 via eni-6 in rtb"
 
 
 async def test_without_the_current_leases_nothing_is_changed() -> None:
@@ -235,6 +66,20 @@ async def test_teardown_removes_ours_alone_and_pauses() -> None:
     assert scene.told(EventKind.TEARDOWN) == ["routes removed"]
 
 
+async def test_after_a_teardown_nothing_is_told_of_what_failed_before() -> None:
+    scene = Scene()
+    scene.join(1)
+    scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(scene.writer.run())
+        while not scene.health.reasons:  # noqa: ASYNC110 - a thread decides
+            await asyncio.sleep(0)
+        assert await scene.sync(remove=True) == []
+        assert REGISTRY.get_sample_value("flannelette_cloud_routes", {"state": "failing"}) == 0
+        assert (scene.is_paused(), scene.health.reasons, scene.writer.findings()) == (True, [], [])
+        running.cancel()
+
+
 async def test_a_teardown_removes_the_routes_of_the_backend_before_and_of_a_process_just_started() -> None:
     scene = Scene()
     scene.join(1, 2)
@@ -270,10 +115,11 @@ async def test_routes_of_a_table_that_is_not_looked_at_stay_ours(tmp_path: Path)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are carried out at once: virtual time does not wait for threads."""
 
-    async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
+    async def call(function: Callable[[], Any]) -> Any:
+        return function()
 
-    monkeypatch.setattr(asyncio, "to_thread", call)
+    for module in (batches, writer):
+        monkeypatch.setattr(module, "in_thread", call)
 
 
 async def _an_hour(scene: Scene) -> None:
