@@ -1,10 +1,14 @@
 """The settings of the process that writes the cloud's routes."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from services.core.errors import Misconfigured
 from services.runtime.process.options import ProcessSettings, socket_address
 from services.runtime.process.settings import flag
+
+_URL: Final = re.compile(r"https?://[^/\s]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,13 @@ class CloudSettings(ProcessSettings):
             raise Misconfigured(f"--cloud-interval is {self.cloud_interval}: use at least 1 second")
         if not self.cloud_mark.strip():
             raise Misconfigured("--cloud-mark is empty: routes of others would be ours; write the cluster's name")
+        if self.cloud_routes_limit < 0:
+            raise Misconfigured(
+                f"--cloud-routes-limit is {self.cloud_routes_limit}: use the quota of a table, or 0 for the default"
+            )
+        for name, url in (("endpoint", self.cloud_endpoint), ("metadata", self.cloud_metadata)):
+            if url and not _URL.match(url):
+                raise Misconfigured(f"--cloud-{name} is {url}: write a URL, as https://HOST")
 
     @property
     def lease_service(self) -> str:

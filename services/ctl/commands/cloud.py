@@ -12,7 +12,7 @@ from services.ctl.problems import Problem, Weight, problem_of
 from services.ctl.render.changes import plan_text
 from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.render.screen import Screen
-from services.ctl.units import phrase
+from services.ctl.units import count, phrase
 from services.runtime.process.options import socket_address
 
 _TITLES = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
@@ -78,7 +78,7 @@ async def problems(target: Target) -> list[Problem]:
 def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
     """Readiness, routes, findings."""
     state = ("paused", "yellow") if answer.paused else ("ready", "green") if answer.ready else ("not ready", "red")
-    about = phrase(answer.backend or "backend unknown", f"{len(answer.routes)} routes")
+    about = phrase(answer.backend or "backend unknown", count(len(answer.routes), "route"))
     out: list[str | Text] = [Text.assemble("cloud: ", state, f" ({about})")]
     out += [fold(f"  {reason}", width, 2) for reason in answer.reasons]
     if answer.routes:

@@ -47,6 +47,7 @@ async def test_the_command_line_shows_and_writes_the_routes(vpc: Vpc, tmp_path: 
             await cloud.until(lambda status: status.ready)
             status = await run(tmp_path, "cloud", "status")
             assert (status.code, "no lease has this subnet, and the route is not ours" in status.out) == (0, True)
+            assert "(aws-vpc, 1 route)" in status.out
             assert (await run(tmp_path, "cloud", "diff")).code == 0
             cidr = await leases.join("n1", "10.99.0.11")
             await cloud.until(lambda status: any(r.node == "n1" and r.state == "active" for r in status.routes))
