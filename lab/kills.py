@@ -35,7 +35,7 @@ class Kills:
     sent: int
     lost: tuple[Lost, ...]
     differs: tuple[str, ...] = ()
-    """What the kernels of the hosts had before and not after, or the other way round."""
+    """What is gone from the kernels of the hosts, or new there."""
 
     @property
     def slowest(self) -> float:
@@ -68,7 +68,9 @@ async def kill_each(cluster: Cluster, reach: Reach, notice: Callable[[str], None
                 notice(service.program.title)
                 kills.append(await _kill(cluster, service, watches))
             await asyncio.sleep(0.2)
-    return Kills(tuple(kills), stream.sent, tuple(stream.lost), tuple(sorted(before ^ await _kernels(cluster))))
+    after = await _kernels(cluster)
+    differs = [f"{line} is gone" for line in before - after] + [f"{line} is new" for line in after - before]
+    return Kills(tuple(kills), stream.sent, tuple(stream.lost), tuple(sorted(differs)))
 
 
 async def _kernels(cluster: Cluster) -> frozenset[str]:

@@ -58,18 +58,17 @@ async def until_programmed(address: str, peers: int, network: str = "") -> datap
 async def dataplane(address: str, network: str = "", *, patience: float = _PATIENCE) -> dataplane_pb2.Status:
     """What the dataplane there says now, however slow the machine is."""
     async with _channel(address) as channel:
-        ask, request = (
-            dataplane_pb2_grpc.DataplaneServiceStub(channel),
-            dataplane_pb2.GetStatusRequest(network=network),
-        )
-        return (await ask.GetStatus(request, wait_for_ready=True, timeout=patience)).status
+        ask = dataplane_pb2_grpc.DataplaneServiceStub(channel).GetStatus
+        request = dataplane_pb2.GetStatusRequest(network=network)
+        return (await ask(request, wait_for_ready=True, timeout=patience)).status
 
 
 async def masq(address: str, network: str = "", *, patience: float = _PATIENCE) -> masq_pb2.Status:
     """What masq there says now, however slow the machine is."""
     async with _channel(address) as channel:
-        ask, request = masq_pb2_grpc.MasqServiceStub(channel), masq_pb2.GetStatusRequest(network=network)
-        return (await ask.GetStatus(request, wait_for_ready=True, timeout=patience)).status
+        ask = masq_pb2_grpc.MasqServiceStub(channel).GetStatus
+        request = masq_pb2.GetStatusRequest(network=network)
+        return (await ask(request, wait_for_ready=True, timeout=patience)).status
 
 
 async def refused(address: str) -> list[str]:
