@@ -17,20 +17,24 @@ class OwnedRoutes:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.keys = _read(path)
+        self._is_saved = True
 
     def update(self, needed: Collection[Key], tables: Collection[Table]) -> None:
         """Adds those that leases need, also those about to be written; forgets those gone from their table."""
         there = {route.key for table in tables for route in table.routes}
         names = {table.name for table in tables}
         keys = frozenset(key for key in self.keys if key in there or key[0] not in names).union(needed)
-        if keys == self.keys:
+        if keys == self.keys and self._is_saved:
             return
         self.keys = keys
         if self._path is not None:
+            was_saved, self._is_saved = self._is_saved, True
             try:
                 replace_bytes(self._path, [json.dumps(sorted(keys)).encode()], 0o600)
             except OSError as error:
-                log.warning("cannot remember which routes are ours", path=str(self._path), reason=error.strerror)
+                self._is_saved = False
+                if was_saved:
+                    log.warning("cannot remember which routes are ours", path=str(self._path), reason=error.strerror)
 
 
 def _read(path: Path | None) -> frozenset[Key]:

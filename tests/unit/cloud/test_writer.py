@@ -210,6 +210,15 @@ async def test_what_is_ours_is_known_after_a_restart_and_not_without_the_file(tm
         assert second.cloud.routes == {**left, "10.5.2.0/24": "eni-2"}
 
 
+async def test_what_is_ours_is_written_as_soon_as_the_disk_takes_it(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "away" / "cloud.routes")
+    scene.join(1)
+    await scene.sync()
+    (tmp_path / "away").mkdir()
+    await scene.sync()
+    assert json.loads((tmp_path / "away" / "cloud.routes").read_text()) == [["rtb", "10.5.1.0/24", "eni-1"]]
+
+
 async def test_a_file_that_cannot_be_read_makes_nothing_ours(tmp_path: Path) -> None:
     (tmp_path / "cloud.routes").write_text(json.dumps([1, 2]))
     scene = Scene(tmp_path / "cloud.routes")
