@@ -64,7 +64,7 @@ def wait(nodes: "Nodes", screen: "Screen", converged: bool, cursor: str, ready: 
 @click.argument("name", required=False, default="")
 @click.option(
     "--service",
-    type=click.Choice(["lease", "dataplane", "masq"]),
+    type=click.Choice(["lease", "dataplane", "masq", "cloud"]),
     multiple=True,
     help="Only events of this service; may be repeated.",
 )
@@ -77,9 +77,10 @@ def events(
 ) -> int:
     """Show what the services did, and why.
 
-    Merges the events of lease, dataplane and masq by time, of all nodes of a
-    context. NAME selects those of one node, lease, or chain of masq. With -o
-    json, prints one line per event. --follow reconnects after a restart.
+    Merges the events of lease, dataplane, masq and, on its host, cloud by time,
+    of all nodes of a context. NAME selects those of one node, lease, chain of
+    masq, or destination of a route in the cloud. With -o json, prints one line
+    per event. --follow reconnects after a restart.
     """
     from services.ctl.commands.events import events as show
 

@@ -18,6 +18,7 @@ from services.ctl.connect.targets import Target, Targets, in_network, networks_b
 from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.problems import headline
 from services.ctl.render.screen import to_json
+from services.runtime.process.networks import is_network_name
 from services.runtime.telemetry.network import DEFAULT
 
 M = TypeVar("M")
@@ -82,7 +83,10 @@ async def by_network(nodes: Nodes) -> dict[str, Nodes]:
 
 
 async def _networks(targets: Targets, channels: Channels) -> list[str]:
-    """The networks of services that are asked for none, if they have names."""
+    """The networks of services that are asked for none, if they have names.
+
+    What a service tells may be anything, and becomes a word of a command, in which ssh lets a shell see it.
+    """
     if targets["dataplane"].network:
         return []
     if named := dict.fromkeys(name for each in ("dataplane", "masq") for name in networks_by_socket(targets[each])):
@@ -92,7 +96,7 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)
     masq = await _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))
     told = [each.networks for each in (dataplane, masq) if not isinstance(each, CallFailed)]
-    return list(dict.fromkeys(name for names in told for name in names))
+    return list(dict.fromkeys(name for names in told for name in names if is_network_name(name)))
 
 
 def status_document(node: NodeHealth) -> dict[str, Any]:

@@ -7,13 +7,12 @@ from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from rich.text import Text
 
 from services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
-from services.ctl.connect.targets import Target, Targets
+from services.ctl.connect.targets import Target, Targets, cloud_beside
 from services.ctl.problems import Problem, Weight, problem_of
 from services.ctl.render.changes import plan_text
 from services.ctl.render.layout import Width, fold, lines, table
 from services.ctl.render.screen import Screen
 from services.ctl.units import count, phrase
-from services.runtime.process.options import socket_address
 
 _TITLES = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
 
@@ -22,10 +21,9 @@ def cloud_target(targets: Targets, address: str | None) -> Target:
     """The process at this address, else beside the sockets of the other services. Raises CallFailed."""
     if address:
         return replace(targets["lease"], service="cloud", address=address, named=True, dialer=None)
-    beside = next((each.path for each in targets.values() if each.path and not each.dialer), None)
-    if beside is None:
-        raise CallFailed("the services of this context have no socket here: give --address of flannelette-cloud")
-    return Target("cloud", socket_address(beside.parent, "cloud"))
+    if beside := cloud_beside(targets):
+        return beside
+    raise CallFailed("the services of this context have no socket here: give --address of flannelette-cloud")
 
 
 async def status(target: Target, screen: Screen) -> int:

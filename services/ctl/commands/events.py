@@ -119,6 +119,8 @@ async def events(
     behind the last event shown. Raises CallFailed if no service answers.
     """
     sources = _sources(nodes, name, services, since)
+    if not sources:
+        raise CallFailed("flannelette-cloud is asked on its host, by its socket: run this command there")
     out = _Output(screen, sources)
     answers = await asyncio.gather(*(source.remembered() for source in sources))
     failures = [answer for answer in answers if isinstance(answer, CallFailed)]
@@ -170,7 +172,7 @@ async def _follow(source: _Source, out: _Output) -> None:
 def _sources(nodes: Nodes, name: str, services: Collection[str], since: float | None) -> list[_Source]:
     """The journals to read; a service that several nodes have in common is read once, and is of no node."""
     found = list[_Source]()
-    there = {node: with_cloud(targets) for node, targets in nodes.items()}
+    there = {node: with_cloud(targets, is_asked="cloud" in services) for node, targets in nodes.items()}
     for service in _CALLS:
         if services and service not in services:
             continue

@@ -151,11 +151,9 @@ def _dialed_all(there: Targets, via: str, node: str) -> Targets:
 
 def _dialed(target: Target, via: str, node: str) -> Target:
     assert target.path is not None  # noqa: S101 - the caller asked
-    words = ["flannelette", f"--socket-dir={target.path.parent}", "dial-stdio", target.service]
-    if target.named:
-        words[1] = f"--{target.service}={target.address}"
-    words[1:1] = [f"--network={target.network}"] if target.network else []
-    connects = dialer(via, node, words)
+    options = [f"--network={target.network}"] if target.network else []
+    where = f"--{target.service}={target.address}" if target.named else f"--socket-dir={target.path.parent}"
+    connects = dialer(via, node, [*options, where], target.service)
     return replace(target, address=f"unix:{connects.path}", dialer=connects)
 
 

@@ -32,11 +32,13 @@ _number = count()
 class Dialer:
     """A unix socket here that is connected by a command to a service's socket elsewhere."""
 
-    def __init__(self, command: Sequence[str], via: str) -> None:
-        self.via = via
+    def __init__(self, words: Sequence[str], options: Sequence[str], service: str) -> None:
+        self.words = tuple(words)
         """What the user wrote: the first words of the command."""
-        self.command = tuple(command)
-        """What carries a connection: the first words, `flannelette`, an option, `dial-stdio`, the service."""
+        self.via = shlex.join(words)
+        self.options = tuple(options)
+        """Of `flannelette` there: where the service is, and which network it is asked about."""
+        self._service = service
         self.path = _directory() / f"{next(_number)}.sock"
         self._said = ""
         self._code = 0
@@ -58,8 +60,7 @@ class Dialer:
     def about(self, network: str) -> "Dialer":
         """One to the service of this network there."""
         if network not in self._about:
-            *prefix, option, dial, service = self.command
-            self._about[network] = Dialer([*prefix, f"--network={network}", option, dial, service], self.via)
+            self._about[network] = Dialer(self.words, [f"--network={network}", *self.options], self._service)
         return self._about[network]
 
     @property
@@ -75,23 +76,23 @@ class Dialer:
             self._last_run = run  # only now: `failure` waits for its end
 
     def _run(self, connection: socket.socket) -> None:
+        command = [*self.words, "flannelette", *self.options, "dial-stdio", self._service]
         with connection:
             try:
                 end = connection.fileno()
                 process = subprocess.Popen(
-                    self.command, stdin=end, stdout=end, stderr=subprocess.PIPE, env=environment_there()
+                    command, stdin=end, stdout=end, stderr=subprocess.PIPE, env=environment_there()
                 )
             except OSError as error:
-                self._said, self._code = f"cannot run {self.command[0]}: {error.strerror}", 127
+                self._said, self._code = f"cannot run {command[0]}: {error.strerror}", 127
                 return
         _, said = process.communicate()
         self._said, self._code = _reason(said.decode(errors="replace")), process.returncode
 
 
-def dialer(via: str, node: str, words: Sequence[str]) -> Dialer:
-    """One for the command `via`, in which `{node}` is the node's name; `words` are what it shall run there."""
-    prefix = [word.replace("{node}", node) for word in shlex.split(via)]
-    return Dialer([*prefix, *words], shlex.join(prefix))
+def dialer(via: str, node: str, options: Sequence[str], service: str) -> Dialer:
+    """One for the command `via`, in which `{node}` is the node's name."""
+    return Dialer([word.replace("{node}", node) for word in shlex.split(via)], options, service)
 
 
 def carry(path: Path) -> None:

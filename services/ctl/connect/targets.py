@@ -24,8 +24,10 @@ class Connector(Protocol):
 
     via: str
     """The command that does it, for people."""
-    command: tuple[str, ...]
-    """All of it, see `dial.Dialer`."""
+    words: tuple[str, ...]
+    """The same, word by word."""
+    options: tuple[str, ...]
+    """Of `flannelette` there."""
 
     @property
     def is_missing(self) -> bool:
@@ -93,12 +95,18 @@ def targets(
     }
 
 
-def with_cloud(there: Targets) -> Targets:
-    """With flannelette-cloud, where its socket is beside that of another service, on this host."""
+def cloud_beside(there: Targets) -> Target | None:
+    """flannelette-cloud at its socket beside that of another service, on this host; None: none has a socket here."""
     beside = next((each.path for each in there.values() if each.path and not each.dialer), None)
+    return Target("cloud", f"unix:{beside.with_name('cloud.sock')}") if beside else None
+
+
+def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
+    """With flannelette-cloud, where it has a socket or is asked for by name."""
+    cloud = cloud_beside(there)
     with suppress(OSError):  # as below
-        if beside and (socket := beside.with_name("cloud.sock")).exists():
-            return {**there, "cloud": Target("cloud", f"unix:{socket}")}
+        if cloud and cloud.path and (is_asked or cloud.path.exists()):
+            return {**there, "cloud": cloud}
     return there
 
 

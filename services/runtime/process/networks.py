@@ -61,9 +61,14 @@ def only_suffix(networks: Sequence[NodeNetwork]) -> str:
     return networks[0].suffix if len(networks) == 1 else ""
 
 
+def is_network_name(text: str) -> bool:
+    """Whether a network may be called that."""
+    return _NAME.fullmatch(text) is not None
+
+
 def network_name(text: str) -> str:
     """The name, if it is one. Raises Misconfigured."""
-    if not _NAME.fullmatch(text):
+    if not is_network_name(text):
         raise Misconfigured(
             f"--network is {text!r}: a network's name has 1 to 15 of a to z, 0 to 9 and -, and no - at its ends"
         )

@@ -66,6 +66,7 @@ async def test_the_command_line_shows_and_writes_the_routes(vpc: Vpc, tmp_path: 
                     "no lease has this subnet, and the route is not ours",
                 )
             ]
+            assert f"create {cidr} via {interface}" in (await run(tmp_path, "events", "--service=cloud", cidr)).out
             assert f"create {cidr} via {interface}" in (await run(tmp_path, "events")).out
             dump = tmp_path / "dump.tar.gz"
             assert (await run(tmp_path, "sysdump", f"--write={dump}")).code == 0

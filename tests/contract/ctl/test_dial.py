@@ -57,6 +57,20 @@ async def test_no_socket_of_ours_is_left(node: FakeNode, tmp_path: Path, program
     assert list(home.iterdir()) == []
 
 
+async def test_what_a_node_calls_its_networks_is_run_by_no_shell(
+    node: FakeNode, tmp_path: Path, program: Path
+) -> None:
+    """ssh gives what it shall run there to a shell; root's perhaps, and the services have fewer rights."""
+    status = samples.dataplane_status()
+    status.networks.extend(["blue", f"$(touch${{IFS}}{tmp_path}/here)"])
+    node.dataplane.replies.by_method["GetStatus"] = status
+    as_ssh = f"sh -c 'PATH={program}:$PATH; eval \"$*\"' sh"
+    for command in ("doctor", "top"):
+        ran = await asked(tmp_path, node, as_ssh, command)
+        assert ran.out, ran.err
+        assert not (tmp_path / "here").exists()
+
+
 async def test_what_the_far_side_says_is_the_error(node: FakeNode, tmp_path: Path, program: Path) -> None:
     (node.directory / "dataplane.sock").unlink()
     ran = await asked(tmp_path, node, elsewhere(program), "peers")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sys
 import time
 from typing import Any
 
@@ -57,6 +58,18 @@ async def test_without_any_service_it_is_2(node: FakeNode) -> None:
     ran = await run(node.directory, "events", "--service", "dataplane")
     assert (ran.code, ran.out) == (2, "")
     assert "start flannelette-dataplane" in ran.err
+
+
+async def test_the_process_of_a_clouds_routes_can_be_asked_alone_also_where_it_does_not_run(node: FakeNode) -> None:
+    ran = await run(node.directory, "events", "--service", "cloud")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"there is no socket {node.directory}/cloud.sock: start flannelette-cloud" in ran.err
+    contexts = node.directory / "contexts.toml"
+    contexts.write_text(f'current = "c"\n[c.nodes.n1]\nvia = "{sys.executable} -c 0"\n')
+    elsewhere = {"FLANNELETTE_CONTEXTS": str(contexts), "FLANNELETTE_SOCKET_DIR": ""}
+    ran = await run(node.directory, "events", "--service", "cloud", **elsewhere)
+    assert (ran.code, ran.out) == (2, "")
+    assert "flannelette-cloud is asked on its host" in ran.err
 
 
 def at(event: Any, when: Any, seconds: int) -> Any:

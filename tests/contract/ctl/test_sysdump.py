@@ -16,12 +16,14 @@ LOGS = """"--namespace=net logs ds-b --tail=5000 --container=dataplane") echo "p
 *) echo"""
 
 
+@pytest.mark.parametrize("network", ["", "blue"])
 async def test_each_node_of_a_cluster_has_a_directory_with_the_logs_of_its_pod(
-    node: FakeNode, tmp_path: Path, cluster: str, program: Path
+    node: FakeNode, tmp_path: Path, cluster: str, program: Path, network: str
 ) -> None:
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(kubectl.read_text().replace("*) echo", LOGS.format(program=program), 1))
-    variables = contexts(tmp_path, cluster)
+    variables = contexts(tmp_path, cluster) | {"FLANNELETTE_NETWORK": network}
+    (node.directory / "lease-blue.sock").symlink_to("lease.sock")
     archive = tmp_path / "all.tar.gz"
     ran = await run(node.directory, "sysdump", "-w", str(archive), prefix=(), **variables)
     assert (ran.code, ran.err) == (0, "")

@@ -27,11 +27,10 @@ _CONTAINER: Final = "--container="
 
 def host_commands(node: str, targets: Targets) -> list[list[str]]:
     """Commands that run `flannelette` on the node's host; none: this is its host. Raises Unavailable."""
-    dialed = [list(target.dialer.command) for target in targets.values() if target.dialer]
+    dialed = [target.dialer for target in targets.values() if target.dialer]
     if dialed:
-        options = dict.fromkeys(command[-3] for command in dialed)
-        prefix = dialed[-1][:-4]
-        command = [*prefix, "flannelette", *options]
+        prefix = dialed[-1].words
+        command = [*prefix, "flannelette", *dict.fromkeys(option for each in dialed for option in each.options)]
         if not _is_of_a_pod(prefix):
             return [command]
         # each container sees its own process, and has tools of its own
