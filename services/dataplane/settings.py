@@ -23,6 +23,11 @@ _GOOD_OFFLOAD: Final = (5, 7)
 """Linux 5.7 (ea64d8d6c675): before, masquerading turned the absent checksum of a VXLAN packet into a wrong one."""
 
 
+def mark_of(network: NodeNetwork, number: int) -> int:
+    """The route protocol of a network, by its name unless --route-protocol says another one than the default."""
+    return (network.route_protocol or number) if number == ROUTE_PROTOCOL else number
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataplaneSettings(ProcessSettings):
     """See `flannelette-dataplane --help`."""
@@ -122,9 +127,6 @@ class DataplaneSettings(ProcessSettings):
 
     def of(self, network: NodeNetwork) -> "DataplaneSettings":
         """The settings of one of the networks: files, mark and lease service are its own."""
-        protocol = self.route_protocol
-        if protocol == ROUTE_PROTOCOL:
-            protocol = network.route_protocol or protocol
         return replace(
             self,
             network=(network.name,) if network.name else (),
@@ -132,7 +134,7 @@ class DataplaneSettings(ProcessSettings):
             subnet_file=network.place(self.subnet_file),
             cni_install_path=self.cni_install_path and str(network.place(Path(self.cni_install_path))),
             cni_config_path=network.place(self.cni_config_path),
-            route_protocol=protocol,
+            route_protocol=mark_of(network, self.route_protocol),
         )
 
     def node_files(self, environment: Mapping[str, str]) -> NodeFiles:

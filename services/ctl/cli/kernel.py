@@ -79,8 +79,9 @@ def teardown(
     running, paused until `flannelette resync` or a restart.
 
     --offline does the same once the services are stopped, to uninstall them or
-    where they do not start: of each network that their files in --state-dir name,
-    or the one that --network names. It needs root.
+    where they do not start: of each network that files in /var/lib/flannelette
+    name, or the one that --network names. FLANNELD_STATE_DIR, FLANNELD_SUBNET_FILE
+    and FLANNELD_ROUTE_PROTOCOL say where services had others. It needs root.
 
     --keep-foreign cleans up after a dataplane that was stopped without
     `flannelette handover`, while a flanneld runs: it removes the objects that

@@ -5,7 +5,7 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +27,10 @@ from services.dataplane.netlink.kinds import command
 from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from services.dataplane.node.subnet_file import read_previous_subnets
-from services.dataplane.settings import DataplaneSettings
+from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
+from services.runtime.os.claims import MARK, Claims
 from services.runtime.os.processes import processes
-from services.runtime.process.networks import NodeNetwork, suffix_of
+from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.once import run_once
 from services.runtime.process.settings import flag
 
@@ -40,7 +41,9 @@ _ADVICE: Final = "`flannelette handover` has it leave everything to flanneld; st
 class CleanupSettings:
     """What there is to say about it."""
 
-    route_protocol: int = flag(77, "Number that marks our routes in the kernel, as the dataplane had it.")
+    route_protocol: int = flag(
+        ROUTE_PROTOCOL, "Number that marks our routes in the kernel, as the dataplane had it; see --network."
+    )
     network: str = flag("", "Name of the network, if it has one: it has its own file and route protocol number.")
     everything: bool = flag(False, "Remove the whole overlay, and not only what a flanneld does not need.")
     subnet_file: Path = flag(DataplaneSettings.subnet_file, "File with the subnet of this node; see --network.")
@@ -94,7 +97,6 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
         raise Misconfigured(f"{each} runs here and needs the devices: `{each.end}` first, or give --keep-foreign")
     await require_rights(rtnetlink)
     former = () if flannelds else read_previous_subnets(network.place(settings.subnet_file))
-    protocol = network.route_protocol or settings.route_protocol
     with (
         WireguardSocket() as wireguard,
         FouActuator() as fou,
@@ -103,9 +105,9 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
     ):
         # Policies and charon are those of the one network that may have backend ipsec.
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if network.suffix else (policies, charon))])
-        devices = await find_leftovers(kernel, protocol, frozenset(), former, BUILT.link_kinds)
+        devices = await find_leftovers(kernel, settings.route_protocol, frozenset(), former, BUILT.link_kinds)
         indexes = frozenset(map(socket.if_nametoindex, devices))
-        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, protocol))
+        scope = Scope(FAMILIES, OwnershipRules((), (), indexes, settings.route_protocol))
         found = (await Reconciler(kernel).compare(frozenset(), scope)).todo.delete
         todo = Plan(frozenset[KernelObject](), frozenset(item for item in found if item.ifindex not in indexes))
         answer = _told(todo, {} if settings.dry_run else await kernel.apply(todo))
@@ -125,9 +127,16 @@ def _told(todo: Plan[KernelObject], failed: Mapping[KernelObject, str]) -> pb.Te
 
 def _work(settings: CleanupSettings) -> pb.TeardownKernelResponse:
     remove, advice = (remove_everything, "stop it first") if settings.everything else (clean_up, _ADVICE)
-    service = f"dataplane{suffix_of(settings.network)}"
-    with sole_dataplane(advice, service), KernelSocket() as kernel:
-        return asyncio.run(remove(kernel, settings))
+    network = NodeNetwork(settings.network)
+    mark = mark_of(network, settings.route_protocol)
+    with sole_dataplane(advice, f"dataplane{network.suffix}"), KernelSocket() as kernel:
+        for name, claim in Claims("dataplane", network.name).others():
+            if claim == (MARK, str(mark)):
+                raise Misconfigured(
+                    f"the routes of network {name}, which runs here, have the mark {mark} too: set "
+                    "FLANNELD_ROUTE_PROTOCOL to the number that this network had"
+                )
+        return asyncio.run(remove(kernel, replace(settings, route_protocol=mark)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """One look at the kernel: what it is about, what is asked, and what is found in the answers."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
@@ -79,7 +80,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         narrow=narrow,
     )
     if subject.lacks_tunnels or (subject.port and any(is_down(seen, index) for index in devices)):
-        seen = replace(seen, taken=taken_port(subject.port))
+        seen = replace(seen, taken=await asyncio.to_thread(taken_port, subject.port))
     back = await inspector.lookups(returns(subject, seen))
     seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
     if is_as_expected(subject, seen):

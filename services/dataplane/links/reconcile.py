@@ -147,7 +147,7 @@ async def _require_retry(error: FlanneletteError, spec: LinkSpec) -> None:
             f"another backend into the network configuration, such as {spec.attributes.instead}"
         )
     if isinstance(error, actual.PortTaken):
-        raise Unavailable(f"{error}; {udp_port_is_taken(spec.attributes.encode().get('port', 0))}")
+        raise Unavailable(f"{error}; {await udp_port_is_taken(spec.attributes.encode().get('port', 0))}")
     if not isinstance(error, actual.Taken):
         raise error
     links = await actual.links_of(spec.attributes.kind)

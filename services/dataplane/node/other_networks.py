@@ -13,7 +13,7 @@ from services.dataplane.links.desired import LinkSpec
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import Route
 from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
-from services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
+from services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
 from services.runtime.process.networks import NAMED_PROTOCOLS
 
 _PORT = re.compile(r"\d+")
@@ -33,7 +33,7 @@ async def claim(
     Raises InvalidInput, naming both networks, where another one of the namespace is in its way; Unavailable.
     """
     ranges = [cidr for row in network.families for cidr in network.cidrs(row.family)]
-    wanted = [Claim("route protocol", str(settings.route_protocol)), *(Claim(RANGE, str(cidr)) for cidr in ranges)]
+    wanted = [Claim(MARK, str(settings.route_protocol)), *(Claim(RANGE, str(cidr)) for cidr in ranges)]
     wanted += [Claim(DEVICE, f"{spec.name} ({spec.attributes.identity()})") for spec in specs]
     if backend.carrier.startswith("UDP"):
         ports = _PORT.findall(backend.carrier.replace("IPv6", ""))

@@ -15,6 +15,7 @@ from services.core.errors import InvalidInput
 
 _TABLE: Final = Path("/proc/thread-self/net/unix")
 _NO_NAME: Final = "default"
+MARK: Final = "route protocol"
 RANGE: Final = "range"
 DEVICE: Final = "device"
 UDP_PORT: Final = "UDP port"
@@ -49,20 +50,30 @@ class Claims:
 
     def check(self, claims: Iterable[Claim]) -> None:
         """Raises InvalidInput as `take` does, and takes nothing."""
-        self._refuse(claims, list(self._others()))
+        self._refuse(claims, list(self.others()))
 
     def take(self, claims: Iterable[Claim]) -> None:
         """Has these claims and no others. Raises InvalidInput, naming both networks; then those of before stay."""
         wanted = dict.fromkeys(claims)
-        self._refuse(wanted, list(self._others()))
+        self._refuse(wanted, list(self.others()))
         with ExitStack() as opened:
             new = {claim: opened.enter_context(self._bound(claim)) for claim in wanted if claim not in self._held}
             # Of two that take it at this moment one sees the other here: the first by name goes on.
-            self._refuse(wanted, [(name, claim) for name, claim in self._others() if name < self._network])
+            self._refuse(wanted, [(name, claim) for name, claim in self.others() if name < self._network])
             opened.pop_all()
         for claim in [claim for claim in self._held if claim not in wanted]:
             self._held.pop(claim).close()
         self._held |= new
+
+    def others(self) -> Iterator[tuple[str, Claim]]:
+        """The claims of other networks, by name."""
+        for line in _TABLE.read_text(errors="replace").splitlines()[1:]:
+            path = line.split(maxsplit=7)[7:]
+            if path and path[0].startswith(f"@{self._prefix}"):
+                name, _, rest = path[0].removeprefix(f"@{self._prefix}").partition("/")
+                kind, _, value = rest.partition("/")
+                if name != self._network and _is_readable(kind, value):
+                    yield name, Claim(kind, value)
 
     def __enter__(self) -> Self:
         return self
@@ -92,16 +103,6 @@ class Claims:
             found.close()
             raise InvalidInput(f"{claim.kind} {claim.value} cannot be claimed: {error.strerror}") from None
         return found
-
-    def _others(self) -> Iterator[tuple[str, Claim]]:
-        """The claims of other networks, by name."""
-        for line in _TABLE.read_text(errors="replace").splitlines()[1:]:
-            path = line.split(maxsplit=7)[7:]
-            if path and path[0].startswith(f"@{self._prefix}"):
-                name, _, rest = path[0].removeprefix(f"@{self._prefix}").partition("/")
-                kind, _, value = rest.partition("/")
-                if name != self._network and _is_readable(kind, value):
-                    yield name, Claim(kind, value)
 
 
 def _is_readable(kind: str, value: str) -> bool:

@@ -3,6 +3,7 @@
 In a container without the host's PID namespace only its own processes are seen.
 """
 
+import asyncio
 import re
 import shlex
 from collections.abc import Iterator
@@ -40,9 +41,9 @@ class Process:
         return f"systemctl disable --now {shlex.quote(self.unit)}" if self.unit else f"kill {self.pid}"
 
 
-def udp_port_is_taken(port: int) -> str:
+async def udp_port_is_taken(port: int) -> str:
     """A sentence without its period, with the command that helps behind `; cure: `."""
-    owner = udp_port_owner(port)
+    owner = await asyncio.to_thread(udp_port_owner, port)  # a host may have 100,000 open files: a second
     if owner is None:
         return f"UDP port {port} is taken: `ss -lunp` says by whom; end that program"
     return f"UDP port {port} is taken by {owner}; cure: {owner.end}"

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
+from services.runtime.process.networks import NodeNetwork
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
 from tests.services.lease import eventually
@@ -182,11 +183,30 @@ async def test_what_killed_services_have_left_goes_by_network_and_nothing_else(n
     assert everything(host) == before
 
 
-def teardown(host: Host, *words: str) -> str:
-    """What `teardown --offline` prints there."""
+async def test_the_mark_of_a_network_says_what_it_has_left_and_is_not_anothers(networks: TwoNetworks) -> None:
+    """Each network's routes have its number: not that of the one without a name, nor that of one that still runs."""
+    host, mark = networks.n1, NodeNetwork("red").route_protocol
+    red = host.serve("dataplane", "red")
+    networks.n2.serve("dataplane", "red")
+    await red.until(lambda status: status.ready and status.peers.programmed == 1)
+    before = host.objects(*RED)
+    twin = next(name for each in range(1000) if NodeNetwork(name := f"twin{each}").route_protocol == mark)
+    refused = teardown(host, "dataplane", f"--network={twin}", "--yes")
+    assert f"the routes of network red, which runs here, have the mark {mark} too" in refused
+    assert host.objects(*RED) == before
+    red.end()
+    assert f"proto {mark}" in teardown(host, "--network=red", "--dry-run", how="--keep-foreign")
+    (host.directory / "subnet-red.env").unlink()  # else a device is known by its address, too
+    other = {"FLANNELD_ROUTE_PROTOCOL": "99"}
+    assert "# dataplane-red: nothing to do" in teardown(host, "dataplane", "--network=red", "--yes", **other)
+    assert host.objects(*RED) == before
+
+
+def teardown(host: Host, *words: str, how: str = "--offline", **variables: str) -> str:
+    """What such a `teardown` prints there."""
     files = (f"FLANNELD_SUBNET_FILE={host.directory}/subnet.env", f"FLANNELD_STATE_DIR={host.directory}/state")
-    program = (sys.executable, "-m", "services.ctl.main", "teardown", "--offline", *words)
-    command = host.namespace.command("env", *files, *program)
+    program = (sys.executable, "-m", "services.ctl.main", "teardown", how, *words)
+    command = host.namespace.command("env", *files, *(f"{name}={text}" for name, text in variables.items()), *program)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 

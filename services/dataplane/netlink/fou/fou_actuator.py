@@ -80,7 +80,7 @@ class FouActuator:
             return ""
         if there:
             return f"another FOU port is there, `{there[0]}`: delete it with `ip fou del {there[0]}`"
-        return udp_port_is_taken(item.port)
+        return await udp_port_is_taken(item.port)
 
     async def _port_of(self, ifindex: int) -> FouPort | None:
         """The port that a tunnel device sends from; None: it is no such device."""

@@ -225,7 +225,7 @@ class WireguardSocket:
                 continue
             for number, why in refused.items():
                 item = some[number - first][0]
-                failures[item] = _words(item, why)
+                failures[item] = await _words(item, why)
             await asyncio.sleep(0)
         return failures
 
@@ -263,9 +263,9 @@ def _numbered(message: bytes, number: int) -> bytes:
     return message[:8] + number.to_bytes(4, sys.byteorder) + message[12:]
 
 
-def _words(item: KernelObject, why: KernelError) -> str:
+async def _words(item: KernelObject, why: KernelError) -> str:
     if isinstance(item, WireguardDevice) and why.error == EADDRINUSE:
-        return f"{udp_port_is_taken(item.port)}, or change ListenPort"
+        return f"{await udp_port_is_taken(item.port)}, or change ListenPort"
     return refusal(why.error, why.detail)
 
 
