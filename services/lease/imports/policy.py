@@ -150,11 +150,14 @@ def mismatch(own: NetworkConfig, theirs: NetworkConfig) -> str:
 
 
 def _compared(network: NetworkConfig) -> dict[str, int | str]:
-    options = network.backend_options
-    return {
-        name: options.text(name, default) if isinstance(default, str) else options.number(name) or default
-        for name, default in _COMPARED.get(network.backend_type, {}).items()
-    }
+    """As the backends take them: Port 0 is the default, and VNI 0 is VNI 0."""
+    options, found = network.backend_options, dict[str, int | str]()
+    for name, default in _COMPARED.get(network.backend_type, {}).items():
+        if isinstance(default, str):
+            found[name] = options.text(name, default)
+        else:
+            found[name] = options.number(name, default) or (default if name == "Port" else 0)
+    return found
 
 
 def _parse(text: str) -> Import:

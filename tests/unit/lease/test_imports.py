@@ -118,6 +118,8 @@ def test_of_two_leases_with_one_mac_the_imported_one_loses_however_old() -> None
         ('{"Type":"vxlan"}', ""),
         ('{"Type":"vxlan","VNI":1,"Port":8472}', ""),
         ('{"Type":"vxlan","Port":4789}', "its vxlan has Port 4789, and here it is 8472"),
+        ('{"Type":"vxlan","Port":0}', ""),
+        ('{"Type":"vxlan","VNI":0}', "its vxlan has VNI 0, and here it is 1"),
         ('{"Type":"host-gw"}', "its backend is host-gw, and here it is vxlan"),
     ],
 )
@@ -138,6 +140,7 @@ WG_PSK, OTHER_WG_PSK = b64encode(b"k" * 32).decode(), b64encode(b"o" * 32).decod
         (f'{{"Type":"wireguard","PSK":"{WG_PSK}"}}', f'{{"Type":"wireguard","PSK":"{OTHER_WG_PSK}"}}', "another PSK"),
         ('{"Type":"wireguard"}', f'{{"Type":"wireguard","PSK":"{WG_PSK}"}}', "another PSK"),
         (f'{{"Type":"wireguard","PSK":"{WG_PSK}"}}', '{"Type":"wireguard"}', "another PSK"),
+        ('{"Type":"vxlan"}', '{"Type":"vxlan","VNI":0}', "its vxlan has VNI 0"),
         (f'{{"Type":"ipsec","PSK":"{PSK}"}}', f'{{"Type":"ipsec","PSK":"{PSK}","UDPEncap":true}}', ""),
         (f'{{"Type":"ipsec","PSK":"{PSK}"}}', f'{{"Type":"ipsec","PSK":"0{PSK}"}}', "its ipsec has another PSK"),
         (
