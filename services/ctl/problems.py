@@ -1,5 +1,6 @@
 """The problems of nodes, by weight: what `doctor` shows, and what headline and exit code of `status` say. Pure."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
@@ -18,6 +19,9 @@ from services.ctl.units import count, moment
 Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding | lease_pb2.Finding | cloud_pb2.Finding
 
 _MOST_NAMED: Final = 10
+_START: Final = re.compile("[:;] start (?:flannelette-|it again).*")
+"""What the error of a service that does not run advises."""
+_OPTION: Final = re.compile("--[a-z-]+")
 _MOST_SKEW_SECONDS: Final = 10.0
 """Between the clocks of two services that answer within 3 s; see services/dataplane/node/own_findings.py."""
 
@@ -64,8 +68,7 @@ class Problem:
 def problems(node: NodeHealth, services: Collection[str] = SERVICES) -> list[Problem]:
     """The problems of the node that these services tell, the gravest first."""
     if not node.answered and {*services} == {*SERVICES}:  # one fault, and not three
-        reasons = dict.fromkeys(remark for health in node.services.values() for remark in health.remarks)
-        return [Problem("", "No service answers.", cause="; ".join(reasons), weight=Weight.SOON)]
+        return [_silence(node)]
     found = [each for service in SERVICES if service in services for each in _problems(node, service)]
     if {*services} == {*SERVICES}:
         found += [*_clocks(node), *different_versions(_versions(node), "services")]
@@ -202,6 +205,19 @@ def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
             continue  # the finding says more
         elif not any(each and each in problem for each in told) and not (found and problem.startswith(BROKEN)):
             yield Problem(service, problem, cure, weight=_weight(node, service, problem))
+
+
+def _silence(node: NodeHealth) -> Problem:
+    """No service answers."""
+    remarks = dict.fromkeys(remark for health in node.services.values() for remark in health.remarks)
+    causes = dict.fromkeys(_START.sub("", remark) for remark in remarks)
+    failures = [node.answers.of(service) for service in SERVICES]
+    cure = ""
+    if all(isinstance(each, CallFailed) and (each.missing or _START.search(str(each))) for each in failures):
+        options = " and ".join(dict.fromkeys(_OPTION.findall(" ".join(remarks))))
+        cure = "start flannelette-lease, flannelette-dataplane and flannelette-masq"
+        cure += f", or check {options}" if options else ""
+    return Problem("", "No service answers.", cure, cause="; ".join(causes), weight=Weight.SOON)
 
 
 def _findings(node: NodeHealth, service: Service) -> Iterable[Finding]:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
@@ -23,7 +23,7 @@ from services.ctl.render.overview import Condition, condition_of, overview_row
 from services.ctl.render.peers import peers_text
 from services.ctl.render.screen import Screen
 from services.ctl.render.status import status_text
-from services.ctl.render.top import SORTS, TITLES, Line, Traffic, page, row_of
+from services.ctl.render.top import SORTS, TITLES, Line, Traffic, document_of, page, row_of
 from services.ctl.units import moment
 
 _PAUSE: Final = 2.0
@@ -72,12 +72,10 @@ class _Top:
             await self._ask(channels)
             await asyncio.sleep(_FIRST_PAUSE)
             await self._ask(channels)
-        rows = {line.name: row_of(line) for line in self._sorted()}
         if screen.json:
-            titles = [title.lower().replace("/s", "_per_second") for title in TITLES]
-            screen.show_json([dict(zip(titles, map(_plain, row), strict=True)) for row in rows.values()])
+            screen.show_json([document_of(line) for line in self._sorted()])
         else:
-            screen.show(table(TITLES, list(rows.values()), None))
+            screen.show(table(TITLES, [row_of(line) for line in self._sorted()], None))
 
     async def show(self, screen: Screen) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._news.set)
@@ -192,7 +190,3 @@ def _line(name: str, node: NodeHealth, before: Traffic | None, time: float) -> L
     loss = status.probes.loss if status.probes.HasField("loss") else None
     now = Traffic(time, received, sent) if counted else None
     return Line(cells, gravity, status.probes.round_trip_microseconds, loss, before, now)
-
-
-def _plain(cell: tuple[str | Text, ...]) -> Any:
-    return ",".join(value if isinstance(value, str) else value.plain for value in cell)

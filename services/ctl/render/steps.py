@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import cast
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
+from services.core.leases.lease import Lease
+from services.core.leases.table import Removed, Step, Table, Upserted
 from services.ctl.render.leases import data_words, network_words, store_words
 from services.ctl.units import count, until
 
@@ -13,28 +16,23 @@ from services.ctl.units import count, until
 class Story:
     """Tells what each step changes; a lease that a new snapshot brings unchanged is not news.
 
-    Folds the messages as they are, so that it also shows leases that a dataplane would refuse. The rules are those
-    of WatchLeases in lease.proto.
+    The table has the messages as they are, so that leases are shown too that a dataplane would refuse.
     """
 
     def __init__(self) -> None:
-        self._leases: dict[str, pb.Lease] = {}
-        self._unconfirmed = set[str]()
-        """The names that the last snapshot has not brought yet."""
-        self._awaited = frozenset[str]()
+        self._table = Table()
+        self._leases = cast("dict[str, pb.Lease]", self._table.leases)
         self._network = pb.Network()
-        self._synced = False
 
     def tell(self, step: pb.WatchLeasesResponse, now: datetime) -> Iterator[Text]:
         """The lines of a step."""
-        if step.reset:
-            if self._synced:
-                yield Text("= a new snapshot begins", style="dim")
-            self._unconfirmed, self._synced, self._awaited = set(self._leases), False, frozenset()
-        if step.HasField("awaited"):
-            self._awaited = frozenset(step.awaited.names)
-            if names := ", ".join(step.awaited.names):
-                yield Text(f"! the leases of cluster {names} are not known yet: those of before stay", style="yellow")
+        is_snapshot = step.reset or not self._table.is_complete
+        if step.reset and self._table.is_complete:
+            yield Text("= a new snapshot begins", style="dim")
+        awaited = frozenset(step.awaited.names) if step.HasField("awaited") else None
+        self._table.fold(Step(reset=step.reset, awaited=awaited))
+        if names := ", ".join(step.awaited.names):
+            yield Text(f"! the leases of cluster {names} are not known yet: those of before stay", style="yellow")
         for change in step.changes:
             yield from self._change(change, now)
         if step.HasField("network") and step.network != self._network:
@@ -47,35 +45,29 @@ class Story:
             style = "dim" if step.store.connected else "yellow"
             yield Text(f"{'=' if step.store.connected else '!'} {store_words(step.store)}", style=style)
         if step.synced:
-            yield from self._sync(step)
+            before = dict(self._leases)
+            yield from (_gone(lease_words(before[name])) for name in sorted(self._table.fold(Step(synced=True))))
+            if is_snapshot:
+                yield Text(f"= synced, {count(len(self._leases), 'lease')}, cursor {step.cursor}", style="dim")
+            elif not step.changes and step.cursor:
+                yield Text(f"= bookmark, cursor {step.cursor}", style="dim")
 
     def _change(self, change: pb.Change, now: datetime) -> Iterator[Text]:
-        if change.WhichOneof("change") != "upserted":
-            yield self._remove(change.removed)
-            return
-        new = change.upserted
-        old = self._leases.get(new.name)
-        self._leases[new.name] = new
-        self._unconfirmed.discard(new.name)
-        if old is None:
+        lease = change.upserted if change.WhichOneof("change") == "upserted" else None
+        name = lease.name if lease else change.removed
+        old = self._leases.get(name)
+        self._table.fold(Step(changes=(Upserted(cast("Lease", lease)) if lease else Removed(name),)))
+        new = self._leases.get(name)
+        if new is None:
+            yield _gone(lease_words(old) if old else name)
+        elif old is None:
             yield Text(f"+ {lease_words(new)}", style="green")
         elif old != new:
             yield Text(f"~ {_subnets(new)} {new.node or '-'} {'; '.join(differences(old, new, now))}", style="yellow")
 
-    def _remove(self, name: str) -> Text:
-        gone = self._leases.pop(name, None)
-        return Text(f"- {lease_words(gone) if gone else name}", style="red")
 
-    def _sync(self, step: pb.WatchLeasesResponse) -> Iterator[Text]:
-        self._unconfirmed &= self._leases.keys()
-        for name in sorted(n for n in self._unconfirmed if self._leases[n].cluster not in self._awaited):
-            self._unconfirmed.discard(name)
-            yield self._remove(name)
-        if not self._synced:
-            yield Text(f"= synced, {count(len(self._leases), 'lease')}, cursor {step.cursor}", style="dim")
-        elif not step.changes and step.cursor:
-            yield Text(f"= bookmark, cursor {step.cursor}", style="dim")
-        self._synced = True
+def _gone(words: str) -> Text:
+    return Text(f"- {words}", style="red")
 
 
 def lease_words(lease: pb.Lease) -> str:

@@ -80,6 +80,18 @@ def row_of(line: Line) -> list[Cell]:
     ]  # fmt: skip
 
 
+def document_of(line: Line) -> dict[str, Any]:
+    """The row for programs: `rtt` in milliseconds, `loss` from 0 to 1, traffic in bytes a second; None: not known."""
+    texts = (",".join(map(str, cell)) for cell in row_of(line))
+    received, sent = line.rate(_received), line.rate(_sent)
+    return dict(zip((title.lower().replace("/s", "_per_second") for title in TITLES), texts, strict=True)) | {
+        "rtt": line.round_trip / 1000 if line.round_trip else None,
+        "loss": None if line.loss is None else round(line.loss, 4),
+        "in_per_second": None if received is None else round(received),
+        "out_per_second": None if sent is None else round(sent),
+    }
+
+
 def page(
     shown: Sequence[Line],
     events: Collection[Text],

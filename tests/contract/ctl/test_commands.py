@@ -185,6 +185,11 @@ async def test_nobody_there_is_2_and_says_what_was_tried(tmp_path: Path) -> None
         ran = await run(tmp_path, *words)
         assert (ran.code, ran.out) == (2, ""), words
         assert f"there is no socket {tmp_path}/" in ran.err
+    start = "start flannelette-lease, flannelette-dataplane and flannelette-masq, or check --socket-dir"
+    for directory in (tmp_path, tmp_path / "none"):
+        ran = await run(directory, "doctor", "-o", "json")
+        (problem,) = ran.json["problems"]
+        assert (ran.code, problem["cure"], "start" in problem["cause"]) == (2, start, False)
 
 
 async def test_a_socket_without_permission_is_2_and_says_who_may(node: FakeNode) -> None:

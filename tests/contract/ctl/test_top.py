@@ -77,6 +77,9 @@ async def test_a_pipe_gets_one_table_without_colours(tmp_path: Path) -> None:
         assert "\x1b" not in ran.out
         listed = (await run(tmp_path, "top", "-o", "json", **environment)).json
         assert [each["node"] for each in listed] == ["h3", "h1", "h2"]
+        figures = ("rtt", "loss", "in_per_second", "out_per_second")
+        assert [[each[name] for name in figures] for each in listed[:2]] == [[None] * 4, [0.21, 0.5, 0, 0]]
+        assert (listed[1]["peers"], listed[1]["problem"]) == ("2/2", "")
         for node in nodes.values():
             await node.stop()
         assert (await run(tmp_path, "top", **environment)).code == 2
