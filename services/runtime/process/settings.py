@@ -40,6 +40,8 @@ PURPOSES: Final[Mapping[str, str]] = {
     "node, and holds the node's lease. Needs NET_ADMIN, and NET_RAW for probes of peers and captures.",
     "masq": "Keeps the masquerade and forward rules of this node's pods in iptables or nftables. Needs NET_ADMIN, "
     "and NET_RAW for legacy iptables.",
+    "cloud": "Writes the routes of all nodes into the cloud's tables, for a network with the backend of a cloud. It "
+    "alone has the cloud's credentials. Needs no privileges.",
     "flannelette flanneld": "Runs the lease service, the dataplane and masq instead of flanneld.",
 }
 """The purpose of a service, for `--help`."""
@@ -183,7 +185,8 @@ def _tokens(
 def _unknown(name: str, fields: Iterable[str]) -> str:
     """The error for an unknown flag: names the service that has the flag, or the nearest flag."""
     if owners := [f"flannelette-{service}" for service, flags in FLAGS.items() if name in flags.split()]:
-        return f"there is no flag --{name} here: it is a flag of {' and '.join(owners)}"
+        words = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
+        return f"there is no flag --{name} here: it is a flag of {words}"
     import difflib  # for a mistake only
 
     if near := difflib.get_close_matches(name, fields, n=1):

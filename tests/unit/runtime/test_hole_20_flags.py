@@ -42,14 +42,14 @@ def test_hole_20_a_flag_of_another_service_is_called_that(service: str) -> None:
 
 def test_hole_20_the_state_of_the_dataplane_and_masq_is_none_of_the_lease_services() -> None:
     assert answer("lease", "--state-dir=/x") == (
-        "there is no flag --state-dir here: it is a flag of flannelette-dataplane and flannelette-masq and "
+        "there is no flag --state-dir here: it is a flag of flannelette-dataplane, flannelette-masq and "
         "flannelette-cloud"
     )
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_hole_20_help_says_what_the_program_is_for_and_breaks_no_name(service: str) -> None:
-    lines = usage(f"flannelette-{service}", SERVICES[service]).splitlines()
+@pytest.mark.parametrize(("service", "kind"), {**SERVICES, "cloud": CloudSettings}.items())
+def test_hole_20_help_says_what_the_program_is_for_and_breaks_no_name(service: str, kind: type) -> None:
+    lines = usage(f"flannelette-{service}", kind).splitlines()
     assert " ".join(" ".join(lines[2:5]).split()).startswith(PURPOSES[service])
     assert [line for line in lines if len(line) > 80 or line.endswith("-")] == []
 
