@@ -143,7 +143,7 @@ def _fixes(seen: Examination, screen: Screen) -> list[str]:
     """The commands to carry out here, each once; says why others are not."""
     chosen, why = dict[str, None](), dict[tuple[str, Service], str]()
     for each in seen.found:
-        if not each.service or not is_safe(each.check, each.cure):
+        if each.service not in SERVICES or not is_safe(each.check, each.cure):
             continue
         for node in each.nodes:
             place = (node, each.service)

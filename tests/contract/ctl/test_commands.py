@@ -3,9 +3,11 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
+from flannelette.cloud.v1 import cloud_pb2, cloud_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as grpc_health
 
@@ -44,6 +46,26 @@ async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) 
     ran = await run(node.directory, "doctor", "masq")
     assert ran.code == 2
     assert "start flannelette-masq" in ran.out
+
+
+async def test_the_doctor_carries_out_nothing_that_the_process_of_a_cloud_advises(node: FakeNode) -> None:
+    """It is told with the others, and changes no kernel."""
+
+    class Cloud(cloud_pb2_grpc.CloudServiceServicer):
+        async def GetStatus(self, request: Any, context: Any) -> cloud_pb2.GetStatusResponse:  # noqa: N802
+            found = cloud_pb2.Finding(problem="A route is refused.", cure="sysctl -w net.ipv4.ip_forward=1")
+            return cloud_pb2.GetStatusResponse(findings=[found])
+
+    server = grpc.aio.server()
+    cloud_pb2_grpc.add_CloudServiceServicer_to_server(Cloud(), server)  # type: ignore[abstract]  # the one call that counts
+    server.add_insecure_port(f"unix:{node.directory}/cloud.sock")
+    await server.start()
+    try:
+        ran = await run(node.directory, "doctor", "--fix", "--yes", "-o", "json")
+    finally:
+        await server.stop(None)
+    assert (ran.code, ran.json["fixed"]) == (1, []), ran.err
+    assert [each["symptom"] for each in ran.json["problems"] if each["service"] == "cloud"] == ["A route is refused."]
 
 
 async def test_the_doctor_asks_every_node_of_a_context_and_tells_a_shared_problem_once(
