@@ -40,7 +40,7 @@ async def watch(target: Target, screen: Screen) -> None:
                         _say(screen, Text("= connected again", style="dim"))
                     connected = ever_connected = True
                     show(step)
-                    cursor = step.cursor or cursor
+                    cursor = step.cursor or ("" if step.reset else cursor)
             reason = "the lease service ended the stream"
         except CallFailed as failure:
             if not ever_connected or not failure.may_pass:

@@ -86,6 +86,19 @@ async def test_a_restart_of_the_lease_service_is_survived_and_nothing_is_told_tw
         assert (await watch.end())[0] == 0
 
 
+async def test_a_snapshot_that_breaks_off_is_begun_anew(node: FakeNode) -> None:
+    """A cursor of before it would have changes continue half a table."""
+    async with watching(node) as watch:
+        broken_off = pb.WatchLeasesResponse(reset=True, changes=snapshot(3, cursor="").changes)
+        for step in (snapshot(2, 3, cursor="e1.1"), None, broken_off, None, snapshot(2, 3, cursor="e2.1")):
+            node.lease.steps.put_nowait(step)
+        while await watch.line() != "= synced, 2 leases, cursor e2.1":
+            pass
+        asked = [request.cursor for method, request in node.lease.replies.asked if method == "WatchLeases"]
+        assert asked == ["", "e1.1", ""]
+        assert (await watch.end())[0] == 0
+
+
 async def test_as_json_every_step_is_one_line(node: FakeNode) -> None:
     async with watching(node, "-o", "json") as watch:
         node.lease.steps.put_nowait(snapshot(2, cursor="e1.1"))
