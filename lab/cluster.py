@@ -152,7 +152,7 @@ class Cluster:
         pods = []
         async with asyncio.TaskGroup() as group:
             for host, network in ((host, network) for network in self.options.networks for host in self.hosts):
-                gateways, mtu = _read_subnet_file(programs.subnet_file(host, self.directory, network))
+                gateways, mtu = read_subnet_file(programs.subnet_file(host, self.directory, network))
                 group.create_task(make_pod(host, gateways, mtu, network))
                 pods += [Pod(host, topology.pod_address(gateway), network) for gateway in gateways]
         return sorted(pods, key=lambda pod: pod.address.version)
@@ -231,7 +231,7 @@ def network_of(options: Options, number: int = 1, psk: str = "") -> dict[str, ob
     return {**networks, "Backend": {"Type": options.backend, **more}}
 
 
-def _read_subnet_file(path: Path) -> tuple[list[Interface], int]:
+def read_subnet_file(path: Path) -> tuple[list[Interface], int]:
     """The gateways' addresses and the MTU, as the flannel CNI plugin reads them."""
     variables = dict(line.split("=", 1) for line in path.read_text().splitlines())
     names = ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET")

@@ -10,7 +10,7 @@ from typing import Final
 
 from lab import private, show
 from lab.build import CommandFailed, require_kind
-from lab.charon import require_charon
+from lab.charon import PACKAGES, find_charon, require_charon
 from lab.cluster import LabFailed
 from lab.directory import DirectoryUnusable, held, where
 from lab.etcd import EtcdRefuses
@@ -80,9 +80,10 @@ def _run_in_vm(options: Options, arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     command = [sys.executable, "-m", "lab", *arguments]
     shares = [path.parent for path in (options.json, options.topology) if path]
-    memory = max(MEMORY, _MEMORY_PER_NODE * options.nodes)
+    memory = max(MEMORY, _MEMORY_PER_NODE * options.nodes * options.clusters)
+    packages = PACKAGES if options.backend == "ipsec" and not find_charon() else ()
     try:
-        return run_in_vm(Job(command, shares=shares, environment=os.environ, memory=memory))
+        return run_in_vm(Job(command, packages, shares, os.environ, memory=memory))
     except KeyboardInterrupt:
         return 130 if options.once else 0
 

@@ -19,8 +19,8 @@ _SECONDS: Final = 30 * 60
 
 def files() -> list[str]:
     """The files with such tests: collecting all others takes minutes in the VM."""
-    found = (path for path in (ROOT / "tests/kernel").rglob("test_*.py") if "mark.modules(" in path.read_text())
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+    paths = (path for room in ("kernel", "e2e") for path in (ROOT / "tests" / room).rglob("test_*.py"))
+    return sorted(str(path.relative_to(ROOT)) for path in paths if "mark.modules(" in path.read_text())
 
 
 def main(arguments: list[str]) -> int:

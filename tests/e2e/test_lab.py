@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.charon.real import require_charon
 from tests.clouds.process import cloud_python
 from tests.e2e.lab_process import LabProcess, lab
 from tests.modules import has_module
@@ -84,6 +85,15 @@ def test_two_clusters_with_a_router_between_pass_their_trial(home: Path) -> None
     assert figures["masquerade"] == {"ok": 2 * nodes, "total": 2 * nodes}
     assert figures["restart_lost"] == 0
     assert "2 clusters of" in process.output
+
+
+@pytest.mark.modules("esp4", "dummy")
+def test_two_clusters_with_ipsec_between_pass_their_trial(home: Path) -> None:
+    require_charon()
+    figures, _ = tried(home, "CLUSTERS=2", "NODES=1", "BACKEND=ipsec")
+    assert figures["pod_pings"] == {"ok": 2, "total": 2}
+    assert figures["masquerade"] == {"ok": 2, "total": 2}
+    assert figures["restart_lost"] == 0
 
 
 @pytest.mark.parametrize("store", ["embedded", "etcd"] if SOAK else ["embedded"])

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from lab.cluster import Pod
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.trial import still_unreached
 from lab.reach import reach
@@ -42,14 +43,16 @@ FIGURES: Final = Figures()
 
 
 @asynccontextmanager
-async def flood(cluster: Cluster, what: str, without: Container[str] = ()) -> AsyncIterator[None]:
+async def flood(
+    cluster: Cluster, what: str, without: Container[str] = (), beside: Sequence[Pod] = ()
+) -> AsyncIterator[None]:
     """None is lost meanwhile; before and afterwards every pod reaches every other and the outside host.
 
     `what` is the row of the figures that says how long it took. The pods of the nodes `without` are not in
-    the flood.
+    the flood; those `beside` the cluster are.
     """
-    await everybody_reaches_everybody(cluster)
-    pods = [pod for pod in await cluster.pods() if pod.host.name not in without]
+    await everybody_reaches_everybody(cluster, beside)
+    pods = [*(pod for pod in await cluster.pods() if pod.host.name not in without), *beside]
     start = time.monotonic()
     with reach(pods) as reaching:
         async with Stream(reaching.paths()) as stream:
@@ -61,9 +64,9 @@ async def flood(cluster: Cluster, what: str, without: Container[str] = ()) -> As
     FIGURES.lost += len(stream.lost)
     paths = sorted({f"{lost.path.source} to {lost.path.target}" for lost in stream.lost})
     assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings in {stream.outage:.2f} s: {', '.join(paths)}"
-    await everybody_reaches_everybody(cluster)
+    await everybody_reaches_everybody(cluster, beside)
 
 
-async def everybody_reaches_everybody(cluster: Cluster) -> None:
+async def everybody_reaches_everybody(cluster: Cluster, beside: Sequence[Pod] = ()) -> None:
     """Pods, and the outside host, which sees the node's address."""
-    assert await still_unreached(await cluster.pods()) == []
+    assert await still_unreached([*await cluster.pods(), *beside]) == []

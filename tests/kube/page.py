@@ -1,4 +1,4 @@
-"""docs/kubernetes.md, typed at the cluster: what it says to do is what the tests do."""
+"""Pages of docs/, typed at the cluster: what they say to do is what the tests do."""
 
 import os
 import shutil
@@ -11,10 +11,11 @@ from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.node import run
 from lab.kubernetes.parts import CACHE
 from lab.topology import OUTSIDE
-from tests.pages.document import sections
+from tests.pages.document import Block, sections
 from tests.paths import ROOT
 
 PAGE: Final = {section.title: section for section in sections(ROOT / "docs/kubernetes.md")}
+UNINSTALL: Final = {section.title: section for section in sections(ROOT / "docs/uninstall.md")}
 
 
 class Shell:
@@ -38,10 +39,14 @@ class Shell:
     async def type_section(
         self, title: str, instead: Mapping[str, str] | None = None, blocks: slice = slice(None)
     ) -> None:
-        """The commands of a section, or of some of its blocks, with words that differ here."""
-        words = {".venv/bin/flannelette": f"{sys.executable} -m services.ctl.main"} | dict(instead or {})
+        """The commands of a section of docs/kubernetes.md, or of some of its blocks."""
         for block in PAGE[title].blocks[blocks]:
-            commands = block.commands
-            for old, new in words.items():
-                commands = commands.replace(old, new)
-            await self.type(commands)
+            await self.type_block(block, instead)
+
+    async def type_block(self, block: Block, instead: Mapping[str, str] | None = None) -> str:
+        """What its commands print, with words that differ here."""
+        words = {".venv/bin/flannelette": f"{sys.executable} -m services.ctl.main"} | dict(instead or {})
+        commands = block.commands
+        for old, new in words.items():
+            commands = commands.replace(old, new)
+        return await self.type(commands)

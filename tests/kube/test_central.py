@@ -26,9 +26,9 @@ def shell(cluster: Cluster, tmp_path: Path) -> Shell:
     return Shell(cluster, tmp_path)
 
 
-async def hand_out_certificates(cluster: Cluster, shell: Shell) -> None:
-    """To each node its own, and nobody else's."""
-    await shell.type_section(LARGE, blocks=slice(1))
+async def hand_out_certificates(cluster: Cluster, shell: Shell, more: str = "") -> None:
+    """To each node its own, and nobody else's; with `more` addresses in that of the lease services."""
+    await shell.type_section(LARGE, {"--address 10.96.0.70": f"--address 10.96.0.70 {more}"}, slice(1))
     tls = shell.home / "tls"
     for node in cluster.nodes:
         await shell.type_section(LARGE, {" n1 ": f" {node.name} "}, slice(1, 2))

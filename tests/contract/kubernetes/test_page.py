@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 
 from services.ctl.certs import issue
+from services.ctl.certs.folder import AUTHORITY, keep
 from services.runtime.process.version import VERSION
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, run_tool
@@ -31,7 +32,7 @@ _KUBELETS = ("kubectl exec", "kubectl logs")
 def read(title: str, home: Path, kube: ApiServer) -> None:
     """Types the commands of one section."""
     place = home / "tree"
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", place / "deploy")
     programs = {str(Path(find_tool(name)).parent) for name in ("kubectl", "helm")}
     environment = {
@@ -65,6 +66,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "From the manifests to the chart and back",
         "Large clusters",
         "Certificates by cert-manager",
+        "Pods of another cluster",
         "To central lease services and back",
         "Look inside",
     ]
@@ -196,6 +198,33 @@ def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: Api
     for service in ("dataplane", "masq"):
         file = tmp_path / f"tree/tls/n1-{service}.crt"
         x509.load_pem_x509_certificate(file.read_bytes()).verify_directly_issued_by(authority)
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_central_lease_services_import_from_another_cluster(tmp_path: Path, kube: ApiServer) -> None:
+    """tests/kube has two clusters that do."""
+    place = tmp_path / "tree"
+    (place / "from-west").mkdir(parents=True)
+    (place / "from-west/ca.crt").touch()
+    made = issue.make_authority("east's", datetime.now(UTC), days=1)
+    keep(place / "tls", {AUTHORITY: made})
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    central = "--set=flannelette.central.enabled=true"
+    run_tool("helm", "install", "flannel", str(ROOT / "deploy/helm/flannelette"), *cluster, central)
+    try:
+        read("Pods of another cluster", tmp_path, kube)
+        deployment = kube.call("GET", "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease")
+        told = container_of(pod_of([deployment], "Deployment"), "lease")["args"]
+        service = kube.call("GET", "/api/v1/namespaces/kube-flannel/services/flannelette-clusters")["spec"]
+    finally:
+        run_tool("helm", "uninstall", "flannel", *cluster)
+    files = (
+        f"{kind}=/etc/flannelette/clusters/{name}"
+        for kind, name in (("cert", "east-cluster.crt"), ("key", "east-cluster.key"), ("ca", "ca.crt"))
+    )
+    assert f"--import=west=192.0.2.7:7070,allow=10.245.0.0/16,{','.join(files)}" in told
+    assert "--export=10.244.0.0/16" in told
+    assert (service["type"], service["selector"]) == ("NodePort", {"app": "flannelette-lease"})
 
 
 def test_the_way_back_from_central_lease_services_leaves_nothing_of_them(

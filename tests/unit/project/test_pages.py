@@ -69,6 +69,7 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
     },
     "docs/uninstall.md": {
         "A host": "tests/kernel/pages/test_hosts_page.py::test_the_page_makes_a_host_one_of_the_overlay",
+        "Kubernetes": "tests/kube/test_uninstall.py::test_nothing_is_left_on_nodes_and_in_the_api",
     },
 }
 """The tests that type the commands of a page, or of each of its sections."""
