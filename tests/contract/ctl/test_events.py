@@ -66,8 +66,8 @@ async def test_the_process_of_a_clouds_routes_can_be_asked_alone_also_where_it_d
     assert f"there is no socket {node.directory}/cloud.sock: start flannelette-cloud" in ran.err
     contexts = node.directory / "contexts.toml"
     contexts.write_text(f'current = "c"\n[c.nodes.n1]\nvia = "{sys.executable} -c 0"\n')
-    elsewhere = {"FLANNELETTE_CONTEXTS": str(contexts), "FLANNELETTE_SOCKET_DIR": ""}
-    ran = await run(node.directory, "events", "--service", "cloud", **elsewhere)
+    command = ("events", "--service", "cloud")
+    ran = await run(node.directory, *command, FLANNELETTE_CONTEXTS=str(contexts), FLANNELETTE_SOCKET_DIR="")
     assert (ran.code, ran.out) == (2, "")
     assert "flannelette-cloud is asked on its host" in ran.err
 
