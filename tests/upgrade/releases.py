@@ -11,8 +11,11 @@ import pytest
 from lab.programs import Program
 from tests.paths import ROOT
 
-COMMITS: Final = {"0.1.0": "0adb557968cef69f6066ca91cfdea917340168c4"}
-"""Of each release, the oldest first. 0.1.0 was not tagged: its commit is the last one before what 0.2.0 changed."""
+COMMITS: Final = {
+    "0.1.0": "0adb557968cef69f6066ca91cfdea917340168c4",
+    "0.2.0": "0f4da45e6a8a4007ea1822f3adc33cf596150035",
+}
+"""Of each release, the oldest first. Neither was tagged: it is the last commit that the changelog describes."""
 LAST: Final = list(COMMITS)[-1]
 
 

@@ -8,10 +8,9 @@ from typing import Final
 
 from tests.pages.reference.tables import Rows
 from tests.paths import ROOT
+from tests.upgrade.releases import COMMITS
 
 FILE: Final = ROOT / "docs/since.json"
-_FIRST: Final = "0.1.0"
-"""It has come out: nothing is added to it any more."""
 _NAMES: Final = re.compile(r"`([^`]+)`")
 
 
@@ -42,6 +41,7 @@ def record(tables: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
 
 
 def in_development() -> str:
-    """The version of pyproject.toml, or the one behind the first release."""
+    """The version of pyproject.toml; the next minor one, if that has come out."""
     version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return version if version != _FIRST else "0.2.0"
+    major, minor, _ = version.split(".")
+    return f"{major}.{int(minor) + 1}.0" if version in COMMITS else version
