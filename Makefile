@@ -41,7 +41,7 @@ deb: ; @sh deploy/debian/build.sh dist  ## the Debian package, in dist/; fails o
 install-check: ; @sh deploy/release/install-check.sh $(EXTRAS)  ## wheel with each extra, source distribution and Debian package in empty roots, each program run, and what each takes; EXTRAS='ctl deb'
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
-compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
+compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh lab/tools.sh cloud $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
 vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them (built once); ARGS='-k ipip'
 kube-test: venv ; @exec $(BIN)/python -m tests.kube $(ARGS)  ## a real Kubernetes in namespaces, disturbed under pings, as root (parts are built once); ARGS='-k sidecar'
 clean: ; rm -rf .venv .build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache  ## leaves what git knows

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 registry_base=debian:bookworm-slim
 local_base=flannelette-base:bookworm
-[ $# -gt 0 ] || set -- lease dataplane masq ctl all lab etcd charon
+[ $# -gt 0 ] || set -- lease dataplane masq cloud ctl all lab etcd charon
 
 . deploy/progress.sh
 progress_of $(($# + 1))

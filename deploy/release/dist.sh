@@ -15,13 +15,17 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 "$scratch/tools/bin/python" -m build --outdir "$target" . >/dev/null
 
-for service in lease dataplane masq ctl all; do
+for service in lease dataplane masq cloud ctl all; do
     extras=$service
-    [ "$service" != lease ] || extras=lease,kubernetes
+    constraints=deploy/images/constraints.txt
+    case $service in
+    lease) extras=lease,kubernetes ;;
+    cloud) extras=aws,gce,ali,tencent constraints=deploy/images/constraints-cloud.txt ;;
+    esac
     environment="$scratch/$service"
     "${PYTHON:-python3}" -m venv --without-pip "$environment"
     "$scratch/tools/bin/python" -m pip --python "$environment/bin/python" install --quiet \
-        --disable-pip-version-check --constraint deploy/images/constraints.txt "$(echo "$target"/*.whl)[$extras]"
+        --disable-pip-version-check --constraint "$constraints" "$(echo "$target"/*.whl)[$extras]"
     "$scratch/tools/bin/cyclonedx-py" environment --output-reproducible --output-format JSON \
         --pyproject pyproject.toml --output-file "$target/flannelette-$service.cdx.json" "$environment/bin/python"
 done

@@ -17,7 +17,7 @@ from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
 
 _USAGE: Final = """\
-Usage: flannelette-probe lease|dataplane|masq|unix:PATH|HOST:PORT
+Usage: flannelette-probe lease|dataplane|masq|cloud|unix:PATH|HOST:PORT
 
   Asks gRPC health whether a service is ready: 0 yes, 1 no and why, 2 wrong usage."""
 _SECONDS: Final = 3.0

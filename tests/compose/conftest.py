@@ -12,7 +12,7 @@ import pytest
 from tests.compose.composition import COMPOSE
 from tests.compose.figures import FIGURES
 
-_IMAGES = ("lease", "dataplane", "masq", "ctl", "all", "lab", "etcd")
+_IMAGES = ("lease", "dataplane", "masq", "cloud", "ctl", "all", "lab", "etcd")
 
 
 @pytest.fixture(scope="session")

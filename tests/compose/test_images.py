@@ -13,7 +13,7 @@ from tests.paths import ROOT
 
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
-SERVICES = ["lease", "dataplane", "masq", "ctl", "all"]
+SERVICES = ["lease", "dataplane", "masq", "cloud", "ctl", "all"]
 OWN = {
     "lease": ["etcd3", "kubernetes"],
     "dataplane": ["pyroute2", "re2", "vici"],
@@ -21,6 +21,8 @@ OWN = {
     "ctl": ["cryptography"],
 }
 OWN["all"] = list(chain(*OWN.values()))
+OWN["cloud"] = ["cryptography", "alibabacloud_tea_openapi", "boto3", "google.auth", "tencentcloud"]
+ANY = sorted({*OWN["all"], *OWN["cloud"]})
 LEAST = ("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--rm")
 LAYERS = "--format={{json .RootFS.Layers}}"
 NOT_THERE = "gcc cc make pip pip3 git curl wget"
@@ -44,7 +46,7 @@ def config(name: str) -> Any:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_its_program_starts_on_a_read_only_root_without_a_right(name: str) -> None:
-    program = f"flannelette-{name}" if name in ("lease", "dataplane", "masq") else "flannelette"
+    program = f"flannelette-{name}" if name in ("lease", "dataplane", "masq", "cloud") else "flannelette"
     done = run(name, program, "--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert VERSION in done.stdout
@@ -65,8 +67,8 @@ def test_there_is_no_compiler_and_nothing_to_fetch_more_with(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_has_its_own_libraries_and_not_those_of_the_others(name: str) -> None:
     code = "import importlib.util as u, sys; print([m for m in sys.argv[1:] if u.find_spec(m)])"
-    found = run(name, "python3", "-c", code, *OWN["all"], "pytest")
-    assert found.stdout.strip() == str(OWN[name]), found.stderr
+    found = run(name, "python3", "-c", code, *ANY, "pytest")
+    assert found.stdout.strip() == str(sorted(OWN[name])), found.stderr
 
 
 def test_the_services_of_a_node_have_their_libraries_in_one_layer() -> None:
@@ -81,7 +83,8 @@ def test_the_services_of_a_node_have_their_libraries_in_one_layer() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_version_is_a_pinned_one(name: str) -> None:
-    text = ROOT.joinpath("deploy/images/constraints.txt").read_text()
+    file = "constraints-cloud.txt" if name == "cloud" else "constraints.txt"
+    text = ROOT.joinpath("deploy/images", file).read_text()
     pinned = {line.strip().lower() for line in text.splitlines() if not line.startswith("#")}
     found = run(name, "python3", "-c", LIST)
     installed = {line.lower() for line in found.stdout.split()}
@@ -132,13 +135,28 @@ def test_the_rest_of_the_kubernetes_client_reads_kubeconfigs_of_every_kind(name:
     assert (done.stdout, done.stderr) == ("https://192.0.2.1:6443 Bearer t\n" * 2, "")
 
 
+CLIENTS = """
+import boto3, importlib
+for name in ("ec2", "sts", "sso", "sso-oidc", "signin"):
+    print(boto3.client(name, region_name="eu-central-1").meta.endpoint_url)
+for name in ("ali", "aws", "gce", "tencent"):
+    importlib.import_module(f"services.cloud.providers.{name}")
+"""
+
+
+def test_the_rest_of_the_sdks_is_what_routes_and_credentials_take() -> None:
+    done = run("cloud", "python3", "-c", CLIENTS)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "https://ec2.eu-central-1.amazonaws.com" in done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_only_those_with_capabilities_are_root(name: str) -> None:
     user = "0:10001" if name in ("dataplane", "masq", "all") else "10001:10001"
     assert config(name)["User"] == user
 
 
-@pytest.mark.parametrize("name", ["lease", "dataplane", "masq"])
+@pytest.mark.parametrize("name", ["lease", "dataplane", "masq", "cloud"])
 def test_the_engine_asks_grpc_health_every_30_seconds(name: str) -> None:
     check = config(name)["Healthcheck"]
     assert check["Test"] == ["CMD", "flannelette-probe", name]

@@ -18,6 +18,18 @@ def test_only_its_own_extra_has_the_kubernetes_client() -> None:
     assert {"lease", "kubernetes", "dataplane", "masq", "ctl"} == set(ALL)
 
 
+def test_the_image_of_the_cloud_service_has_the_versions_of_the_others() -> None:
+    """But of the one library for which it is apart: boto3 and the Kubernetes client want different ones."""
+    pins = []
+    for file in ("constraints.txt", "constraints-cloud.txt"):
+        lines = (ROOT / "deploy/images" / file).read_text().splitlines()
+        pins.append(dict(line.split("==") for line in lines if not line.startswith("#")))
+    both = pins[0].keys() & pins[1].keys()
+    assert {name for name in both if pins[0][name] != pins[1][name]} == {"python-dateutil"}
+    named = [re.split(r"[<>=]", each)[0] for extra in ("aws", "gce", "ali", "tencent") for each in EXTRAS[extra]]
+    assert set(named) <= pins[1].keys()
+
+
 def test_a_purge_of_the_debian_package_removes_every_user_and_directory_of_the_units() -> None:
     purge = (ROOT / "deploy/debian/postrm").read_text()
     users = re.findall(r"^u (\S+)", (ROOT / "deploy/systemd/sysusers.d/flannelette.conf").read_text(), re.MULTILINE)
