@@ -43,9 +43,9 @@ def events_of(kube: ApiServer, node: str) -> list[Document]:
     return found
 
 
-def token_of(kube: ApiServer) -> str:
-    """Of the service account of the manifests."""
-    account = "/api/v1/namespaces/kube-flannel/serviceaccounts/flannel/token"
+def token_of(kube: ApiServer, name: str = "flannel") -> str:
+    """Of a service account of the manifests."""
+    account = f"/api/v1/namespaces/kube-flannel/serviceaccounts/{name}/token"
     wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     return str(kube.call("POST", account, wanted)["status"]["token"])
 

@@ -67,6 +67,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "Large clusters",
         "Certificates by cert-manager",
         "Pods of another cluster",
+        "A cloud's routes",
         "To central lease services and back",
         "Look inside",
     ]
@@ -225,6 +226,22 @@ def test_central_lease_services_import_from_another_cluster(tmp_path: Path, kube
     assert f"--import=west=192.0.2.7:7070,allow=10.245.0.0/16,{','.join(files)}" in told
     assert "--export=10.244.0.0/16" in told
     assert (service["type"], service["selector"]) == ("NodePort", {"app": "flannelette-lease"})
+
+
+def test_a_clouds_routes_are_written_by_a_pod_whose_service_account_has_a_role(
+    tmp_path: Path, kube: ApiServer, kubectl: Kubectl
+) -> None:
+    try:
+        read("A cloud's routes", tmp_path, kube)
+        there = kube.call("GET", "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-cloud")
+        name = there["spec"]["template"]["spec"]["serviceAccountName"]
+        account = kube.call("GET", f"/api/v1/namespaces/kube-flannel/serviceaccounts/{name}")
+        assert "eks.amazonaws.com/role-arn" in account["metadata"]["annotations"]
+        kept = kube.call("GET", "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg")["data"]
+        assert json.loads(kept["net-conf.json"])["Backend"] == {"Type": "aws-vpc"}
+        assert [each["name"] for each in pod_of([daemon_set(kube)])["containers"]] == ["lease", "dataplane", "masq"]
+    finally:
+        kubectl("delete", "clusterrole,clusterrolebinding", "flannelette-cloud")
 
 
 def test_the_way_back_from_central_lease_services_leaves_nothing_of_them(

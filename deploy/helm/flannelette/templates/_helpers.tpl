@@ -71,14 +71,47 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* The port for probes of one service; nothing where there are none. A central lease service has one of its own:
-while nodes are moved, it is beside the lease service of its node. */}}
+{{/* The port for probes of one service; nothing where there are none. All pods are in the host's network: a central lease
+service, and one beside flannelette-cloud, may be where a node's own is. */}}
 {{- define "flannelette.port" -}}
 {{- $first := int .root.Values.flannel.healthz.port -}}
 {{- if $first -}}
 {{- $lease := .root.Values.flannelette.central.enabled | ternary 3 0 -}}
-{{- add $first (dict "lease" $lease "dataplane" 1 "masq" 2 | dig .service 0) -}}
+{{- add $first (dict "lease" $lease "dataplane" 1 "masq" 2 "cloud" 4 "clouds-lease" 5 | dig .service 0) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The image of one service. */}}
+{{- define "flannelette.image" -}}
+{{- $image := .root.Values.flannelette.image -}}
+{{- printf "%sflannelette-%s:%s" $image.registry .service ($image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* The probes of one service, on loopback. */}}
+{{- define "flannelette.probes" -}}
+{{- $healthz := .root.Values.flannel.healthz -}}
+{{- with include "flannelette.port" . -}}
+startupProbe:
+  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
+  periodSeconds: 1
+  failureThreshold: 180
+livenessProbe:
+  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
+  {{- toYaml $healthz.livenessProbe | nindent 2 }}
+readinessProbe:
+  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /readyz}
+  {{- toYaml $healthz.readinessProbe | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a service without rights may do. */}}
+{{- define "flannelette.unprivileged" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
 {{- end -}}
 
 {{/* What is alike in the containers of all three services. Takes the root, the service, and what it may use. */}}
@@ -87,7 +120,7 @@ while nodes are moved, it is beside the lease service of its node. */}}
 {{- $central := $values.flannelette.central -}}
 {{- $port := include "flannelette.port" . -}}
 name: {{ .service }}
-image: {{ printf "%sflannelette-%s:%s" $values.flannelette.image.registry .service ($values.flannelette.image.tag | default .root.Chart.AppVersion) }}
+image: {{ include "flannelette.image" . }}
 args:
   {{- include "flannelette.args" . | trim | nindent 2 }}
   {{- if and (eq .service "dataplane") (include "flannelette.charon" .root) }}
@@ -130,17 +163,8 @@ env:
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $port }}
-startupProbe:
-  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
-  periodSeconds: 1
-  failureThreshold: 180
-livenessProbe:
-  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
-  {{- toYaml $values.flannel.healthz.livenessProbe | nindent 2 }}
-readinessProbe:
-  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /readyz}
-  {{- toYaml $values.flannel.healthz.readinessProbe | nindent 2 }}
+{{- with include "flannelette.probes" . }}
+{{ . }}
 {{- end }}
 {{- end -}}
 
@@ -148,12 +172,7 @@ readinessProbe:
 {{- define "flannelette.lease" -}}
 {{- include "flannelette.container" . }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+  {{- include "flannelette.unprivileged" . | nindent 2 }}
 volumeMounts:
   - {name: sockets, mountPath: /run/flannelette}
   - {name: flannel-cfg, mountPath: /etc/kube-flannel, readOnly: true}
