@@ -17,6 +17,7 @@ _LISTED: Final = {
     "etcd": Rights("10001:10001"),
     "lease": Rights("10001:10001"),
     "outside": Rights("10001:10001"),
+    "cloud": Rights("10001:10001"),
     "dataplane": Rights("0:10001", frozenset({"NET_ADMIN", "NET_RAW"})),
     "charon": Rights("0:10001", frozenset({"NET_ADMIN", "NET_BIND_SERVICE"})),
     "masq": Rights("0:10001", frozenset({"NET_ADMIN", "NET_RAW"})),

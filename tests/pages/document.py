@@ -18,6 +18,7 @@ _VARYING = (
     (re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}"), "MAC"),
     (re.compile(r"\b10\.5\.(?!0\.0)\d+\.(\d+)"), r"10.5.SUBNET.\1"),
     (re.compile(r"\bmetric \d+"), "metric METRIC"),
+    (re.compile(r"\b(rtb|eni)-[0-9a-f]+"), r"\1-ID"),
     (re.compile(r"\b[0-9a-f]{8}:\d+"), "CURSOR"),
     (re.compile(r'"microseconds": "\d+"'), '"microseconds": "NUMBER"'),
     (re.compile(r'"version": "[^"]+"'), '"version": "VERSION"'),

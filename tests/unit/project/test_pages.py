@@ -43,6 +43,8 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "In one command": f"{COMPOSE}::test_make_compose_lab_is_there_until_ctrl_c_and_what_it_proposes_works "
         f"{COMPOSE}::test_the_lab_by_hand",
         "The images": f"{COMPOSE}::test_the_images_by_themselves",
+        "A cloud's routes": "tests/compose/test_cloud.py"
+        "::test_what_the_page_says_writes_routes_without_a_right_and_leaves_them",
     },
     "docs/grpcurl.md": "tests/e2e/test_grpcurl_document.py::test_the_commands_under_a_heading_print_what_is_shown "
     "tests/compose/test_compose.py::test_the_commands_of_the_page_print_what_it_shows",
