@@ -22,7 +22,7 @@ _OURS: Final = (ROUTE_PROTOCOL, *NAMED_PROTOCOLS)
 
 
 _LOOKS: Final = (
-    "ip -d -o link show | grep flannel",
+    "ip -d -o link show | grep 'flannel\\|fl-'",
     "ip -o address show | grep -v ' fe80:'",
     "ip route show table all | grep -v ' table local \\|fe80:'",
     "ip neigh show nud permanent",

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_interface
@@ -217,17 +217,27 @@ def _with_tail(service: Supervised, problem: str) -> str:
     return f"{problem}\n\nThe end of {service.program.log}:\n{service.tail()}"
 
 
+_OF_ITS_OWN: Final[Mapping[str, Callable[[int], dict[str, object]]]] = {
+    "vxlan": lambda number: {"VNI": number},
+    "host-gw": lambda number: {},
+    "wireguard": lambda number: {"ListenPort": 51818 + 2 * number, "ListenPortV6": 51819 + 2 * number},
+    "udp": lambda number: {"Mode": "user", "Port": 8284 + number},
+}
+"""What no two networks of a host may share, by the number of the network from 1."""
+
+
 def network_of(options: Options, number: int = 1, psk: str = "") -> dict[str, object]:
     """The network configuration of a cluster, or of one of the hosts' networks."""
     ipv4 = {"Network": str(topology.network_of(number))}
     networks: dict[str, object] = dict(ipv4) if 4 in options.versions else {"EnableIPv4": False}
     if 6 in options.versions:
         networks |= {"EnableIPv6": True, "IPv6Network": str(topology.network_v6_of(number))}
-    if options.backend == "udp":  # as what is not said is udp
+    several = len(options.networks) > 1
+    if options.backend == "udp" and not several:  # as what is not said is udp
         return networks
     more: dict[str, object] = {"PSK": psk or token_hex(48)} if options.backend == "ipsec" else {}
-    if options.backend == "vxlan" and len(options.networks) > 1:
-        more["VNI"] = number
+    if several:
+        more |= _OF_ITS_OWN[options.backend](number)
     return {**networks, "Backend": {"Type": options.backend, **more}}
 
 

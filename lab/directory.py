@@ -76,7 +76,7 @@ def _lock(path: Path) -> int:
 
 def end_proxies(path: Path) -> None:
     """Ends the processes of backend udp, which outlive their dataplanes, also those of a killed lab."""
-    for socket in path.glob("*/udp.sock"):
+    for socket in path.glob("*/udp*.sock"):
         for descriptor in (inherit(socket) or ("",))[1:]:  # of its device and port, which are free with them
             os.close(descriptor)
 

@@ -10,8 +10,8 @@ from lab.topology import NETWORKS
 BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec", "aws-vpc")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
 """Backends that need a kind of device, of their own name, that not every kernel has."""
-MANY: Final = ("vxlan", "host-gw")
-"""Backends whose devices have not one name each."""
+MANY: Final = ("vxlan", "host-gw", "wireguard", "udp")
+"""Backends that a host can have for several networks."""
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
 MOST_CLUSTERS: Final = 4
 STORES: Final = ("embedded", "etcd")
@@ -86,8 +86,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     )
     if networks > 1 and (options.backend not in MANY or options.clusters > 1 or options.topology):
         raise BadOption(
-            f"NETWORKS={networks}: use BACKEND={' or '.join(MANY)}, of which a host can have several; and neither "
-            "CLUSTERS nor TOPOLOGY"
+            f"NETWORKS={networks}: use BACKEND={' or '.join(MANY)}, of which a host can have several; "
+            "and neither CLUSTERS nor TOPOLOGY"
         )
     if options.clusters > 1 and options.backend == "host-gw":
         raise BadOption(

@@ -8,54 +8,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_options import Option, each_of, number, route_table_ids, told_keys, unknown_options
+from services.core.backend_options import (
+    Option,
+    each_of,
+    ipsec_options,
+    number,
+    route_table_ids,
+    told_keys,
+    unknown_options,
+)
 from services.core.errors import InvalidInput
 from services.core.family import IPV4, Family
 from services.core.formats.gojson import GoObject
-from services.core.ipsec_options import ipsec_options
 from services.core.limits import LARGEST_MTU, SMALLEST_MTU
+from services.core.tunnel import (
+    FOU_DEVICE,
+    IPIP_DEVICE,
+    UDP,
+    UDP_DEVICE,
+    WIREGUARD_DEVICE,
+    WIREGUARD_DEVICE_V6,
+    Tunnel,
+)
 
 _WHERE: Final = "the network configuration"
-_UDP: Final = 17
 _IPIP: Final = 4
 VXLAN_PORT: Final = 8472
 """Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
-IPIP_DEVICE: Final = "flannel.ipip"
-WIREGUARD_DEVICE: Final = "flannel-wg"
-WIREGUARD_DEVICE_V6: Final = "flannel-wg-v6"
 _WIREGUARD_MODES: Final = ("separate", "auto", "ipv4", "ipv6")
 _WIREGUARD_OVERHEAD: Final = 80
 SECRETS: Final = frozenset({"psk", "accesskeyid", "accesskeysecret"})
 """Options, in lower case, that no answer for people shows."""
-UDP_DEVICE: Final = "flannel0"
-"""A TUN device, whose packets a process carries."""
-UDP_FOU_DEVICE: Final = "flannel.fou"
-"""A tunnel of the kernel, which must not take the name that a running flanneld's device has."""
 _UDP_MODES: Final = ("auto", "kernel", "user")
 UDP_PORT: Final = 8285
 LARGEST_VNI: Final = 2**24 - 1
-IPSEC_DEVICE: Final = "flannel.ipsec"
 _ESP: Final = 50
 _IKE_NAT_PORT: Final = 4500
-
-
-@dataclass(frozen=True, slots=True)
-class Tunnel:
-    """How a backend's packets look from outside: on the node's devices, and between the nodes."""
-
-    devices: dict[int, str]
-    """The overlay device by IP version; empty: which device a packet takes depends on the routes, or the kernel."""
-    protocol: int
-    """The IP protocol that carries packets between the nodes."""
-    port: int = 0
-    """Its destination port; 0: the protocol has none."""
-    port_v6: int = 0
-    """That between IPv6 addresses; 0: the same."""
-
-    @property
-    def text(self) -> str:
-        """`UDP port 8472`."""
-        return f"UDP port {self.port}" if self.protocol == _UDP else f"IP protocol {self.protocol}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +62,8 @@ class BackendType:
     """Several nodes, behind one NAT say, may publish one address: their keys tell them apart."""
     check: Callable[[GoObject, tuple[Family, ...]], None] = lambda options, families: None
     """Raises InvalidInput for options that no node could use in these families."""
-    tunnel: Callable[[GoObject], Tunnel | None] = lambda options: None
-    """Raises InvalidInput. None: pods' packets travel as they are."""
+    tunnel: Callable[[GoObject, str], Tunnel | None] = lambda options, suffix: None
+    """See NetworkConfig."""
 
 
 def _check_vxlan(options: GoObject, families: tuple[Family, ...]) -> None:
@@ -91,13 +79,13 @@ def _check_vxlan(options: GoObject, families: tuple[Family, ...]) -> None:
             )
 
 
-def _vxlan_tunnel(options: GoObject) -> Tunnel:
+def _vxlan_tunnel(options: GoObject, suffix: str) -> Tunnel:
     vni = options.number("VNI", 1, most=LARGEST_VNI)
     devices = {} if options.flag("DirectRouting") else {4: f"flannel.{vni}", 6: f"flannel-v6.{vni}"}
-    return Tunnel(devices, _UDP, options.number("Port", most=65535) or VXLAN_PORT)
+    return Tunnel(devices, UDP, options.number("Port", most=65535) or VXLAN_PORT)
 
 
-def _ipip_tunnel(options: GoObject) -> Tunnel:
+def _ipip_tunnel(options: GoObject, suffix: str) -> Tunnel:
     return Tunnel({} if options.flag("DirectRouting") else {4: IPIP_DEVICE}, _IPIP)
 
 
@@ -175,11 +163,11 @@ def _check_wireguard(options: GoObject, families: tuple[Family, ...]) -> None:
             )
 
 
-def _wireguard_tunnel(options: GoObject) -> Tunnel:
+def _wireguard_tunnel(options: GoObject, suffix: str) -> Tunnel:
     found = wireguard_options(options)
     is_single = found.mode != "separate"
-    devices = {4: WIREGUARD_DEVICE, 6: WIREGUARD_DEVICE if is_single else WIREGUARD_DEVICE_V6}
-    return Tunnel(devices, _UDP, found.port, 0 if is_single else found.port_v6)
+    devices = {4: WIREGUARD_DEVICE.of(suffix), 6: (WIREGUARD_DEVICE if is_single else WIREGUARD_DEVICE_V6).of(suffix)}
+    return Tunnel(devices, UDP, found.port, 0 if is_single else found.port_v6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +195,14 @@ def _check_ipsec(options: GoObject, families: tuple[Family, ...]) -> None:
     ipsec_options(options)
 
 
-def _ipsec_tunnel(options: GoObject) -> Tunnel:
-    return Tunnel({}, _UDP, _IKE_NAT_PORT) if ipsec_options(options).encap else Tunnel({}, _ESP)
+def _ipsec_tunnel(options: GoObject, suffix: str) -> Tunnel:
+    return Tunnel({}, UDP, _IKE_NAT_PORT) if ipsec_options(options).encap else Tunnel({}, _ESP)
 
 
-def _udp_tunnel(options: GoObject) -> Tunnel:
+def _udp_tunnel(options: GoObject, suffix: str) -> Tunnel:
     found = udp_options(options)
-    devices = {"kernel": {4: UDP_FOU_DEVICE}, "user": {4: UDP_DEVICE}}
-    return Tunnel(devices.get(found.mode, {}), _UDP, found.port)
+    devices = {"kernel": {4: FOU_DEVICE}, "user": {4: UDP_DEVICE.of(suffix)}}
+    return Tunnel(devices.get(found.mode, {}), UDP, found.port)
 
 
 def _check_aws(options: GoObject, families: tuple[Family, ...]) -> None:

@@ -8,6 +8,7 @@ from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject, without_secrets
 from services.core.formats.ip_text import parse_address, parse_cidr
+from services.core.tunnel import Tunnel
 
 _WHERE: Final = "the network configuration"
 
@@ -70,6 +71,13 @@ class NetworkConfig:
         """Where leases lie in one family, the network itself first; none if it is not enabled."""
         enabled, others = self.family(family), (*self.beside, *self.imported)
         return (enabled.cidr, *(n for n in others if n.version == family.version)) if enabled else ()
+
+    def tunnel(self, suffix: str = "") -> Tunnel | None:
+        """How packets travel between nodes; None: as they are. Raises InvalidInput.
+
+        `suffix` is behind the names of what the network has of its own on a host (`-blue`), devices among that.
+        """
+        return BACKEND_TYPES[self.backend_type].tunnel(self.backend_options, suffix)
 
 
 def contains(outer: Network, inner: Network) -> bool:

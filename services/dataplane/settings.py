@@ -139,10 +139,9 @@ class DataplaneSettings(ProcessSettings):
 
     def node_files(self, environment: Mapping[str, str]) -> NodeFiles:
         """Where backends keep files; flannel's variables of the same names, empty means unset."""
-        key = environment.get("WIREGUARD_KEY_FILE")
-        files = NodeFiles(charon_socket=self.charon_socket)
-        key_file = self.networks[0].place(Path(key) if key else files.wireguard_key)
-        return replace(files, wireguard_key=key_file)
+        key, network = environment.get("WIREGUARD_KEY_FILE"), self.networks[0]
+        key_file = network.place(Path(key) if key else NodeFiles().wireguard_key)
+        return NodeFiles(key_file, self.charon_socket, network.suffix)
 
     def limits(self) -> OperatorLimits:
         """What the flags say about leases. Raises Misconfigured for a network that is none."""

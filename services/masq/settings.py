@@ -5,7 +5,7 @@ from ipaddress import ip_network
 
 from services.core.errors import Misconfigured
 from services.core.family import Network
-from services.masq.rules.model import NFT_TABLE, RuleSettings
+from services.masq.rules.model import RuleSettings
 from services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag
@@ -76,5 +76,5 @@ class MasqSettings(ProcessSettings):
     @property
     def rules(self) -> RuleSettings:
         """What the rules depend on."""
-        random, table = not self.ip_masq_fully_random_disable, f"{NFT_TABLE}{self.socket_suffix}"
-        return RuleSettings(self.ip_masq, self.iptables_forward_rules, random, self.allowed(), table)
+        random = not self.ip_masq_fully_random_disable
+        return RuleSettings(self.ip_masq, self.iptables_forward_rules, random, self.allowed(), self.socket_suffix)

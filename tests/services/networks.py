@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -16,6 +16,7 @@ import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 
+from lab.directory import end_proxies
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
 from lab.stream import Stream
@@ -33,6 +34,7 @@ _STUBS: Final = {
     "masq": masq_pb2_grpc.MasqServiceStub,
 }
 _MESSAGES: Final = {"dataplane": dataplane_pb2, "masq": masq_pb2}
+_WIREGUARD: Final = ("public-key", "listen-port", "endpoints", "allowed-ips")
 _COUNTERS: Final = re.compile(r"\[\d+:\d+\]|counter packets \d+ bytes \d+")
 
 
@@ -48,7 +50,10 @@ class Service:
         where = [f"--node={host.name}", f"--socket-dir={host.directory}", f"--state-dir={host.directory}/state"]
         program = (sys.executable, "-m", f"services.{kind}.main")
         self._command = host.namespace.command(*program, *where, *served, *flags)
-        self._environment = environment() | {"XTABLES_LOCKFILE": f"{host.directory}/xtables.lock"}
+        self._environment = environment() | {
+            "XTABLES_LOCKFILE": f"{host.directory}/xtables.lock",
+            "WIREGUARD_KEY_FILE": f"{host.directory}/wgkey",
+        }
         self.start()
 
     def start(self) -> None:
@@ -108,14 +113,15 @@ class Host:
         for service in self.services:
             service.end()
 
-    def objects(self, vni: int, net: str) -> str:
-        """What the kernel has of a network: device, addresses, routes, neighbours, FDB, rules."""
-        device = f"flannel.{vni}"
+    def objects(self, device: str, net: str) -> str:
+        """What the kernel has of a network: device, addresses, routes, neighbours, FDB, rules, WireGuard's keys."""
         looks = ("-d link show", "address show", "neigh show nud permanent", "route show")
         is_there = f"{device}:" in self.namespace.ip("-o", "link")
         found = [self.namespace.ip(*look.split(), "dev", device) for look in looks if is_there]
         found += [] if not is_there else self.namespace.run("bridge", "fdb", "show", "dev", device).splitlines()
         found += [line for line in self.rules() if f" {net}." in line]
+        if device.startswith("fl-wg"):
+            found += [self.namespace.run("wg", "show", device, what) for what in _WIREGUARD if is_there]
         return _COUNTERS.sub("", "\n".join(found))
 
     def rules(self) -> list[str]:
@@ -155,16 +161,19 @@ class TwoNetworks:
 
 
 @asynccontextmanager
-async def two_networks(make_netns: NamespaceMaker) -> AsyncIterator[TwoNetworks]:
+async def two_networks(
+    make_netns: NamespaceMaker, configurations: Mapping[str, str] = CONFIGURATIONS
+) -> AsyncIterator[TwoNetworks]:
     """The hosts and the lease services run; nothing else does."""
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fl-")))
+        stack.callback(end_proxies, home)
         one, two = make_netns(), make_netns()
         make_netns.connect(one, "10.99.0.11/16", two, "10.99.0.12/16")
         for host in (one, two):
             host.ip("route", "add", "default", "via", "10.99.0.1")
         made = TwoNetworks(Host(1, one, home), Host(2, two, home), stack)
-        for name, configuration in CONFIGURATIONS.items():
+        for name, configuration in configurations.items():
             made.add(name, configuration)
         for each in (made.n1, made.n2):
             stack.callback(each.end)

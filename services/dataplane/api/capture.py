@@ -8,7 +8,6 @@ from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from services.core.backend_types import BACKEND_TYPES
 from services.core.errors import Exhausted, InvalidInput, NotYet
 from services.core.family import Address
 from services.core.network import NetworkConfig
@@ -85,7 +84,7 @@ def filters(
     outside = [
         outer(tunnel, host, networks, pod, _CARRIED_AT.get(each.backend_type, -1))
         for each in (context.network, *earlier)
-        if (tunnel := BACKEND_TYPES[each.backend_type].tunnel(each.backend_options)) is not None
+        if (tunnel := each.tunnel()) is not None
         for host in sorted(hosts, key=str)
     ]
     devices: dict[str, Expression] = {device.name: carried for device in context.devices()}

@@ -75,10 +75,12 @@ class Programs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """Files of this node that belong to a backend."""
+    """What a backend has of this node: files, and what the names of its devices end with."""
 
     wireguard_key: Path = Path("/run/flannel/wgkey")
     charon_socket: Path = Path("/run/charon.vici")
+    suffix: str = ""
+    """The network's: `-blue`; empty: it has no name."""
 
 
 class Host(NamedTuple):

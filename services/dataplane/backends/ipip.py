@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
-from services.core.backend_types import IPIP_DEVICE
 from services.core.family import IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
+from services.core.tunnel import IPIP_DEVICE
 from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
 from services.dataplane.backends.routes import direct_route, tunnel_route
 from services.dataplane.links.desired import LinkEdit, LinkSpec, own_address

@@ -10,12 +10,12 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from services.core.backend_types import IPSEC_DEVICE
+from services.core.backend_options import ipsec_options
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
-from services.core.ipsec_options import ipsec_options
 from services.core.leases.lease import Subnet
 from services.core.secret import Secret
+from services.core.tunnel import IPSEC_DEVICE
 from services.dataplane.backends.backend import Backend, Host, NodeFiles, NodeIdentity, NodeLinks, require_room
 from services.dataplane.backends.routes import direct_route
 from services.dataplane.ike.follower import follow_charon

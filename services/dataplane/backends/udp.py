@@ -9,13 +9,22 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, ClassVar, Final, Self
 
-from services.core.backend_types import UDP_DEVICE, UDP_FOU_DEVICE, UDP_PORT, udp_options
+from services.core.backend_types import UDP_PORT, udp_options
 from services.core.errors import Unavailable
 from services.core.family import IPV4, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Subnet
 from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Backend, Host, NodeIdentity, NodeLinks, Programs, require_room
+from services.core.tunnel import FOU_DEVICE, UDP_DEVICE
+from services.dataplane.backends.backend import (
+    Backend,
+    Host,
+    NodeFiles,
+    NodeIdentity,
+    NodeLinks,
+    Programs,
+    require_room,
+)
 from services.dataplane.backends.ipip import IpipLink
 from services.dataplane.backends.routes import device_route, tunnel_route
 from services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
@@ -57,7 +66,7 @@ class TunLink(BareLink):
 
     def is_named(self, name: str) -> bool:
         """See LinkKind."""
-        return name == UDP_DEVICE and self.is_persistent
+        return UDP_DEVICE.is_one(name) and self.is_persistent
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class FouLink(IpipLink):
 
     def is_named(self, name: str) -> bool:
         """See LinkKind."""
-        return name == UDP_FOU_DEVICE
+        return name == FOU_DEVICE
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,8 @@ class Udp(Backend):
     """Chosen by `prepare`."""
     reason: str = ""
     """Why so."""
+    suffix: str = ""
+    """The network's; see NodeFiles."""
     lease_type: ClassVar[str] = ""
     hand_over_obstacle: ClassVar[str] = (
         "a flanneld with backend udp does not start while device and port of this one are there: run `flannelette "
@@ -118,6 +129,10 @@ class Udp(Backend):
         """See Backend."""
         found = udp_options(options)
         return cls(found.port, found.mode)
+
+    def on_node(self, files: NodeFiles) -> Self:
+        """With the network's own device in user space."""
+        return replace(self, suffix=files.suffix)
 
     async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
         """Chooses the way by what the kernel has."""
@@ -144,11 +159,11 @@ class Udp(Backend):
         own = identity.own.subnet(family) if identity.own else None
         address = own_address(own.cidr) if own else None
         if not self.is_in_kernel:
-            return LinkSpec(UDP_DEVICE, family, TunLink(), underlay.name, mtu, address=address)
+            return LinkSpec(UDP_DEVICE.of(self.suffix), family, TunLink(), underlay.name, mtu, address=address)
         local, port = str(underlay.address(family)), self.port
         tunnel = FouLink(local, encap_type=ENCAP_FOU, encap_sport=port, encap_dport=port)
         offload = False if underlay.kind in _WITHIN_THE_HOST else None
-        return LinkSpec(UDP_FOU_DEVICE, family, tunnel, underlay.name, mtu, address=address, checksum_offload=offload)
+        return LinkSpec(FOU_DEVICE, family, tunnel, underlay.name, mtu, address=address, checksum_offload=offload)
 
     def mtu(self, underlay: Underlay) -> int:
         """The underlay's without the outer headers."""
@@ -189,4 +204,5 @@ class Udp(Backend):
         if self.is_in_kernel:
             await watch_port(address, self.port, host.audit)
         else:
-            await keep_running(UDP_DEVICE, address, self.port, host.directory / "udp.sock", host.report)
+            device, path = UDP_DEVICE.of(self.suffix), host.directory / f"udp{self.suffix}.sock"
+            await keep_running(device, address, self.port, path, host.report)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import ClassVar, Final, Self
 
-from services.core.backend_types import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6, wireguard_options
+from services.core.backend_types import wireguard_options
 from services.core.family import IPV4, Address, Family, Network, family_of
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import BackendData, Subnet, WireguardData
 from services.core.network import contains
 from services.core.secret import Secret
+from services.core.tunnel import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6
 from services.dataplane.backends.backend import (
     Backend,
     NodeFiles,
@@ -53,7 +54,7 @@ class WireguardLink(BareLink):
 
     def is_named(self, name: str) -> bool:
         """See LinkKind."""
-        return name in (WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6)
+        return WIREGUARD_DEVICE.is_one(name) or WIREGUARD_DEVICE_V6.is_one(name)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Wireguard(Backend):
     private_key: Secret = Secret()
     public_key: bytes = b""
     """Empty, as the private one, until `on_node`."""
+    suffix: str = ""
+    """The network's; see NodeFiles."""
     lease_type: ClassVar[str] = "wireguard"
     link_kinds: ClassVar[tuple[type[WireguardLink], ...]] = (WireguardLink,)
     numbers_devices: ClassVar[bool] = True
@@ -88,15 +91,18 @@ class Wireguard(Backend):
         return cls(Secret(found.psk), found.port, found.port_v6, found.mode, found.mtu, found.keepalive)
 
     def on_node(self, files: NodeFiles) -> Self:
-        """With the key in flannel's key file."""
+        """With the key in flannel's key file, or the network's own."""
         private = private_key(files.wireguard_key)
-        return replace(self, private_key=private, public_key=public_key(private))
+        return replace(self, private_key=private, public_key=public_key(private), suffix=files.suffix)
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
-        """`flannel-wg`, and for IPv6 `flannel-wg-v6` unless one device carries both. Raises InvalidInput."""
+        """`flannel-wg`, and for IPv6 `flannel-wg-v6` unless one device carries both. Raises InvalidInput.
+
+        A network with a name has devices of its own.
+        """
         own = identity.own.subnet(family) if identity.own else None
         return LinkSpec(
-            name=WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6,
+            name=(WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6).of(self.suffix),
             family=family,
             attributes=WireguardLink(),
             parent=underlay.name,
@@ -123,7 +129,7 @@ class Wireguard(Backend):
         return WireguardData(b64encode(self.public_key).decode(), self._port_of(device))
 
     def _port_of(self, device: Device) -> int:
-        return self.port if self._is_single or device.name == WIREGUARD_DEVICE else self.port_v6
+        return self.port if device.name == WIREGUARD_DEVICE.of(self.suffix) else self.port_v6
 
     def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
         """A lease without a key, with this node's, or without the address that packets are sent to."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final, TypeAlias
 
-from services.core.backend_types import Tunnel
 from services.core.errors import InvalidInput
 from services.core.family import Address, Network
+from services.core.tunnel import Tunnel
 
 Instruction: TypeAlias = tuple[int, int, int, int]
 """`struct sock_filter` of linux/filter.h: code, jump if true, jump if false, operand."""
@@ -92,7 +92,7 @@ def outer(tunnel: Tunnel, host: Address, carried: Sequence[Network], pod: Addres
     """
     version, details = host.version, list[Expression]()
     start: _Start = ((_HEADER_LENGTH_TO_X, 0),) if version == 4 else ((_NUMBER_TO_X, _IPV6_HEADER),)
-    if port := (tunnel.port_v6 if version == 6 else 0) or tunnel.port:
+    if port := tunnel.port_of(version):
         details.append(Some([Test((*start, _load(2, start, at)), port) for at in (0, 2)]))
     if pod is not None and inside >= 0:
         details.append(inner(carried, pod, start, inside))

@@ -4,8 +4,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from services.core.backend_types import UDP_FOU_DEVICE
 from services.core.network import contains
+from services.core.tunnel import FOU_DEVICE
 from services.dataplane.links.desired import TUN, Device, InterfaceAddress, LinkEdit, LinkSpec
 from services.dataplane.netlink.fou.values import ENCAP_FOU
 
@@ -141,7 +141,7 @@ def deletions(link: LinkState) -> tuple[LinkChange, ...]:
 
 def _closed_port(link: LinkState) -> tuple[LinkChange, ...]:
     """What closes the FOU port that our device of this name sends from: no other mark says that it is ours."""
-    if link.name != UDP_FOU_DEVICE or link.data.get("encap_type") != ENCAP_FOU:
+    if link.name != FOU_DEVICE or link.data.get("encap_type") != ENCAP_FOU:
         return ()
     port, local = (link.data[key] for key in _PORT)
     return (LinkChange(f"ip fou del port {port} local {local}", "fou", "del", {"local": local, "port": port}),)

@@ -109,8 +109,8 @@ class ConfigTracker:
             tell_warnings(network.warnings)
         try:
             found = await resolve_config(network, *self._place, chosen)
-            need = (network, found.backend, found.devices(NodeIdentity(self._node)))
-            await claim(*need, self._settings, self._kernel, self._backends.claims, self._former)
+            devices = found.devices(NodeIdentity(self._node))
+            await claim(network, devices, self._settings, self._kernel, self._backends.claims, self._former)
         except (InvalidInput, Unavailable) as error:
             if config is None and isinstance(error, Misconfigured | Unavailable):
                 raise

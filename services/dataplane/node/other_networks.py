@@ -1,13 +1,12 @@
 """Beside other networks in one network namespace: what this one claims of it, and which devices are not its own."""
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_network
 
 from services.core.errors import InvalidInput
 from services.core.family import Network
 from services.core.network import NetworkConfig, contains
-from services.dataplane.backends.backend import Backend
+from services.core.tunnel import UDP
 from services.dataplane.links import actual as links
 from services.dataplane.links.desired import LinkSpec
 from services.dataplane.netlink.actuator import Actuator
@@ -16,12 +15,9 @@ from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
 from services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
 from services.runtime.process.networks import NAMED_PROTOCOLS
 
-_PORT = re.compile(r"\d+")
-
 
 async def claim(
     network: NetworkConfig,
-    backend: Backend,
     specs: Sequence[LinkSpec],
     settings: DataplaneSettings,
     kernel: Actuator,
@@ -35,13 +31,14 @@ async def claim(
     ranges = [cidr for row in network.families for cidr in network.cidrs(row.family)]
     wanted = [Claim(MARK, str(settings.route_protocol)), *(Claim(RANGE, str(cidr)) for cidr in ranges)]
     wanted += [Claim(DEVICE, f"{spec.name} ({spec.attributes.identity()})") for spec in specs]
-    if backend.carrier.startswith("UDP"):
-        ports = _PORT.findall(backend.carrier.replace("IPv6", ""))
-        wanted += [Claim(UDP_PORT, f"{port} {backend.lease_type}") for port in ports]
+    tunnel = network.tunnel()
+    if tunnel is not None and tunnel.protocol == UDP:
+        ports = dict.fromkeys(tunnel.port_of(row.family.version) for row in network.families)
+        wanted += [Claim(UDP_PORT, f"{port} {network.backend_type}") for port in ports]
     if claims is not None:
         claims.check(wanted)
     if settings.is_named:  # what processes have left that do not run now
-        if backend.lease_type == "ipsec":
+        if network.backend_type == "ipsec":
             raise InvalidInput(
                 "backend ipsec is for the network without a name: charon and the kernel's policies are one for all"
             )

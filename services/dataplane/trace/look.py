@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final, Protocol
 
-from services.core.backend_types import BACKEND_TYPES, Tunnel
 from services.core.family import FAMILIES, Address, family_of
+from services.core.tunnel import Tunnel
 from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.seen import (
@@ -228,7 +228,4 @@ async def _device(wanted: Wanted, path: PeerPath | None) -> OverlayDevice | None
 
 
 def _tunnel(context: PeerContext, peer: Peer | None) -> Tunnel:
-    kind = BACKEND_TYPES.get(context.network.backend_type)
-    if kind is None or peer is None or peer.via:
-        return _NO_TUNNEL
-    return kind.tunnel(context.network.backend_options) or _NO_TUNNEL
+    return (None if peer is None or peer.via else context.network.tunnel()) or _NO_TUNNEL

@@ -69,8 +69,8 @@ def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
         found = found_by(view, "underlay-address")
         otherwise = _refused(view, outer) or f"This host does not take packets to {here} for its own."
         yield judged(step, found) if found else _explained(view, step, outer, otherwise)
-    port = view.tunnel.port_v6 if here.version == 6 and view.tunnel.port_v6 else view.tunnel.port
-    packet = AtFirewall(far, here, "input", underlay.name, "", view.tunnel.protocol, port)
+    tunnel = view.tunnel
+    packet = AtFirewall(far, here, "input", underlay.name, "", tunnel.protocol, tunnel.port_of(here.version))
     yield Step(StepKind.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
 
 

@@ -129,10 +129,9 @@ def _peer_address(view: View) -> Address:
 def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
     """What the packet between the nodes passes before it leaves."""
     hop = view.hop(outer)
-    port = view.tunnel.port_v6 if far.version == 6 and view.tunnel.port_v6 else view.tunnel.port
     outgoing = name_of(view, hop[1]) if hop else ""
     here = ip_address(outer.src) if outer.src else far
-    packet = AtFirewall(here, far, "output", "", outgoing, view.tunnel.protocol, port)
+    packet = AtFirewall(here, far, "output", "", outgoing, view.tunnel.protocol, view.tunnel.port_of(far.version))
     for step in lookup_steps(view, outer, StepKind.UNDERLAY_ROUTE):
         is_lost = not is_sent_on(view, outer)
         yield judged(step, found_by(view, "underlay-route", "underlay-network"), is_enough=is_lost)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
+from services.core.backend_options import ESP_PROPOSAL, ipsec_options
 from services.core.backend_types import UDP_PORT, VXLAN_PORT, wireguard_options
 from services.core.errors import Misconfigured
 from services.core.family import Network
 from services.core.formats.ip_text import exact_cidr
-from services.core.ipsec_options import ESP_PROPOSAL, ipsec_options
 from services.core.leases.lease import Lease
 from services.core.limits import LONGEST_NAME
 from services.core.network import NetworkConfig, contains

@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final
 
-from services.core.backend_types import BACKEND_TYPES, Tunnel
 from services.core.errors import InvalidInput
 from services.core.family import Family, Network, family_of
 from services.core.finding import Finding
 from services.core.network import NetworkConfig
+from services.core.tunnel import UDP, Tunnel
 from services.masq.diagnose.obstacles import dropping, dropping_tunnel
 from services.masq.diagnose.verdict import Flow, ForeignTable
 from services.masq.firewalls.firewall import FirewallKind
 from services.masq.rules.model import RuleSettings
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
-_UDP, _IKE_PORT = 17, 500
+_IKE_PORT: Final = 500
 BRIDGE: Final = "cni0"
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
@@ -39,9 +39,12 @@ class HostChecks:
     """Connections that were lost because two of them were given one source port."""
 
 
-def flows_of(network: NetworkConfig | None, subnets: Iterable[Network]) -> list[Flow]:
-    """The packets that pods of this node send to the overlay, and those that come for them."""
-    flows, tunnel = [], _tunnel(network)
+def flows_of(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str = "") -> list[Flow]:
+    """The packets that pods of this node send to the overlay, and those that come for them.
+
+    `suffix`: the network's on this host, see NetworkConfig.
+    """
+    flows, tunnel = [], _tunnel(network, suffix)
     for row in network.families if network else ():
         own = next((subnet for subnet in subnets if family_of(subnet) is row.family), row.cidr)
         device = tunnel.devices.get(row.family.version, "") if tunnel else ""
@@ -49,24 +52,24 @@ def flows_of(network: NetworkConfig | None, subnets: Iterable[Network]) -> list[
     return flows
 
 
-def tunnel_of(network: NetworkConfig | None) -> list[Flow]:
-    """The packets that carry the overlay between the nodes; none where the backend has no tunnel."""
-    tunnel = _tunnel(network)
+def tunnel_of(network: NetworkConfig | None, suffix: str = "") -> list[Flow]:
+    """The packets that carry the overlay between the nodes; none where the backend has no tunnel. See `flows_of`."""
+    tunnel = _tunnel(network, suffix)
     if network is None or tunnel is None:
         return []
     everywhere = (ip_network((bytes(row.family.bits // 8), 0)) for row in network.families)
-    ports = {4: tunnel.port, 6: tunnel.port_v6 or tunnel.port}
     apart = ("lo", BRIDGE, *tunnel.devices.values())
     found = [
-        Flow(each, each, protocol=tunnel.protocol, port=ports[each.version], elsewhere=apart) for each in everywhere
+        Flow(each, each, protocol=tunnel.protocol, port=tunnel.port_of(each.version), elsewhere=apart)
+        for each in everywhere
     ]
     is_keyed = network.backend_type == "ipsec"
-    return found + [replace(each, protocol=_UDP, port=_IKE_PORT) for each in found if is_keyed]
+    return found + [replace(each, protocol=UDP, port=_IKE_PORT) for each in found if is_keyed]
 
 
-def _tunnel(network: NetworkConfig | None) -> Tunnel | None:
+def _tunnel(network: NetworkConfig | None, suffix: str) -> Tunnel | None:
     try:
-        return BACKEND_TYPES[network.backend_type].tunnel(network.backend_options) if network else None
+        return network.tunnel(suffix) if network else None
     except InvalidInput:
         return None  # no dataplane takes it either
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from services.core.backend_types import Tunnel
 from services.core.finding import Finding
+from services.core.tunnel import Tunnel
 from services.masq.diagnose.verdict import (
     IPTABLES,
     LEGACY,

@@ -154,9 +154,9 @@ class Reconciler:
 
     def findings(self) -> list[Finding]:
         """The findings on the host now. The service is not ready while one of them drops packets."""
-        inputs, name = self.inputs, self.firewall.name
-        flows = flows_of(inputs.network, inputs.subnets)
-        found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(inputs.network))
+        network, suffix, name = self.inputs.network, self.settings.suffix, self.firewall.name
+        flows = flows_of(network, self.inputs.subnets, suffix)
+        found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(network, suffix))
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.is_broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)

@@ -92,8 +92,13 @@ class RuleSettings:
     """Not `--ip-masq-fully-random-disable`."""
     allowed: tuple[Network, ...] = ()
     """`--allowed-network`: no network outside of these is taken. Empty: any."""
-    nft_table: str = NFT_TABLE
-    """See Chain."""
+    suffix: str = ""
+    """Behind the names of what the network has of its own: `-blue`; empty: it has no name."""
+
+    @property
+    def nft_table(self) -> str:
+        """See Chain."""
+        return f"{NFT_TABLE}{self.suffix}"
 
 
 def wanted_chains(

@@ -16,7 +16,7 @@ from tests.hosts.namespaces import NamespaceMaker
 from tests.services.lease import eventually
 from tests.services.networks import Host, TwoNetworks, two_networks
 
-BLUE, RED = (1, "10.5"), (2, "10.6")
+BLUE, RED = ("flannel.1", "10.5"), ("flannel.2", "10.6")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ CONFIGURATIONS = {
     "red": '{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan","VNI":2}}',
     "green": '{"Network":"10.7.0.0/16","Backend":{"Type":"vxlan","VNI":3}}',
 }
-OBJECTS = {"blue": (1, "10.5"), "red": (2, "10.6"), "green": (3, "10.7")}
+OBJECTS = {"blue": ("flannel.1", "10.5"), "red": ("flannel.2", "10.6"), "green": ("flannel.3", "10.7")}
 OURS = ("blue", "red")
 
 

@@ -129,7 +129,7 @@ async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconc
 async def test_two_of_ours_keep_their_rules_beside_each_other(firewall: str, host: Host) -> None:
     """Also in nftables, where each has a table of its own."""
     listing = ("nft", "--stateless", "list", "ruleset")
-    settings = [RuleSettings(True, True, True, nft_table=table) for table in ("flannelette", "flannelette-red")]
+    settings = [RuleSettings(True, True, True, suffix=suffix) for suffix in ("", "-red")]
     firewalls = [AutoFirewall(firewall, host.lock, HostProbe(each.nft_table)) for each in settings]
     blue, red = (Reconciler("n1", *each, Health()) for each in zip(settings, (3600, 3600), firewalls, strict=True))
     await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")

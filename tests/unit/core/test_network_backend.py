@@ -94,7 +94,7 @@ def test_the_mode_of_udp_is_checked_before_any_node_sees_it() -> None:
 )
 def test_a_tunnel_is_known_from_outside(backend: str, told: str, device: str) -> None:
     network = parse_network(f'{{"Network": "10.5.0.0/16", "Backend": {backend}}}')
-    tunnel = BACKEND_TYPES[network.backend_type].tunnel(network.backend_options)
+    tunnel = network.tunnel()
     assert tunnel is not None
     assert (tunnel.text, tunnel.devices.get(4, "")) == (told, device)
 
@@ -102,4 +102,4 @@ def test_a_tunnel_is_known_from_outside(backend: str, told: str, device: str) ->
 @pytest.mark.parametrize("kind", ["host-gw", "alloc"])
 def test_a_backend_without_a_tunnel_has_none(kind: str) -> None:
     network = parse_network(f'{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{kind}"}}}}')
-    assert BACKEND_TYPES[network.backend_type].tunnel(network.backend_options) is None
+    assert network.tunnel() is None

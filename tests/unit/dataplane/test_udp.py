@@ -12,7 +12,7 @@ from services.core.errors import InvalidInput
 from services.core.family import IPV4
 from services.core.formats.gojson import GoObject
 from services.core.leases.lease import Lease
-from services.dataplane.backends.backend import NodeIdentity, NodeLinks
+from services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
 from services.dataplane.backends.ipip import Ipip
 from services.dataplane.backends.udp import FouLink, TunLink, Udp
 from services.dataplane.links.changes import LinkState, as_created, deletions, link_changes
@@ -136,6 +136,14 @@ def test_a_flannelds_own_tun_is_never_ours() -> None:
     assert not is_leftover(found, TunLink, has_our_routes=True, former=[])
     assert is_leftover(replace(found, data={"persist": 1}), TunLink, has_our_routes=True, former=[])
     assert is_leftover(kept(tunnel()), FouLink, has_our_routes=True, former=[])
+
+
+def test_a_network_with_a_name_has_a_tun_of_its_own_and_the_kernels_tunnel_is_there_once() -> None:
+    blue = Udp().on_node(NodeFiles(suffix="-blue"))
+    names = [each.link(IPV4, UNDERLAY, NodeIdentity("n1")) for each in (blue, replace(blue, is_in_kernel=True))]
+    assert [each and each.name for each in names] == ["fl-udp-blue", "flannel.fou"]
+    found = LinkState("fl-udp-blue", 3, "tun", "", 1472, up=True, data={"persist": 1})
+    assert is_leftover(found, TunLink, has_our_routes=True, former=[])
 
 
 def test_the_options_are_flannels_port_and_our_mode() -> None:

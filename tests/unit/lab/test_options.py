@@ -93,6 +93,6 @@ def test_clusters_have_a_router_between_and_two_hundred_hosts_together() -> None
 def test_networks_of_a_host_have_names_and_a_backend_that_can_be_there_twice() -> None:
     assert parse(["NETWORKS=1"], {}).networks == ("",)
     assert parse(["NETWORKS=2", "BACKEND=host-gw"], {}).networks == ("blue", "red")
-    for word in ("BACKEND=wireguard", "CLUSTERS=2", "TOPOLOGY=lab.svg"):
-        with pytest.raises(BadOption, match="NETWORKS=2: use BACKEND=vxlan or host-gw"):
+    for word in ("BACKEND=ipip", "CLUSTERS=2", "TOPOLOGY=lab.svg"):
+        with pytest.raises(BadOption, match="NETWORKS=2: use BACKEND=vxlan or host-gw or wireguard or udp, of which"):
             parse(["NETWORKS=2", word], {})

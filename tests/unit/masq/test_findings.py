@@ -7,7 +7,7 @@ import pytest
 
 from services.core.finding import Finding
 from services.core.network import parse_network
-from services.masq.diagnose.host_checks import HostChecks, findings, flows_of
+from services.masq.diagnose.host_checks import HostChecks, findings, flows_of, tunnel_of
 from services.masq.diagnose.verdict import Effect as Does
 from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.firewalls.firewall import FirewallKind as Kind
@@ -122,3 +122,12 @@ def test_connections_that_were_lost_for_want_of_random_ports() -> None:
     assert cures(HostChecks(insert_failed=3), fully_random=False) == [
         "start masq without --ip-masq-fully-random-disable"
     ]
+
+
+def test_packets_of_a_network_with_a_name_pass_its_own_device() -> None:
+    wireguard = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}')
+    for suffix, device in (("", "flannel-wg"), ("-blue", "fl-wg-blue")):
+        there, back = flows_of(wireguard, SUBNETS[:1], suffix)
+        assert (there.outgoing, back.incoming) == (device, device)
+        (carrier,) = tunnel_of(wireguard, suffix)
+        assert device in carrier.elsewhere

@@ -7,10 +7,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from services.core.backend_options import ipsec_options
 from services.core.errors import InvalidInput
 from services.core.family import IPV4
 from services.core.formats.gojson import GoObject
-from services.core.ipsec_options import ipsec_options
 from services.core.leases.lease import Lease, Subnet
 from services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from services.dataplane.backends.ipsec import Ipsec

@@ -203,6 +203,20 @@ def test_a_device_that_was_renamed_is_known_by_its_index_and_another_ones_tunnel
     assert is_leftover(replace(users, name="flannel-wg"), WireguardLink, has_our_routes=True, former=[])
 
 
+def test_a_network_with_a_name_has_devices_of_its_own(tmp_path: Path) -> None:
+    backend = options(dual=True).on_node(NodeFiles(tmp_path / "wgkey-blue", suffix="-blue"))
+    four, six = (device(family, backend).name for family in FAMILIES)
+    assert (four, six) == ("fl-wg-blue", "fl-wg6-blue")
+    devices = {IPV4: replace(WG, name=four), IPV6: replace(WG_V6, name=six)}
+    published = [backend.lease_data(family, devices[family]) for family in FAMILIES]
+    assert [each.port for each in published if isinstance(each, WireguardData)] == [51820, 51821]
+    assert device(IPV6, replace(backend, mode="auto")).name == four
+    for name in (four, six):
+        left = LinkState(name, 9, "wireguard", "", 1420, up=True)
+        assert is_leftover(left, WireguardLink, has_our_routes=True, former=[])
+        assert not is_leftover(left, WireguardLink, has_our_routes=False, former=[])
+
+
 def test_options_are_flannels() -> None:
     psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     found = options(

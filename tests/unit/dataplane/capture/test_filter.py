@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from services.core.backend_types import Tunnel
 from services.core.errors import InvalidInput
 from services.core.leases.lease import Lease, Subnet
 from services.core.network import parse_network
+from services.core.tunnel import Tunnel
 from services.dataplane.api.capture import filters
 from services.dataplane.backends.ipip import Ipip
 from services.dataplane.capture.capture import attach

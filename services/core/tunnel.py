@@ -1,0 +1,69 @@
+"""How a network looks from outside: its overlay devices by name, and what carries packets between nodes.
+
+Pure. On a host with several networks each has devices of its own, whose names follow from the network's.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+UDP: Final = 17
+IPIP_DEVICE: Final = "flannel.ipip"
+IPSEC_DEVICE: Final = "flannel.ipsec"
+FOU_DEVICE: Final = "flannel.fou"
+"""A tunnel of the kernel, which must not take the name that a running flanneld's device has."""
+_LONGEST: Final = 8
+"""Characters of a network's name in that of a device, of which Linux takes 15 (IFNAMSIZ)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """The names of a device that each network of a host has."""
+
+    flannel: str
+    """That of the network without a name, as flannel has it."""
+    kind: str
+    """In the names of the others."""
+
+    def of(self, suffix: str) -> str:
+        """That of the network with this suffix: `fl-wg-blue` for `-blue`.
+
+        A name that is too long for that is a checksum there, behind a character that no name of a network has:
+        `fl-wg.a7dc2d7c`.
+        """
+        if not suffix:
+            return self.flannel
+        return f"fl-{self.kind}{suffix if len(suffix) <= 1 + _LONGEST else f'.{crc32(suffix.encode()):08x}'}"
+
+    def is_one(self, name: str) -> bool:
+        """Whether some network's device is called so."""
+        return name == self.flannel or name.startswith((f"fl-{self.kind}-", f"fl-{self.kind}."))
+
+
+WIREGUARD_DEVICE: Final = DeviceName("flannel-wg", "wg")
+WIREGUARD_DEVICE_V6: Final = DeviceName("flannel-wg-v6", "wg6")
+UDP_DEVICE: Final = DeviceName("flannel0", "udp")
+"""A TUN device, whose packets a process carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """How a backend's packets look from outside: on the node's devices, and between the nodes."""
+
+    devices: dict[int, str]
+    """The overlay device by IP version; empty: which device a packet takes depends on the routes, or the kernel."""
+    protocol: int
+    """The IP protocol that carries packets between the nodes."""
+    port: int = 0
+    """Its destination port; 0: the protocol has none."""
+    port_v6: int = 0
+    """That between IPv6 addresses; 0: the same."""
+
+    @property
+    def text(self) -> str:
+        """`UDP port 8472`."""
+        return f"UDP port {self.port}" if self.protocol == UDP else f"IP protocol {self.protocol}"
+
+    def port_of(self, version: int) -> int:
+        """The destination port between addresses of this IP version."""
+        return (self.port_v6 if version == 6 else 0) or self.port
