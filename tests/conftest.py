@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
         private.find_system_tools()
         if hasattr(config, "workerinput"):  # one of several of pytest-xdist, which must not meet on the loopback
             private.enter_further()
-        elif config.getoption("numprocesses", None):
+        elif config.getoption("numprocesses", None) and config.pluginmanager.hasplugin("cacheprovider"):
             config.pluginmanager.register(Parts(config))
         return
     capture = config.pluginmanager.getplugin("capturemanager")
