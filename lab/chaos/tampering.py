@@ -61,7 +61,8 @@ async def firewall_flushed(scene: Scene, hit: Hit) -> AsyncIterator[None]:
     """Everything, whoever made it; the policy of FORWARD is as it was."""
     flush = "; ".join(f"iptables-legacy -t {table} -F; iptables-legacy -t {table} -X" for table in ("nat", "filter"))
     is_legacy = scene.iptables(hit.host) == "iptables-legacy"
-    await scene.run(hit.host, flush if is_legacy else "nft flush ruleset; iptables -P FORWARD DROP")
+    # `true`: masq may put a jump back between -F and -X, which makes -X fail.
+    await scene.run(hit.host, f"{flush}; true" if is_legacy else "nft flush ruleset; iptables -P FORWARD DROP")
     yield
 
 
