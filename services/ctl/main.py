@@ -198,7 +198,7 @@ def flanneld(flags: tuple[str, ...]) -> None:
     --kube-subnet-mgr or --store is given. If one service ends, all end. --help
     lists the flags.
     """
-    os.execv(sys.executable, [sys.executable, "-m", "services.flanneld.main", *flags])  # noqa: S606 - no shell, ours
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "services.flanneld.main", *flags])  # noqa: S606 - no shell, ours
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from functools import partial
 
@@ -21,6 +22,7 @@ def main() -> int:
     try:
         found = children(sys.argv[1:], os.environ)
     except HelpRequested as help_text:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its reader may be `head`
         print(help_text)
         return 0
     except Misconfigured as error:

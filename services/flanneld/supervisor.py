@@ -61,7 +61,7 @@ async def supervise(children: Sequence[Child], health: Health) -> int:
 
 async def _start(child: Child) -> Process:
     environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
-    program = (sys.executable, "-m", f"services.{child.service}.main")
+    program = (sys.executable, "-P", "-m", f"services.{child.service}.main")
     return await asyncio.create_subprocess_exec(
         *program, *child.arguments, env=environment, preexec_fn=_die_with_parent
     )

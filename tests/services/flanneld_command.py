@@ -18,6 +18,14 @@ from tests.patience import PATIENCE
 PORT: Final = 8471
 
 
+def foreign_directory(above: Path) -> Path:
+    """A directory of another program, with a package that has the name of ours, which nothing of ours may import."""
+    package = above / "foreign" / "services"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("raise SystemExit('this is a package of another program')\n")
+    return package.parent
+
+
 class Flanneld:
     """The program in a directory of its own, and what it shows."""
 
@@ -25,7 +33,7 @@ class Flanneld:
         self._host = host
         self.log = directory / "flanneld.log"
         self.subnet_file = directory / "subnet.env"
-        command = (sys.executable, "-m", "services.ctl.main", "flanneld", "--node=n1", "--iface=eth0")
+        command = (sys.executable, "-P", "-m", "services.ctl.main", "flanneld", "--node=n1", "--iface=eth0")
         places = (
             f"--socket-dir={directory}",
             f"--subnet-file={self.subnet_file}",
@@ -35,7 +43,8 @@ class Flanneld:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *places, *flags],
-                env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+                env=host.environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
+                cwd=foreign_directory(directory),
                 stdout=log,
                 stderr=log,
             )

@@ -113,7 +113,7 @@ def networks_left(subnet_file: Path, state: Path) -> list[str]:
 
 
 async def _run_program(service: Service, words: Sequence[str]) -> Reply:
-    program = (sys.executable, "-m", f"services.{service}.api.cleanup", *words)
+    program = (sys.executable, "-P", "-m", f"services.{service}.api.cleanup", *words)
     child = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE)
     printed, complaint = await child.communicate()
     if child.returncode:

@@ -57,7 +57,7 @@ class _Process(Popen[bytes]):
 def _start(*arguments: str) -> _Process:
     """In a session of its own, as what interrupts the dataplane shall not interrupt packets."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = (sys.executable, "-m", PROXY, *arguments)
+    command = (sys.executable, "-P", "-m", PROXY, *arguments)
     return _Process(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)
 
 

@@ -13,7 +13,7 @@ from tests.etcd.server import EtcdServer
 from tests.hosts.masq import Host
 from tests.kernel.cluster.test_flanneld import etcd as etcd
 from tests.kernel.cluster.test_flanneld import host as host
-from tests.services.flanneld_command import Flanneld
+from tests.services.flanneld_command import Flanneld, foreign_directory
 
 PREFIX = "/coreos.com/network"
 BACKENDS = {
@@ -38,10 +38,11 @@ def everything(host: Host) -> list[str]:
 
 
 def teardown(host: Host, subnet_file: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = (sys.executable, "-m", "services.ctl.main", "teardown", "--offline", *words)
+    command = (sys.executable, "-P", "-m", "services.ctl.main", "teardown", "--offline", *words)
     return subprocess.run(
         host.netns.command(*command),
         env=host.environment | {"FLANNELD_SUBNET_FILE": str(subnet_file)},
+        cwd=foreign_directory(subnet_file.parent),
         capture_output=True,
         text=True,
         check=False,

@@ -1,5 +1,6 @@
 """The command line where not all of its packages are installed."""
 
+import os
 import subprocess
 import sys
 
@@ -40,3 +41,12 @@ def test_in_the_images_of_the_services_there_is_less_of_it_and_enough(command: s
     assert done.returncode == 2
     assert "there is no directory /nonexistent" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_reader_of_flanneld_s_help_may_have_enough() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "services.ctl.main", "flanneld", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.stderr == b""

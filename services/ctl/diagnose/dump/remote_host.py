@@ -45,9 +45,8 @@ def host_commands(node: str, targets: Targets) -> list[list[str]]:
             if is_here:
                 return []
             addresses = [f"--{each.service}={each.address}" for each in targets.values()]
-            return [
-                ["nsenter", f"--net={process}/ns/net", "--", sys.executable, "-m", "services.ctl.main", *addresses]
-            ]
+            program = (sys.executable, "-P", "-m", "services.ctl.main")
+            return [["nsenter", f"--net={process}/ns/net", "--", *program, *addresses]]
     if node or targets["dataplane"].path is None:
         raise Unavailable(reason)
     return []
