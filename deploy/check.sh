@@ -65,6 +65,24 @@ if [ "$purpose" = lab ] && [ "${BACKEND:-}" = ipsec ] && why=$(unshare --map-roo
     why=$(unshare --map-root-user --net ip link add probe type dummy 2>&1) ||
         lacks "dummy devices in the kernel, for ipsec ($(printf '%s\n' "$why" | tail -n 1)): modprobe dummy, or another BACKEND"
 fi
+# Programs of another architecture run in an emulator, which the kernel must know, and hold open (flag F), for a container
+# has none. What the kernel of another machine's engine knows cannot be seen here.
+if [ "$purpose" = build ] && [ -n "${PLATFORM:-}" ]; then
+    case $PLATFORM in
+    linux/amd64) processor=x86_64 ;;
+    linux/arm64) processor=aarch64 ;;
+    *) processor=$(uname -m) && lacks "a platform: PLATFORM is linux/amd64 or linux/arm64, not $PLATFORM" ;;
+    esac
+    kernel=$(uname -r)
+    [ "$engine" != machine ] || kernel=$(docker info --format '{{.KernelVersion}}')
+    if [ "$(uname -m)" != "$processor" ] && [ "$(uname -r)" = "$kernel" ]; then
+        known=$(cat "/proc/sys/fs/binfmt_misc/qemu-$processor" 2>&1) || true
+        case $known in
+        enabled*flags:*F*) ;;
+        *) lacks "an emulator for $PLATFORM: apt-get install qemu-user-static binfmt-support; update-binfmts --enable qemu-$processor" ;;
+        esac
+    fi
+fi
 if [ "$engine" = own ]; then
     most=${FLANNELETTE_DISK_MB:-3000}
     [ ! -d "$state/data/image" ] || most=$((most / 3)) # the images are there, or most of them

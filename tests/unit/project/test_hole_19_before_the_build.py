@@ -4,15 +4,22 @@ import os
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from services.runtime.process.version import VERSION
 from tests.pages.terminal import Terminal
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 
-CHECK, LAB, TEST = "deploy/check.sh", "deploy/compose/lab.sh", "deploy/compose/test.sh"
+BUILD, CHECK, LAB, TEST = (
+    "deploy/images/build.sh",
+    "deploy/check.sh",
+    "deploy/compose/lab.sh",
+    "deploy/compose/test.sh",
+)
 TOOLS = "sh awk cat cut date df dirname head id mktemp printf rm sed sleep tail tr true unshare stty".split()
 NETWORKS = " ".join(sorted(path.stem for path in (ROOT / "deploy/compose/networks").iterdir()))
 NO_COMPOSE = "missing: docker compose: apt-get install docker-compose (version 1.29 and 2 will do)"
@@ -124,6 +131,59 @@ def test_hole_19_a_disk_that_is_too_small_is_said_with_what_it_takes(machine: Ma
     done = machine.run(CHECK, "build", FLANNELETTE_DISK_MB="1000000000")
     assert done.returncode == 77
     assert f"MB are free in {machine.directory}, and the images take 1000000000" in done.stderr
+
+
+NO_EMULATOR = (
+    "missing: an emulator for linux/arm64: apt-get install qemu-user-static binfmt-support; "
+    "update-binfmts --enable qemu-aarch64\n"
+)
+REGISTERED = "enabled\ninterpreter /usr/libexec/qemu-binfmt/aarch64-binfmt-P\nflags: {}\noffset 0\nmagic 7f454c46\n"
+
+
+@pytest.mark.parametrize(
+    ("platform", "known", "engine_kernel", "said"),
+    [
+        ("linux/amd64", None, "6.1", ""),
+        ("linux/arm64", None, "6.1", NO_EMULATOR),
+        ("linux/arm64", REGISTERED.format("PO"), "6.1", NO_EMULATOR),
+        ("linux/arm64", REGISTERED.format("POCF").replace("en", "dis", 1), "6.1", NO_EMULATOR),
+        ("linux/arm64", REGISTERED.format("POCF"), "6.1", ""),
+        ("linux/arm64", None, "6.12-of-another-machine", ""),
+        ("arm64", None, "6.1", "missing: a platform: PLATFORM is linux/amd64 or linux/arm64, not arm64\n"),
+    ],
+)
+def test_images_of_another_architecture_need_an_emulator_that_containers_have_as_well(
+    machine: Machine, platform: str, known: str | None, engine_kernel: str, said: str
+) -> None:
+    machine.install("docker", f"version) ;;\ninfo*) echo {engine_kernel} ;;\n*) exit 1 ;;")
+    machine.install("uname", "-m) echo x86_64 ;;\n-r) echo 6.1 ;;")
+    (machine.directory / "known").write_text(known or "")
+    answer = f"exec {shutil.which('cat')} {machine.directory}/known" if known else "echo No such file >&2; exit 1"
+    machine.install("cat", f"/proc/sys/fs/binfmt_misc/qemu-aarch64) {answer} ;;")
+    done = machine.run(CHECK, "build", PLATFORM=platform)
+    assert (done.returncode, done.stderr) == (77 if said else 0, said)
+
+
+@pytest.mark.parametrize(
+    ("platform", "tags", "base"),
+    [
+        ({}, f"latest {VERSION}", "flannelette-base:bookworm"),
+        ({"PLATFORM": "linux/amd64"}, f"latest {VERSION}", "flannelette-base:bookworm"),
+        ({"PLATFORM": "linux/arm64"}, f"arm64 {VERSION}-arm64", "flannelette-base:bookworm-arm64"),
+    ],
+)
+def test_images_of_both_architectures_have_names_of_their_own(
+    machine: Machine, platform: dict[str, str], tags: str, base: str
+) -> None:
+    machine.install(
+        "docker", "version*) echo linux/amd64 ;;\n'image inspect'* | build*) echo 1000000 lease ;;\n*) exit 1 ;;"
+    )
+    assert machine.run(BUILD, "lease", **platform).returncode == 0
+    (build,) = (line.split() for line in machine.asked.read_text().splitlines() if line.startswith("docker build"))
+    tagged = [name for flag, name in pairwise(build) if flag == "--tag"]
+    assert tagged == [f"flannelette-lease:{tag}" for tag in tags.split()]
+    assert f"BASE_IMAGE={base}" in build
+    assert [name for flag, name in pairwise(build) if flag == "--platform"] == [*platform.values()]
 
 
 @pytest.mark.parametrize(
