@@ -36,7 +36,7 @@ simulate: venv ; @$(BIN)/python -m lab.simulate $(if $(NODES),--nodes=$(NODES)) 
 chaos: venv ; @exec $(BIN)/python -m lab.chaos $(if $(MINUTES),--minutes=$(MINUTES)) $(if $(SEED),--seed=$(SEED)) $(if $(BACKEND),--backend=$(BACKEND)) $(ARGS)  ## five hosts under pings, and one fault after another; MINUTES= SEED= BACKEND=vxlan,host-gw ARGS='--json figures.json'
 bench: venv ; @$(BIN)/python -m bench all  ## every benchmark
 bench-docs: venv ; @$(BIN)/python -m bench.sweep  ## those of docs/performance.md at every size, into its table and plot
-images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian
+images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian, PLATFORM=linux/arm64 or linux/amd64
 deb: ; @sh deploy/debian/build.sh dist  ## the Debian package, in dist/; fails on an error of lintian
 install-check: ; @sh deploy/release/install-check.sh $(EXTRAS)  ## wheel with each extra, source distribution and Debian package in empty roots, each program run, and what each takes; EXTRAS='ctl deb'
 constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
