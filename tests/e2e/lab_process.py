@@ -9,11 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.paths import ROOT
 from tests.patience import PATIENCE
+
+_HEEDS_HANG_UP: Final = ("env", "--default-signal=HUP")
+"""What nohup ignores is ignored by its children too, and then the lab stays when its terminal goes.
+
+No `preexec_fn`: with it Python forks, and gRPC, which the tests have loaded, may abort the child (grpc/grpc#43055).
+"""
 
 
 class LabProcess:
@@ -24,12 +31,11 @@ class LabProcess:
         self._output = home / f"output-{time.monotonic_ns()}"
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lab", *options],
+                [*_HEEDS_HANG_UP, sys.executable, "-m", "lab", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"TMPDIR": str(home)},
-                preexec_fn=_heed_hang_up,
             )
 
     @property
@@ -92,11 +98,6 @@ def is_installed() -> bool:
     """Whether `make lab` would install nothing."""
     stamp, wanted = ROOT / ".venv/.installed", ROOT / "pyproject.toml"
     return stamp.exists() and stamp.stat().st_mtime >= wanted.stat().st_mtime
-
-
-def _heed_hang_up() -> None:
-    """What nohup ignores is ignored by its children too, and then the lab stays when its terminal goes."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
