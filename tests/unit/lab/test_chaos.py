@@ -1,5 +1,6 @@
 """A seed is a schedule; a packet is lost to a fault that allows it, or is a failure; what grows is a failure."""
 
+import json
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from lab.chaos.clock import OFFSET
 from lab.chaos.kernel import actual, leases_in, look, wanted
 from lab.chaos.options import parse
 from lab.chaos.outcome import MARGIN, Happened, Outcome, blamed
-from lab.chaos.page import PAGE, render
+from lab.chaos.page import PAGE, STORED, render
 from lab.chaos.resources import MOST_DESCRIPTORS, MOST_MIB, Growth
 from lab.chaos.run import schedule
 from lab.chaos.scene import HOSTS, Hit
@@ -65,8 +66,12 @@ def test_certificates_expire_where_there_are_some() -> None:
     assert expired == {NODES[0], NODES[2]}
 
 
-def test_the_table_of_the_page_is_the_one_that_happens() -> None:
-    assert render(PAGE.read_text()) == PAGE.read_text(), "python -m lab.chaos.page"
+def test_the_table_of_the_page_is_the_one_that_happens_with_the_figures_that_were_kept() -> None:
+    found = json.loads(STORED.read_text())
+    assert render(PAGE.read_text(), found) == PAGE.read_text(), "python -m lab.chaos.page"
+    assert (found["failures"], found["lost_without_fault"]) == ([], 0)
+    kept = {name for name, figures in found["faults"].items() if FAULTS[name].loses is Loses.NOTHING}
+    assert {found["faults"][name]["lost"] for name in kept} == {0}
 
 
 HIT = Hit(NODES[0], NODES[1], 0.0, Random(1), is_full=False, backend="vxlan")  # noqa: S311 - no secret
