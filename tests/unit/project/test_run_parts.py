@@ -29,8 +29,8 @@ def run(*reports: tuple[str, str, bool]) -> tuple[list[str], dict[str, Any]]:
 
 def test_a_run_says_once_what_it_has_and_how_long_that_takes() -> None:
     assert run()[0] == [
-        "2 quick tests (unit, fuzz, contract) come first: 5 min on two cores.",
-        "Then 2 with kernels and clusters: 13 min on two cores, all in all.",
+        "2 quick tests (unit, fuzz, contract) come first: 2 min on two cores.",
+        "Then 2 with kernels and clusters: 11 min on two cores, all in all.",
     ]
 
 
