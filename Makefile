@@ -8,7 +8,7 @@ SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
 .PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated release-state simulate chaos bench bench-docs images deb install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
-help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); printf "%-16s %s\n", target[1], $$NF}' Makefile  ## this list
+help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); line = sprintf("%-16s", target[1]); count = split($$NF, word, " "); for (i = 1; i <= count; i++) {if (length(line) + length(word[i]) > 98) {print line; line = sprintf("%16s", "")} line = line " " word[i]} print line}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
 lab-venv: ; @sh lab/prepare.sh lab && if [ "$(BACKEND)" = aws-vpc ]; then sh lab/tools.sh cloud $(CACHE); fi
 lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= CLUSTERS= NETWORKS=
