@@ -104,7 +104,7 @@ def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imp
             policy, process.transport, broker, file, share, settings.guard_seconds, settings.max_leases
         )
 
-    imports = Imports([make(policy) for policy in settings.imports], broker)
+    imports = Imports([make(policy) for policy in settings.imports], broker, settings.max_leases)
     process.health.finders.append(imports.findings)
     return imports
 

@@ -1,5 +1,6 @@
 """The commands that change leases and reservations. Each returns the exit code."""
 
+import re
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +17,7 @@ from services.ctl.render.leases import reclaimed_text, renumbered_text, reservat
 from services.ctl.render.screen import Screen, to_json
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_LENGTH: Final = re.compile(r"/(\d{1,3})(?![\d.:])")
 
 
 async def reserve(target: Target, screen: Screen, cidrs: Sequence[str], node: str) -> int:
@@ -88,8 +90,8 @@ def reclaim_request(
 
 
 def name_of(text: str) -> str:
-    """The name of a lease, from its name or its subnet: `10.5.7.0/24` is `10.5.7.0-24`."""
-    return text.replace("/", "-")
+    """The name of a lease, from its name or its subnet: `10.5.7.0/24` is `10.5.7.0-24`, `west/` is of a cluster."""
+    return _LENGTH.sub(r"-\1", text)
 
 
 def read_duration(text: str) -> float:

@@ -129,7 +129,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         code = grpc.StatusCode.CANCELLED
         try:
             wanted = checked_request(request, self._identity.one_node(request.node))
-            if len(self._broker.own) >= self._most and not self._broker.leases_by_node.of(wanted.node):
+            if len(self._broker.table.leases) >= self._most and not self._broker.leases_by_node.of(wanted.node):
                 raise Exhausted(f"there are {self._most} leases, and no more are given: raise --max-leases")
             lease = await self._store.acquire(self._pipeline.without_held(wanted))
             code = grpc.StatusCode.OK

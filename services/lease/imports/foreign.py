@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from services.core.family import Network
 from services.core.leases.lease import Lease
 from services.core.leases.table import Change, changes_between
+from services.core.limits import MOST_LEASES
 from services.core.network import NetworkConfig
 from services.lease.imports.policy import Import, overlapped, own_ranges
 from services.lease.stores.store import Changed, Snapshot
+
+_FULL: Final = "imported leases have half of the table at most, and what own leases leave of it"
 
 
 @dataclass
@@ -30,17 +34,23 @@ class Foreign:
     """The leases of all clusters beside an own network, in the broker's table (services.lease.watch.broker).
 
     Guarantees: no lease is in force outside of what its `--import` allows, nor one that overlaps the own network;
-    each is judged for itself, and again when the own network changes. Before that is known, none is in force.
+    each is judged for itself, and again when the own network changes. Before that is known, none is in force. At most
+    half of the table is imported, and only where there is room: a fuller table would be refused by every node.
     """
 
     def __init__(
         self,
         clusters: Sequence[ClusterLeases] = (),
-        on_refusal: Callable[[str, str], None] = lambda name, reason: None,
+        on_refusals: Callable[[Mapping[str, str]], None] = lambda refused: None,
+        most: int = MOST_LEASES,
     ) -> None:
+        """`most`: leases that the table may have."""
         self.clusters = clusters
-        self._on_refusal = on_refusal
-        """Called with a name that is newly refused, or for another reason, and the reason."""
+        self._on_refusals = on_refusals
+        """Called with the names that are newly refused, or for another reason, and the reasons."""
+        self._most = most
+        self.own_leases = 0
+        """How many leases the own store has."""
         self.network: NetworkConfig | None = None
         """The own one."""
         self.leases: dict[str, Lease] = {}
@@ -72,6 +82,8 @@ class Foreign:
         if not self.clusters:
             return event
         changes: tuple[Change, ...] = ()
+        if isinstance(event, Snapshot):
+            self.own_leases = len(event.leases)
         if event.network is not None:
             self.network = event.network
             changes = tuple(change for each in self.clusters for change in self.judge(each))
@@ -92,26 +104,26 @@ class Foreign:
                 for cidr in policy.allow
                 if (own := overlapped(cidr, taken))
             }
-        before: dict[str, Lease] = {}
         after: dict[str, Lease] = {}
-        for name in names:
-            here, lease = f"{policy.name}/{name}", cluster.shown.get(name)
-            if (known := cluster.in_force.pop(here, None)) is not None:
-                before[here] = known
+        judged = {f"{policy.name}/{name}": cluster.shown.get(name) for name in names}
+        before = {here: cluster.in_force.pop(here) for here in judged.keys() & cluster.in_force.keys()}
+        for here in before:
+            del self.leases[here]
+        room = min(self._most // 2, self._most - self.own_leases) - len(self.leases)
+        for here, lease in sorted(judged.items(), key=lambda each: each[0] not in before):  # those in force stay so
             cluster.refused.pop(here, None)
             if lease is None:
                 continue
             if reason := policy.refusal(lease, taken):
                 cluster.refused[here] = reason
+            elif len(after) >= room:
+                cluster.refused[here] = f"{_FULL}: if so many are meant, raise --max-leases ({self._most})"
             else:
                 after[here] = policy.imported(lease)
         cluster.in_force |= after
-        for here in before:
-            del self.leases[here]
         self.leases |= after
-        for here, reason in cluster.refused.items():
-            if refused.get(here) != reason:
-                self._on_refusal(here, reason)
+        if new := {here: reason for here, reason in cluster.refused.items() if refused.get(here) != reason}:
+            self._on_refusals(new)
         return changes_between(before, after)
 
 

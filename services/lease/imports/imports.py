@@ -1,15 +1,17 @@
 """The imports of a process: all other clusters beside the own one."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from services.core.finding import Finding
+from services.core.limits import MOST_LEASES
 from services.lease.events.journal import EventKind
 from services.lease.imports.cluster import ImportedCluster
 from services.lease.imports.foreign import Foreign
 from services.lease.watch.broker import Broker
 from services.runtime.events.journal import Subject
-from services.runtime.telemetry.logs import get_logger
+from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
@@ -17,11 +19,12 @@ log = get_logger()
 class Imports:
     """The clusters of a process; usually none."""
 
-    def __init__(self, clusters: Sequence[ImportedCluster], broker: Broker) -> None:
+    def __init__(self, clusters: Sequence[ImportedCluster], broker: Broker, most: int = MOST_LEASES) -> None:
         self.clusters = clusters
         self._journal = broker.journal
+        self._may_log = LogLimiter()
         if clusters:
-            broker.foreign = Foreign([each.leases for each in clusters], self._tell_refusal)
+            broker.foreign = Foreign([each.leases for each in clusters], self._tell_refusals, most)
 
     @property
     def held(self) -> list[str]:
@@ -47,11 +50,18 @@ class Imports:
         """Of all."""
         return (finding for cluster in self.clusters for finding in cluster.findings())
 
-    def _tell_refusal(self, name: str, reason: str) -> None:
-        log.warning("what another cluster shows is not imported", name=name, reason=reason)
-        self._journal.note_one(EventKind.IMPORT, Subject(name), lambda: (f"not imported: {name}", reason))
+    def _tell_refusals(self, refused: Mapping[str, str]) -> None:
+        for name, reason in refused.items():
+            self._journal.note_one(EventKind.IMPORT, Subject(name), partial(_words, name, reason))
+        name, reason = min(refused.items())
+        if self._may_log(name.partition("/")[0]):  # by cluster: it may show as many as it likes, as often as it likes
+            log.warning("what another cluster shows is not imported", name=name, reason=reason, more=len(refused) - 1)
 
     async def close(self) -> None:
         """Ends the streams."""
         for cluster in self.clusters:
             await cluster.close()
+
+
+def _words(name: str, reason: str) -> tuple[str, str]:
+    return f"not imported: {name}", reason

@@ -119,6 +119,7 @@ class Broker:
         names = set(map(_name, step.changes))
         before = {name: self.table.leases.get(name) for name in names}
         nodes = self._fold(step, before)
+        self.foreign.own_leases = len(self.own)
         self._pieces.follow(names)
         self._parts.clear()
         if was_synced:  # before, nobody has a cursor

@@ -72,6 +72,10 @@ async def test_what_the_policy_forbids_is_left_out_by_name_and_nothing_else_is_l
     state = await east.until_imported(lambda each: each.leases == 1 and each.refused_count == 1)
     assert [each.name for each in state.refused] == [f"west/{bad.name}"]
     assert "10.6.200.0/24 lies outside what --import west allows: 10.6.0.0/17" in state.refused[0].reason
+    for n in range(3, 30):
+        await acquired(west.running, make_request(f"bad{n}", f"172.16.1.{n}", f"10.6.{200 + n}.0/24"))
+    await east.until_imported(lambda each: each.refused_count == 28)
+    assert east.running.log.read_text().count("is not imported") == 1
     status = await east.status()
     assert [finding.check for finding in status.findings] == ["import-refused"]
     assert f"west/{bad.name}" in status.findings[0].problem
@@ -255,3 +259,21 @@ async def test_a_thousand_leases_come_in_messages_of_five_hundred(clusters: Clus
             await stub.AcquireLease(request_to_proto(make_request(f"h{n}", f"172.16.1.{n}")))
     state = await east.until_imported(lambda each: each.leases == 250)
     assert state.refused_count == 0
+
+
+async def test_another_cluster_leaves_room_for_the_own_one_whatever_it_shows(clusters: Clusters) -> None:
+    east, west = clusters
+    west.start()
+    for n in (1, 2, 3, 4):
+        await acquired(west.running, make_request(f"h{n}", f"172.16.1.{n}"))
+    east.start(west.imports("10.6.0.0/16"), "--max-leases=4")
+    state = await east.until_imported(lambda each: each.leases > 0 and each.leases + each.refused_count == 4)
+    assert state.leases == 2
+    assert "--max-leases" in state.refused[0].reason
+    async with feed_of(east.running, "h1", most=4) as here:
+        ours = {(await acquired(east.running, make_request(f"h{n}", f"172.16.0.{n}"))).name for n in (1, 2)}
+        await eventually(lambda: len(here.table.leases) == 4)
+        with pytest.raises(grpc.aio.AioRpcError, match="raise --max-leases"):
+            await acquired(east.running, make_request("h3", "172.16.0.3"))
+        assert ours < here.table.leases.keys()
+        assert here.connected
