@@ -9,6 +9,7 @@ from pathlib import Path
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from services.core.leases.lease import Lease, LeaseRequest
+from services.core.limits import MOST_LEASES
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.lease.wire import lease_from_proto, request_to_proto
 from tests.services.lease import ServiceProcess, stub_of
@@ -51,10 +52,10 @@ class Tiers:
 
 
 @asynccontextmanager
-async def feed_of(service: ServiceProcess, node: str = "") -> AsyncIterator[Feed]:
+async def feed_of(service: ServiceProcess, node: str = "", most: int = MOST_LEASES) -> AsyncIterator[Feed]:
     """A table kept equal to a service's, as a dataplane's."""
     connection = LeaseConnection(service.address, node)
-    feed = Feed(connection, pb.VIEW_ALL, lambda touched: None)
+    feed = Feed(connection, pb.VIEW_ALL, lambda touched: None, most=most)
     task = asyncio.create_task(feed.run())
     try:
         yield feed

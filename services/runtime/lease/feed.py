@@ -29,7 +29,7 @@ _OPTIONS: Final = (
     ("grpc.http2.ping_timeout_ms", 4_000),  # keepalive_timeout_ms has no effect in this core
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),  # also the time a connection may take
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # the time a connection may take, as on the server's side
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
