@@ -53,7 +53,8 @@ def follow_subnets(usage: Callable[[Family], Usage]) -> None:
     """SUBNETS shows `usage` from now on. It is called when the metrics are read, in the event loop."""
 
     def number(family: Family, use: str) -> float:
-        return float(getattr(usage(family), use))
+        now = usage(family)
+        return float(now.total - now.used if use == "free" else getattr(now, use))
 
     for family in FAMILIES:
         for use in _USES:

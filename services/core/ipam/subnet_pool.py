@@ -41,11 +41,6 @@ class Usage:
         """Subnets that may not be leased."""
         return self.leased + self.reserved + self.blocked
 
-    @property
-    def free(self) -> int:
-        """Subnets that may be leased."""
-        return self.total - self.used
-
 
 class FamilyPool:
     """The subnets of one family, numbered from SubnetMin on. Everything may overlap everything.
