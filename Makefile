@@ -8,7 +8,7 @@ SLOWEST := --durations=30 --durations-min=5
 .DEFAULT_GOAL := help
 .PHONY: help venv lab-venv lab shell ping kube-lab-venv kube-lab test soak fuzz grpcurl tools lint house map man pages site captures types proto check-generated release-state simulate chaos bench bench-docs images deb install-check constraints compose-lab compose-test vm-test kube-test clean clean-cache
 
-help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); line = sprintf("%-16s", target[1]); count = split($$NF, word, " "); for (i = 1; i <= count; i++) {if (length(line) + length(word[i]) > 98) {print line; line = sprintf("%16s", "")} line = line " " word[i]} print line}' Makefile  ## this list
+help: ; @awk -F'  ## ' '/^[a-z-]+:.*  ## / {split($$1, target, ":"); line = sprintf("%-16s", target[1]); count = split($$NF, word, " "); for (i = 1; i <= count; i++) {if (length(line) + length(word[i]) > 79) {print line; line = sprintf("%16s", "")} line = line " " word[i]} print line}' Makefile  ## this list
 venv: ; @sh lab/prepare.sh  ## .venv for all of these targets, and the system packages it needs; PYTHON= chooses the Python
 lab-venv: ; @sh lab/prepare.sh lab && if [ "$(BACKEND)" = aws-vpc ]; then sh lab/tools.sh cloud $(CACHE); fi
 lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= CLUSTERS= NETWORKS=
@@ -39,7 +39,7 @@ bench-docs: venv ; @$(BIN)/python -m bench.sweep  ## those of docs/performance.m
 images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian, PLATFORM=linux/arm64 or linux/amd64
 deb: ; @sh deploy/debian/build.sh dist  ## the Debian package, in dist/; fails on an error of lintian
 install-check: ; @sh deploy/release/install-check.sh $(EXTRAS)  ## wheel with each extra, source distribution and Debian package in empty roots, each program run, and what each takes; EXTRAS='ctl deb'
-constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt: the versions in the images
+constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt and constraints-cloud.txt: the versions in the images
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C; NODES= BACKEND= STORE=
 compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh lab/tools.sh cloud $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
 vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them (built once); ARGS='-k ipip'

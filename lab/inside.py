@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 
 from lab.directory import where
 from lab.private import user_id, way_in
+from services.core.formats.word_list import word_list
 
 MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 """The variable of a lab's process that `private` sets."""
@@ -70,7 +71,7 @@ def chosen(labs: Sequence[Lab], environment: Mapping[str, str]) -> Lab:
     if not labs:
         raise NoWayIn("no lab runs: start one in another terminal with `make lab`")
     if len(labs) > 1:
-        each = " or ".join(f"FLANNELETTE_CONTEXTS={lab.contexts}" for lab in labs)
+        each = word_list(f"FLANNELETTE_CONTEXTS={lab.contexts}" for lab in labs)
         raise NoWayIn(f"several labs run: say which one with export {each}")
     return labs[0]
 

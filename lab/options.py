@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.topology import NETWORKS
+from services.core.formats.word_list import word_list
 
 BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec", "aws-vpc")
 KERNEL_KINDS: Final = ("ipip", "wireguard")
@@ -24,16 +25,22 @@ USAGE: Final = f"""\
 make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
-CLUSTERS=1         1 to {MOST_CLUSTERS}, each with so many hosts: leases are imported, and a router is between them
-NETWORKS=1         1 to {len(NETWORKS)}: each host is in so many networks, and has a pod in each
-BACKEND=vxlan      {" or ".join(BACKENDS)};
-                   udp: a network configuration without Backend; aws-vpc: a VPC of moto, and a router with its table
-FAMILY=ipv4        {" or ".join(FAMILIES)}: the address family of the pods, or both
-STORE=embedded     {" or ".join(STORES)}: one central lease service, or an etcd and a lease service on each host
-VM=1               in a virtual machine, for a backend that this kernel has no module for
-ONCE=1             try everything, tear down, and exit non-zero if anything failed
+CLUSTERS=1         1 to {MOST_CLUSTERS}, each with so many hosts: leases are imported, and a
+                   router is between them
+NETWORKS=1         1 to {len(NETWORKS)}: each host is in so many networks, with a pod in each;
+                   not with CLUSTERS
+BACKEND=vxlan      {word_list(BACKENDS)};
+                   udp: a network configuration without Backend;
+                   aws-vpc: a VPC of moto, and a router with its table
+FAMILY=ipv4        {word_list(FAMILIES)}: the address family of the pods, or both
+STORE=embedded     {word_list(STORES)}: one central lease service, or an etcd and a
+                   lease service on each host
+VM=1               in a virtual machine, for a backend that this kernel has no
+                   module for
+ONCE=1             try everything, tear down; exit non-zero if anything failed
 JSON=path          with ONCE=1: write the figures there
-TOPOLOGY=lab.svg   write a picture of the cluster there: .svg, .dot, .mmd (Mermaid), .txt or .json"""
+TOPOLOGY=lab.svg   write a picture of the cluster there: .svg, .dot, .mmd
+                   (Mermaid), .txt or .json"""
 
 
 class BadOption(Exception):
@@ -62,6 +69,11 @@ class Options:
     """The names of those that each host is in; one without a name, if it is the only one."""
 
     @property
+    def hosts(self) -> int:
+        """How many, of all clusters together."""
+        return self.nodes * self.clusters
+
+    @property
     def versions(self) -> tuple[int, ...]:
         """Of IP, that the pods have addresses of."""
         return FAMILIES[self.family]
@@ -84,16 +96,16 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         clusters=whole_number("CLUSTERS", given["CLUSTERS"] or "1", MOST_CLUSTERS),
         networks=NETWORKS[:networks] if networks > 1 else ("",),
     )
-    if networks > 1 and (options.backend not in MANY or options.clusters > 1 or options.topology):
-        raise BadOption(
-            f"NETWORKS={networks}: use BACKEND={' or '.join(MANY)}, of which a host can have several; "
-            "and neither CLUSTERS nor TOPOLOGY"
-        )
+    if networks > 1 and options.backend not in MANY:
+        raise BadOption(f"NETWORKS={networks}: use BACKEND={word_list(MANY)}, of which a host can have several")
+    for name, is_given in (("CLUSTERS", options.clusters > 1), ("TOPOLOGY", options.topology is not None)):
+        if networks > 1 and is_given:
+            raise BadOption(f"NETWORKS={networks} with {name}={given[name]}: the lab has no such pair, leave one out")
     if options.clusters > 1 and options.backend == "host-gw":
         raise BadOption(
             "CLUSTERS: host-gw needs all hosts on one layer 2, and between clusters is a router: use vxlan"
         )
-    if options.nodes * options.clusters > MOST_NODES:
+    if options.hosts > MOST_NODES:
         raise BadOption(f"CLUSTERS={options.clusters}: together they may have {MOST_NODES} hosts, use fewer NODES")
     if options.backend == "aws-vpc" and (options.clusters > 1 or options.store != "embedded" or options.nodes < 2):
         raise BadOption("BACKEND=aws-vpc: the cloud's lab is one cluster of at least 2 hosts with STORE=embedded")
@@ -102,7 +114,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     if options.json and not options.once:
         raise BadOption("JSON needs ONCE=1: only a trial has figures to write")
     if options.topology and options.topology.suffix not in PICTURES:
-        raise BadOption(f"TOPOLOGY={given['TOPOLOGY']}: name a file that ends in {' or '.join(PICTURES)}")
+        raise BadOption(f"TOPOLOGY={given['TOPOLOGY']}: name a file that ends in {word_list(PICTURES)}")
     return options
 
 
@@ -141,5 +153,5 @@ def whole_number(name: str, text: str, most: int) -> int:
 def one_of(name: str, text: str, choices: Sequence[str]) -> str:
     """The text, which is one of the choices. Raises BadOption."""
     if text not in choices:
-        raise BadOption(f"{name}={text}: use {' or '.join(choices)}")
+        raise BadOption(f"{name}={text}: use {word_list(choices)}")
     return text

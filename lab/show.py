@@ -104,9 +104,10 @@ class Screen:
         grpcurl = shutil.which("grpcurl")
         first = f"pod1-{pod.network}" if pod.network else "pod1"
         at = f" HOST={first}" if pod.network else ""
-        list_peers = f"{grpcurl} -plaintext -unix {home}/dataplane.sock {_LIST_PEERS}"
+        about = f""" -d '{{"network": "{pod.network}"}}'""" if pod.network else ""
+        list_peers = f"{grpcurl} -plaintext -unix{about} {home}/dataplane.sock {_LIST_PEERS}"
         lines = [
-            *_short_commands(directory / CONTEXTS),
+            *_short_commands(directory / CONTEXTS, pod.network),
             f"make shell HOST=h1      # HOST={first}: in its pod",
             f"make ping TO={pod.address}{at}   # from {first}; HOST=h1: from there",
             f"{way_in} ip -n h1 route",
@@ -192,10 +193,13 @@ def _cell(answer: Answer | None) -> Text:
     return Text(f"{answer.seconds * 1000:.3f}", style="green" if answer.is_good else "red")
 
 
-def _short_commands(contexts: Path) -> list[str]:
+def _short_commands(contexts: Path, network: str) -> list[str]:
     """The command line, for which `export` names all hosts once."""
     scripts = bin_directory()
     export = f"export FLANNELETTE_CONTEXTS={quote(str(contexts))}" + (f' PATH="{scripts}:$PATH"' if scripts else "")
     flannelette = "flannelette" if scripts else f"{sys.executable} -m services.ctl.main"
-    shown = ("nodes", "status --on h1", "peers --on h1", "connectivity")
+    about = f" --network {network}" if network else ""
+    cloud = contexts.with_name("cloud") / "cloud.sock"
+    shown = [f"nodes{about}", "status --on h1", f"peers --on h1{about}", "connectivity"]
+    shown += [f"cloud status --address={quote(str(cloud))}"] if cloud.exists() else []
     return [export, *(f"{flannelette} {words}" for words in shown)]

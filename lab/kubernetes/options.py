@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lab.options import FAMILIES, BadOption, given_options, one_of, whole_number
+from services.core.formats.word_list import word_list
 
 BACKENDS: Final = ("vxlan", "host-gw")
 OVERLAYS: Final = ("per-node", "central", "helm")
@@ -20,10 +21,10 @@ USAGE: Final = f"""\
 make kube-lab [NAME=value ...]   or   python -m lab.kubernetes [NAME=value ...]
 
 NODES=3            nodes, 1 to {MOST_NODES}; the first one is the control plane
-OVERLAY=per-node   {" or ".join(OVERLAYS)}: kustomize's, or the chart
-BACKEND=vxlan      {" or ".join(BACKENDS)}
-FAMILY=ipv4        {" or ".join(FAMILIES)}: of nodes, pods and Services
-PROXY=iptables     {" or ".join(PROXIES)}: the mode of kube-proxy
+OVERLAY=per-node   {word_list(OVERLAYS)}: kustomize's, or the chart
+BACKEND=vxlan      {word_list(BACKENDS)}
+FAMILY=ipv4        {word_list(FAMILIES)}: of nodes, pods and Services
+PROXY=iptables     {word_list(PROXIES)}: the mode of kube-proxy
 FLANNEL=1          start with kube-flannel, and take over from it
 VM=1               in a virtual machine, whose kernel has cgroup v2 alone
 ONCE=1             try everything, tear down; exit non-zero if anything failed"""

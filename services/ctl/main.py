@@ -13,6 +13,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
+from services.core.formats.word_list import word_list
 from services.ctl.certs.commands import certs
 from services.ctl.cli import cloud as cloud_routes
 from services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
@@ -100,7 +101,7 @@ def _command(
         shared = outer.overridden_by(inner)
         output = shared.output or formats[0]
         if output not in formats:
-            raise click.UsageError(f"-o {output} is not for this command: give -o {' or '.join(formats)} behind it")
+            raise click.UsageError(f"-o {output} is not for this command: give -o {word_list(formats)} behind it")
         if formats is not FORMATS:
             values["output"] = output
         try:
@@ -134,7 +135,7 @@ def _in_each_network(nodes: "Nodes", output: "Screen", is_one: bool, run: Callab
 
     networks = asyncio.run(by_network(nodes))
     if is_one and len(networks) > 1:
-        raise Misconfigured(f"this output is about one network: give --network {' or '.join(networks)}")
+        raise Misconfigured(f"this output is about one network: give --network {word_list(networks)}")
     codes = []
     for name, there in networks.items():
         try:
@@ -204,6 +205,7 @@ def flanneld(flags: tuple[str, ...]) -> None:
 def main() -> None:
     """Runs the command line; never returns."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own messages report its errors
+    gc.set_threshold(100_000, 50, 20)  # what a command imports is no garbage, and is not searched
     atexit.register(gc.freeze)  # a fifth of the time of a command goes into a last search for garbage
     try:
         cli(prog_name="flannelette")

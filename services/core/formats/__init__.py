@@ -1,4 +1,4 @@
-"""Text formats of other programs, read and written strictly: Go's JSON, IP addresses and prefixes, subnet.env.
+"""Text formats of other programs, read and written strictly (Go's JSON, IP addresses, subnet.env), and word lists.
 
 The package knows no leases.
 """

@@ -7,6 +7,7 @@ from typing import Final
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import IPV6, Address, Family, Network
 from services.core.formats.ip_text import parse_address
+from services.core.formats.word_list import word_list
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
 
@@ -268,7 +269,7 @@ def _asked(choice: InterfaceChoice) -> str:
     flags = [f"--iface {text}" for text in choice.interfaces]
     flags += [f"--iface-regex {text}" for text in choice.patterns]
     flags += [f"--iface-can-reach {choice.can_reach}"] if choice.can_reach else []
-    return " or ".join(flags)
+    return word_list(flags)
 
 
 def _available(interfaces: Iterable[Interface]) -> str:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from services.core.formats.word_list import word_list
 from services.masq.firewalls.firewall import JUMP_NOT_FIRST, ChainState
 from services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
 from services.masq.rules.model import Chain
@@ -131,7 +132,7 @@ def what_is_wrong(states: Sequence[ChainState]) -> str:
     left = [state for state in states if state.causes == (JUMP_NOT_FIRST,)]
     sentences = [_LEFT.format(chain=_name(state), most=_MOST_MOVES, rule=state.in_the_way) for state in left]
     others = [_name(state) for state in states if state not in left]
-    return "; ".join([*sentences, *([f"{' and '.join(others)} {_DO_NOT_STAY}"] if others else [])])
+    return "; ".join([*sentences, *([f"{word_list(others, 'and')} {_DO_NOT_STAY}"] if others else [])])
 
 
 def _name(state: ChainState) -> str:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from services.core.errors import Misconfigured
+from services.core.formats.word_list import word_list
 
 S = TypeVar("S")
 
@@ -185,8 +186,7 @@ def _tokens(
 def _unknown(name: str, fields: Iterable[str]) -> str:
     """The error for an unknown flag: names the service that has the flag, or the nearest flag."""
     if owners := [f"flannelette-{service}" for service, flags in FLAGS.items() if name in flags.split()]:
-        words = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
-        return f"there is no flag --{name} here: it is a flag of {words}"
+        return f"there is no flag --{name} here: it is a flag of {word_list(owners, 'and')}"
     import difflib  # for a mistake only
 
     if near := difflib.get_close_matches(name, fields, n=1):

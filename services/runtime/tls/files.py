@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import Misconfigured
+from services.core.formats.word_list import word_list
 from services.runtime.tls.certificate import Certificate, certificate_of, load_pair
 
 _NOT_IN_GRPC: Final = {bytes.fromhex("06032b6570"): "Ed25519", bytes.fromhex("06052b81040023"): "P-521"}
@@ -50,8 +51,8 @@ def chosen_files(certificate: str, key: str, authorities: str) -> TlsFiles | Non
         return None
     if missing:
         raise Misconfigured(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: TLS needs {', '.join(given)} "
-            "together (`flannelette certs` makes all three)"
+            f"{word_list(missing, 'and')} {'is' if len(missing) == 1 else 'are'} missing: TLS needs "
+            f"{', '.join(given)} together (`flannelette certs` makes all three)"
         )
     return TlsFiles(Path(certificate), Path(key), Path(authorities))
 

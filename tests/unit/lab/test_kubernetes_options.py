@@ -35,9 +35,9 @@ def test_an_argument_wins_over_the_environment() -> None:
     [
         ("NODES=0", "NODES=0: use a whole number from 1 to 10"),
         ("NODES=11", "NODES=11: use a whole number from 1 to 10"),
-        ("OVERLAY=chart", "OVERLAY=chart: use per-node or central or helm"),
+        ("OVERLAY=chart", "OVERLAY=chart: use per-node, central or helm"),
         ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw"),
-        ("FAMILY=ipv5", "FAMILY=ipv5: use ipv4 or ipv6 or dual"),
+        ("FAMILY=ipv5", "FAMILY=ipv5: use ipv4, ipv6 or dual"),
         ("PROXY=ipvs", "PROXY=ipvs: use iptables or nftables"),
         ("FLANNEL=v0.28", "FLANNEL=v0.28: use 1 or 0"),
         ("VM=yes", "VM=yes: use 1 or 0"),

@@ -245,7 +245,7 @@ def test_an_interface_is_still_the_underlay_while_nothing_of_that_changes(now: d
         ({"iface": ["eth7"], "default": 2}, "no interface matches --iface eth7; there is eth0 (10.99.0.11, "),
         (
             {"iface": ["a"], "regex": ["zz"], "can_reach": "1.1.1.1", "default": 2},
-            "no interface matches --iface a or --iface-regex zz or --iface-can-reach 1.1.1.1; there is ",
+            "no interface matches --iface a, --iface-regex zz or --iface-can-reach 1.1.1.1; there is ",
         ),
         ({"public": ["1.2.3.4"], "default": 2}, "no interface has the address 1.2.3.4 of --public-ip (behind NAT, "),
         ({}, "there is no default route to tell the interface: give --iface; there is eth0 "),
