@@ -21,7 +21,7 @@ from lab.options import Options
 from lab.programs import Program
 from lab.supervise import Supervised
 from lab.topology import Address, Host, Interface
-from lab.vm import PATIENCE
+from lab.vm import PATIENCE, load
 from lab.vpc import programs as cloud
 
 _READY_SECONDS: Final = 60.0
@@ -69,13 +69,13 @@ class Cluster:
         """`changed` has the last word on what is started."""
         self.options = options
         self.directory = directory
-        numbers = range(1, options.nodes * options.clusters + 1)
+        numbers = range(1, options.hosts + 1)
         self.hosts = tuple(Host(number, cluster=(number - 1) // options.nodes + 1) for number in numbers)
         """Those of the first cluster, then those of the second."""
         self.services: list[Supervised] = []
         self.etcd: Supervised | None = None
         self.is_up = False
-        self._patience_seconds = PATIENCE * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.nodes)
+        self._patience_seconds = patience_seconds(options)
         self._group = group
         self._tasks: dict[Supervised, asyncio.Task[Never]] = {}
         self._report_death = died
@@ -209,8 +209,14 @@ class Cluster:
         except TimeoutError:
             program = service.program
             reasons = "; ".join(await look.reasons(program.name, program.address, self.options.networks))
-            problem = f"the {program.title} is not ready after {self._patience_seconds:.0f} s: {reasons}"
+            waited = f"{self._patience_seconds:.0f} s with {load()}"
+            problem = f"the {program.title} is not ready after {waited}: {reasons}"
             raise LabFailed(_with_tail(service, problem)) from None
+
+
+def patience_seconds(options: Options) -> float:
+    """How long a service of such a lab may take until it is ready, while all others start beside it."""
+    return PATIENCE * (_READY_SECONDS + _READY_SECONDS_PER_NODE * options.hosts)
 
 
 def _with_tail(service: Supervised, problem: str) -> str:

@@ -16,6 +16,8 @@ from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lab.options import PICTURES
+from services.runtime.rpc.server_channel import ServerChannel
+from services.runtime.rpc.transport import PLAIN
 
 _RETRY = (
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -30,7 +32,7 @@ _SOON: Final = 5.0
 
 async def until_serving(address: str) -> None:
     """Returns when the service there is ready, also if there is none yet."""
-    async with _channel(address) as channel:
+    async with _listening(address) as channel:
         while True:
             with suppress(grpc.aio.AioRpcError):
                 watch = health_pb2_grpc.HealthStub(channel).Watch(
@@ -44,7 +46,7 @@ async def until_serving(address: str) -> None:
 
 async def until_programmed(address: str, peers: int, network: str = "") -> dataplane_pb2.Status:
     """Returns the status of the dataplane there as soon as it is ready and has programmed that many peers."""
-    async with _channel(address) as channel:
+    async with _listening(address) as channel:
         while True:
             with suppress(grpc.aio.AioRpcError):
                 stub = dataplane_pb2_grpc.DataplaneServiceStub(channel)
@@ -106,6 +108,7 @@ async def cloud_status(address: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.ctl.main", "cloud", "status", f"--address={address}"),
         stdout=asyncio.subprocess.PIPE,
+        env={name: text for name, text in os.environ.items() if not name.startswith("FLANNELETTE_")},
     )
     printed, _ = await process.communicate()
     return printed.decode()
@@ -134,6 +137,20 @@ async def reasons(name: str, address: str, networks: Sequence[str] = ("",)) -> l
             case _:
                 return ["see its log"]
     return ["it does not answer"]
+
+
+@asynccontextmanager
+async def _listening(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    """Once a process listens there.
+
+    A channel to nobody tries again all the time: many of them take the processor from the services that start.
+    """
+    server = ServerChannel(address, "", PLAIN, _RETRY)
+    try:
+        await server.until_present()
+        yield server.channel
+    finally:
+        await server.close()
 
 
 @asynccontextmanager

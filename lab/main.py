@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,8 +21,8 @@ from lab.options import USAGE, BadOption, Options, parse
 from lab.programs import NoEtcd
 from lab.session import Session
 from lab.trial import FiguresUnwritable
-from lab.vm import is_guest
-from lab.vm.machine import MEMORY, Job
+from lab.vm import is_guest, load, times_as_long
+from lab.vm.machine import MEMORY, PATIENCE, Job
 from lab.vm.machine import run as run_in_vm
 from lab.vm.packages import VmFailed, VmUnusable
 from lab.vpc.programs import require_sdk
@@ -39,6 +41,7 @@ _OURS: Final = (
 )
 _MEMORY_PER_NODE: Final = 200
 """In MiB, in the virtual machine: for its services."""
+_WORTH_A_LINE: Final = 2
 
 
 def main() -> int:
@@ -80,12 +83,22 @@ def _run_in_vm(options: Options, arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     command = [sys.executable, "-m", "lab", *arguments]
     shares = [path.parent for path in (options.json, options.topology) if path]
-    memory = max(MEMORY, _MEMORY_PER_NODE * options.nodes * options.clusters)
+    memory = max(MEMORY, _MEMORY_PER_NODE * options.hosts)
     packages = PACKAGES if options.backend == "ipsec" and not find_charon() else ()
+    times = times_as_long(os.getloadavg()[0], os.cpu_count() or 1)
+    if times >= _WORTH_A_LINE:
+        show.complain(f"lab: this machine is busy ({load()}): the VM may take {times:.0f} times as long")
+    environment = {"FLANNELETTE_PATIENCE": str(PATIENCE * times), **os.environ}
+    start = time.monotonic()
     try:
-        return run_in_vm(Job(command, packages, shares, os.environ, memory=memory))
+        code = run_in_vm(Job(command, packages, shares, environment, memory=memory))
     except KeyboardInterrupt:
         return 130 if options.once else 0
+    if code == 1:
+        used, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - start
+        had = used.ru_utime + used.ru_stime
+        show.complain(f"lab: the VM had a processor for {had:.0f} of {seconds:.0f} s; this machine has {load()}")
+    return code
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -14,7 +14,20 @@ GUEST_MARK: Final = "FLANNELETTE_IN_VM"
 PATIENCE: Final = float(os.environ.get("FLANNELETTE_PATIENCE") or 1)
 """How many times as long as on a machine the lab waits; in the guest, which is slower, it is more than 1."""
 
+_SLOWEST: Final = 8.0
+
 
 def is_guest() -> bool:
     """Whether this is the guest."""
     return GUEST_MARK in os.environ
+
+
+def load() -> str:
+    """How busy this machine, or this guest, is: processes that run or wait to, over the last minute."""
+    count = os.cpu_count() or 1
+    return f"a load of {os.getloadavg()[0]:.1f} on {count} processor{'s' * (count > 1)}"
+
+
+def times_as_long(load: float, processors: int) -> float:
+    """How many times as long as on a quiet machine a guest takes, which has one processor; 8 at most."""
+    return min(max((load + 1) / processors, 1.0), _SLOWEST)

@@ -26,7 +26,7 @@ FAILED: Final = 126
 INTERRUPTED: Final = 130
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flannelette", "vm")
 MEMORY: Final = 4096
-_PATIENCE: Final = 4
+PATIENCE: Final = 4.0
 """The factor of patience (FLANNELETTE_PATIENCE) of what runs in the guest."""
 _MODULES: Final = ("fou", "br_netfilter")
 """What the kernel does not load by itself when it is needed."""
@@ -107,7 +107,7 @@ def run(job: Job, cache: Path = CACHE) -> int:
 
 def _settings(job: Job, layers: Sequence[Path], place: Path) -> str:
     """The shell script that guest.sh reads."""
-    environment = {"FLANNELETTE_PATIENCE": str(_PATIENCE), **job.environment, GUEST_MARK: "1"}
+    environment = {"FLANNELETTE_PATIENCE": str(PATIENCE), **job.environment, GUEST_MARK: "1"}
     words = shlex.join(
         ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), *job.command]
     )

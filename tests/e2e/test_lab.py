@@ -199,6 +199,13 @@ def test_an_interrupted_trial_is_not_a_passed_one(home: Path) -> None:
         assert not process.directory.exists()
 
 
+def test_a_lab_that_gives_up_says_how_busy_the_machine_was(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLANNELETTE_PATIENCE", "0.0001")
+    with lab(home, "NODES=1", "ONCE=1") as process:
+        assert process.exit_code() == 1
+    assert re.search(r"not ready after 0 s with a load of [\d.]+ on \d+ processors?: see its log", process.output)
+
+
 def test_wrong_options_end_it_with_one_line_and_exit_code_2(home: Path) -> None:
     with lab(home, "NODES=0") as process:
         assert process.exit_code() == 2

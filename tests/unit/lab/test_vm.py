@@ -1,5 +1,7 @@
 """The VM runner, without a VM: what is refused."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +84,20 @@ def test_a_guest_that_ends_early_is_no_machine_without_a_vm(tmp_path: Path) -> N
         "vm: the guest ended before the command did, with status 3; its memory is 4096 MiB: "
         "give it more with --memory, or make room for it in /dev/shm\n"
     )
+
+
+def test_a_lab_that_fails_in_the_guest_says_what_the_guest_had_of_this_machine(tmp_path: Path) -> None:
+    layer = tmp_path / "flannelette/vm" / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+    for program in (layer / "usr/lib/linux", layer / "usr/bin/busybox"):
+        program.parent.mkdir(parents=True)
+        program.write_text('#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\necho 1 >"$1/code"\n')
+        program.chmod(0o755)
+    command = [sys.executable, "-m", "lab", "VM=1"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = r"lab: the VM had a processor for \d+ of \d+ s; this machine has a load of [\d.]+ on \d+ processors?"
+    assert re.fullmatch(last, done.stderr.splitlines()[-1])
 
 
 def test_the_guests_script_is_one() -> None:
