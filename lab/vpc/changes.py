@@ -13,8 +13,9 @@ from lab.reach import reach, unreached
 from lab.show import Screen
 from lab.topology import OUTSIDE, UNDERLAY, Batch, Host
 from lab.vpc.ec2 import Ec2
-from lab.vpc.places import EC2_URL, ROUTER_PROTOCOL
+from lab.vpc.places import EC2_URL
 from lab.vpc.programs import CLOUD, vpc
+from lab.vpc.router import in_kernel
 
 _NEW: Final = 200
 """Added to the address of a host."""
@@ -25,8 +26,8 @@ async def until_routed(cluster: Cluster, targets: dict[str, IPv4Address]) -> Non
     (service,) = cluster.named(CLOUD)
     async with cluster.patience(service):
         routes = await look.until_routed(service.program.address, targets.keys())
-        wanted = {f"{destination} via {targets[node]}" for node, destination in routes.items()}
-        while await asyncio.to_thread(_in_kernel) != wanted:  # noqa: ASYNC110 - another process writes them
+        wanted = {destination: str(targets[node]) for node, destination in routes.items()}
+        while await asyncio.to_thread(_at_router) != wanted:  # noqa: ASYNC110 - another process writes them
             await asyncio.sleep(0.1)
 
 
@@ -50,10 +51,9 @@ async def change_nodes(cluster: Cluster, pods: Sequence[Pod], screen: Screen) ->
     return failures
 
 
-def _in_kernel() -> set[str]:
-    """`10.5.1.0/24 via 10.99.0.11`: the router's routes."""
-    shown = OUTSIDE.ip("-4", "route", "show", "proto", ROUTER_PROTOCOL).splitlines()
-    return {" ".join(line.split()[:3]) for line in shown}
+def _at_router() -> dict[str, str]:
+    with OUTSIDE.inside():
+        return in_kernel()
 
 
 def _make_interface(directory: Path, address: IPv4Address) -> None:

@@ -3,6 +3,7 @@
 As in AWS, a network interface takes packets of pods only if its source/destination check is off.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -31,6 +32,12 @@ def routes(ec2: Ec2, table: str) -> dict[str, str]:
     }
 
 
+def in_kernel() -> dict[str, str]:
+    """Gateways by destination, of the router's routes."""
+    shown = subprocess.check_output(["ip", "-4", "-j", "route", "show", *_OWN])
+    return {each["dst"]: each["gateway"] for each in json.loads(shown)}
+
+
 def commands(there: dict[str, str], wanted: dict[str, str]) -> list[tuple[str, ...]]:
     """What `ip route` has to be told."""
     changed = [(each, gateway) for each, gateway in wanted.items() if there.get(each) != gateway]
@@ -45,7 +52,7 @@ def main() -> None:
     for name in ("all", "default", "eth0"):  # a VPC's router sends none
         subprocess.run(["sysctl", "-qw", f"net.ipv4.conf.{name}.send_redirects=0"], check=False)
     subprocess.run(["sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
-    ec2, there = Ec2(EC2_URL), dict[str, str]()
+    ec2, there = Ec2(EC2_URL), in_kernel()
     while True:
         with suppress(OSError):  # moto is not there for a moment
             wanted = routes(ec2, sys.argv[1])
