@@ -8,9 +8,10 @@ which=$2
 shift 2
 mkdir -p "$directory"
 : >>"$directory/tools.lock"
-sh lab/tools.sh tests "$directory" "$which" &
+setsid sh lab/tools.sh tests "$directory" "$which" & # a process group, which ends as a whole
 tools=$!
-trap 'kill $tools 2>/dev/null' EXIT
+trap 'kill -- -$tools 2>/dev/null' EXIT
+trap 'exit 130' INT
 # The tools are pending before a test asks for one.
 until ! flock --nonblock "$directory/tools.lock" true || ! kill -0 $tools 2>/dev/null; do sleep 0.1; done
 "$@"

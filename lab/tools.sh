@@ -36,22 +36,15 @@ tests) # tests wait for what is in tools.todo, while tools.lock is held, and say
         done
     }
     which=${3:-all}
-    lanes=
+    # A build holds tools.lock as long as it runs. One in the background ignores SIGINT.
+    trap 'trap - INT TERM; kill 0' INT TERM
     if [ "$which" = all ]; then
-        build $fetched 9>&- &
-        lanes=$!
-        build $compiled 9>&- &
-        lanes="$lanes $!"
+        build $fetched &
+        build $compiled &
     else
-        for one in $fetched $compiled; do
-            build "$one" 9>&- &
-            lanes="$lanes $!"
-        done
+        for one in $fetched $compiled; do build "$one" & done
     fi
-    # shellcheck disable=SC2064,SC2086  # these, a list of words
-    trap "kill $lanes 2>/dev/null; exit 143" TERM
-    # shellcheck disable=SC2086  # a list of words
-    wait $lanes
+    wait
     exit 0
     ;;
 kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "$tool" ;;

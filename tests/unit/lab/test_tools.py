@@ -1,10 +1,15 @@
-"""The scripts that build programs, with a Go that is played."""
+"""The scripts that build programs, with a Go that is played: what they say, and how they end."""
 
+import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from tests.paths import ROOT
+from tests.patience import PATIENCE
+from tests.services.lease import eventually
 
 _GO = r"""#!/bin/sh
 case $1 in
@@ -36,3 +41,82 @@ def test_sources_of_kubernetes_that_cannot_be_fetched_are_said_with_gos_reason(t
     assert done.stderr.splitlines()[1:] == [
         r"kubectl kubelet is left out: go mod download failed: proxy: 403 Forbidden\n\tsee \"help\""
     ]
+
+
+class Machine:
+    """The scripts in a directory without .venv; whatever is built or fetched there takes for ever."""
+
+    def __init__(self, directory: Path) -> None:
+        shutil.copytree(ROOT / "lab", directory / "lab", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+        self.directory = directory
+        self.builds = directory / "builds"
+        self.builds.write_text("")
+        for name in ("go", "apt-get"):
+            program = directory / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f"#!/bin/sh\necho $$ >>{self.builds}\nexec sleep 1000\n")
+            program.chmod(0o755)
+
+    def make_test(self, *words: str) -> "subprocess.Popen[bytes]":
+        """`make test`, in which the words take the place of pytest."""
+        environment = {"PATH": f"{self.directory}/bin:/usr/bin:/bin"}
+        command = ["sh", "lab/test.sh", str(self.directory / "cache"), "all", *words]
+        return subprocess.Popen(command, cwd=self.directory, env=environment, start_new_session=True)
+
+    def running(self) -> list[int]:
+        """The processes that build something."""
+        return [process for process in map(int, self.builds.read_text().split()) if _runs(process)]
+
+    def is_locked(self) -> bool:
+        """Whether the next `make test` would wait for them."""
+        lock = str(self.directory / "cache" / "tools.lock")
+        return subprocess.run(["flock", "--nonblock", lock, "true"], check=False).returncode != 0
+
+
+def _runs(process: int) -> bool:
+    try:
+        return "sleep" in Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+def _members(group: int) -> set[int]:
+    there = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return {process for process in there if _group_of(process) == group}
+
+
+def _group_of(process: int) -> int:
+    with suppress(ProcessLookupError):
+        return os.getpgid(process)
+    return 0
+
+
+async def test_builds_end_with_the_tests_or_what_interrupts_them(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    started = f"until [ $(wc -l <{machine.builds}) = 2 ]; do sleep 0.1; done"
+    assert machine.make_test("sh", "-c", started).wait(PATIENCE) == 0
+    await eventually(lambda: not machine.running() and not machine.is_locked())
+
+    machine.builds.write_text("")
+    interrupted = machine.make_test("sleep", "1000")
+    await eventually(lambda: len(machine.running()) == 2)
+    os.killpg(interrupted.pid, signal.SIGINT)
+    assert interrupted.wait(PATIENCE) != 0
+    await eventually(lambda: not machine.running() and not machine.is_locked())
+
+
+async def test_the_next_tests_wait_for_builds_that_outlive_what_started_them(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    run = machine.make_test("sleep", "1000")
+    await eventually(lambda: len(machine.running()) == 2)
+    builds = machine.running()
+    group = os.getpgid(builds[0])
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait(PATIENCE)
+    try:
+        for process in _members(group) - set(builds):
+            os.kill(process, signal.SIGKILL)
+        assert machine.is_locked()
+    finally:
+        os.killpg(group, signal.SIGKILL)
+    await eventually(lambda: not machine.is_locked())
