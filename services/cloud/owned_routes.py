@@ -44,6 +44,6 @@ def _read(path: Path | None) -> frozenset[Key]:
         return frozenset((str(table), str(destination), str(target)) for table, destination, target in rows)
     except FileNotFoundError:
         return frozenset()
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         log.error("the file of our routes is not used", path=str(path), reason=str(error))
         return frozenset()

@@ -7,14 +7,15 @@ from typing import Final, TypeAlias
 
 from tests.fuzz.messages import Shaped
 from tests.fuzz.targets.calls import shaped_request
+from tests.fuzz.targets.cloud import cloud_calls, cloud_leases
 from tests.fuzz.targets.etcd import etcd
+from tests.fuzz.targets.files import files, network
 from tests.fuzz.targets.firewalls import iptables_save, legacy_table, nft_json, nft_netlink
 from tests.fuzz.targets.kubernetes import kubernetes
 from tests.fuzz.targets.lease_calls import lease_calls
 from tests.fuzz.targets.lease_events import lease_events
-from tests.fuzz.targets.lease_feed import lease_feed, step_in
+from tests.fuzz.targets.lease_feed import imports, lease_feed, step_in
 from tests.fuzz.targets.netlink import netlink
-from tests.fuzz.targets.network import network
 from tests.fuzz.targets.node_calls import dataplane_calls, masq_calls
 from tests.fuzz.targets.packets import packets
 from tests.paths import ROOT
@@ -32,6 +33,10 @@ TARGETS: Final[Mapping[str, Target]] = {
         lease_feed,
         dataplane_calls,
         masq_calls,
+        cloud_calls,
+        cloud_leases,
+        imports,
+        files,
         netlink,
         packets,
         iptables_save,
@@ -43,9 +48,12 @@ TARGETS: Final[Mapping[str, Target]] = {
 SHAPES: Final[Mapping[str, Shaped]] = {
     "lease_events": step_in,
     "lease_feed": step_in,
+    "cloud_leases": step_in,
+    "imports": step_in,
     "lease_calls": partial(shaped_request, "lease"),
     "dataplane_calls": partial(shaped_request, "dataplane"),
     "masq_calls": partial(shaped_request, "masq"),
+    "cloud_calls": partial(shaped_request, "cloud"),
 }
 """Of the targets whose cases have a message."""
 CORPUS: Final = ROOT / "tests/fuzz/corpus"

@@ -33,7 +33,7 @@ class HookFile:
             hooks = [_hook(row) for row in json.loads(text)]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError, InvalidInput) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput) as error:
             log.warning("the hooks of an earlier process are not known", path=str(self._path), reason=str(error))
             return []
         self._text = text
@@ -55,7 +55,7 @@ class HookFile:
 
 
 def _hook(row: dict[str, object]) -> Hook:
-    """Raises KeyError, TypeError, InvalidInput for what is none."""
+    """Raises KeyError, TypeError, ValueError, InvalidInput for what is none."""
     texts = [row[key] for key in _KEYS]
     environment = row["environment"]
     if not isinstance(environment, dict):
@@ -70,4 +70,5 @@ def _hook(row: dict[str, object]) -> Hook:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    value.encode()  # half of a surrogate pair, which JSON may have and no message
     return value

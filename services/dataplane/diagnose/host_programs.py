@@ -125,7 +125,7 @@ def _plugins_of(path: Path) -> frozenset[str]:
         return frozenset()
     plugins = document.get("plugins", [document])
     each = plugins if isinstance(plugins, list) else ()
-    return frozenset(name for plugin in each for name in _types(_object(plugin)) if name)
+    return frozenset(name for plugin in each for name in _types(_object(plugin)) if name.isprintable() and name)
 
 
 def _types(plugin: Mapping[str, Any]) -> Iterator[str]:
@@ -155,5 +155,5 @@ def _listed(path: Path) -> list[Path] | None:
     """None: it cannot be seen."""
     try:
         return sorted(path.iterdir())
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a configuration names a path with a zero byte
         return None

@@ -41,7 +41,7 @@ def read_configuration(source: Path, path: str) -> CniConfiguration | None:
         ) from None
     except OSError as error:
         raise Misconfigured(f"cannot read the CNI configuration {source}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Misconfigured(f"the CNI configuration {source} is not valid JSON: {error}") from None
     if not isinstance(document, dict) or not document.get("name") or not (document.keys() & {"plugins", "type"}):
         raise Misconfigured(f"the CNI configuration {source} lacks a name or its plugins")

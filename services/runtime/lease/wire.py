@@ -75,6 +75,8 @@ def request_from_proto(message: pb.AcquireLeaseRequest) -> LeaseRequest:
         if words := never_public(address):
             raise InvalidInput(f"subnets.public_address {address} is {words}: give the address that peers send to")
         previous = parse_cidr(subnet.cidr) if subnet.cidr else None
+        if previous and previous.version != address.version:
+            raise InvalidInput(f"subnets.cidr {previous} and public_address {address} are of two address families")
         parts.append(FamilyRequest(address, _data_from_proto(subnet), previous))
     parts.sort(key=lambda part: part.public_address.version)
     if not parts or len({part.public_address.version for part in parts}) != len(parts):

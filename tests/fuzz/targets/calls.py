@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final, cast
 from zlib import crc32
 
+from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
@@ -19,6 +20,7 @@ _SERVICES: Final[dict[str, tuple[Any, str]]] = {
     "lease": (lease_pb2, "LeaseService"),
     "dataplane": (dataplane_pb2, "DataplaneService"),
     "masq": (masq_pb2, "MasqService"),
+    "cloud": (cloud_pb2, "CloudService"),
 }
 _STREAM: Final = 3
 """Messages of a stream that are looked at."""

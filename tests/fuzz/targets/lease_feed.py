@@ -1,19 +1,30 @@
-"""What a lease service sends, by the one way in which dataplane, masq and relays take it: its feed and answers."""
+"""What a lease service sends: to dataplane, masq and relays by their feed, to another cluster by its import."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, cast
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any, Final, cast
+from unittest.mock import patch
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
 from services.core.errors import FlanneletteError
 from services.core.leases.table import Step, Upserted
+from services.core.network import contains
+from services.lease.imports import cluster as module
+from services.lease.imports.cluster import ImportedCluster
+from services.lease.imports.imports import Imports
+from services.lease.imports.policy import Import
+from services.lease.stores.store import Snapshot
+from services.lease.watch.broker import Broker
 from services.runtime.lease.feed import Feed
 from services.runtime.lease.lifetime import held_lease
-from services.runtime.lease.wire import step_to_proto
-from tests.examples.leases import NETWORK, make_lease
+from services.runtime.lease.wire import step_from_bytes, step_to_bytes, step_to_proto
+from services.runtime.rpc.transport import PLAIN
+from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 from tests.fuzz.targets.calls import run
 
 _FIRST = Step(reset=True, network=NETWORK, changes=(Upserted(make_lease(1)),), synced=True, cursor="e:1")
@@ -73,3 +84,44 @@ def lease_feed(data: bytes) -> None:
 async def _followed(feed: Feed) -> None:
     with suppress(asyncio.CancelledError):
         await feed.run()
+
+
+_ALLOWED: Final = ip_network("10.0.0.0/14")
+_POLICY: Final = Import("west", "unix:west.sock", (_ALLOWED,))
+_OWN: Final = by_name(*(make_lease((5 << 8) + number) for number in range(3)))
+_PAST_THE_GUARD: Final = 45.0
+"""Seconds of the virtual clock."""
+
+
+def imports(data: bytes) -> None:
+    """Own leases stay as they are; what comes in is marked, lies where it may, and nodes can read it."""
+    if found := step_in(data):
+        run(_imported(found[1]))
+
+
+async def _imported(message: pb.WatchLeasesResponse) -> None:
+    shown = _Connection(step_to_proto(_FIRST), message, step_to_proto(_LAST))
+    broker = Broker("fake", epoch="epoch", most_entries=100)
+    with patch.object(module, "LeaseConnection", lambda *_: shown):
+        cluster = ImportedCluster(_POLICY, PLAIN, broker, Path("/nowhere/lease.import.west"), 0.5, 30.0, 1000)
+    imported = Imports([cluster], broker)
+    broker.take(Snapshot(_OWN, SMALL))
+    running = asyncio.ensure_future(imported.run())
+    await asyncio.sleep(_PAST_THE_GUARD)
+    running.cancel()
+    await asyncio.wait({running})
+    table = broker.table
+    assert dict(broker.own) == _OWN
+    assert table.network is not None
+    assert (table.network.families, table.network.imported) == (SMALL.families, (_ALLOWED,))
+    for name, lease in table.leases.items() - _OWN.items():
+        assert name == lease.name == f"west/{name.partition('/')[2]}"
+        assert (lease.cluster, lease.expires_at, lease.reserved) == ("west", None, False)
+        assert not lease.node or lease.node.startswith("west/")
+        assert all(contains(_ALLOWED, cidr) for cidr in lease.cidrs)
+        step = Step(changes=(Upserted(lease),))
+        assert step_from_bytes(step_to_bytes(step)) == step
+    assert f"west/{make_lease(2).name}" in table.leases
+    cluster.to_proto().SerializeToString()
+    for finding in imported.findings():
+        f"{finding.problem}{finding.cause}{imported.held_reason}".encode()

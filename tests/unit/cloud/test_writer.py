@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ from tests.clouds.scene import Scene
 from tests.virtual_time import run_virtually
 
 ROUTES = {"10.5.1.0/24": "eni-1", "10.5.2.0/24": "eni-2"}
+
+
+@asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[None]:
+    """Meanwhile the writer keeps the routes by itself."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(scene.writer.run())
+        yield
+        task.cancel()
 
 
 async def test_a_dry_run_says_the_commands_and_changes_nothing() -> None:
@@ -70,14 +80,12 @@ async def test_after_a_teardown_nothing_is_told_of_what_failed_before() -> None:
     scene = Scene()
     scene.join(1)
     scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(scene.writer.run())
+    async with running(scene):
         while not scene.health.reasons:  # noqa: ASYNC110 - a thread decides
             await asyncio.sleep(0)
         assert await scene.sync(remove=True) == []
         assert REGISTRY.get_sample_value("flannelette_cloud_routes", {"state": "failing"}) == 0
         assert (scene.is_paused(), scene.health.reasons, scene.writer.findings()) == (True, [], [])
-        running.cancel()
 
 
 async def test_a_teardown_removes_the_routes_of_the_backend_before_and_of_a_process_just_started() -> None:
@@ -124,12 +132,10 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _an_hour(scene: Scene) -> None:
     """With a change of a lease every second."""
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(scene.writer.run())
+    async with running(scene):
         for _ in range(3600):
             await asyncio.sleep(1)
             scene.writer.notice()
-        running.cancel()
 
 
 @pytest.mark.usefixtures("inline")
@@ -147,10 +153,8 @@ def test_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_told_of_o
         assert scene.health.reasons == [f"{code}: no"]
         assert [each.check for each in scene.writer.findings()] == ["cloud-credentials"] * (code == "ExpiredToken")
         scene.cloud.faults.clear()
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(scene.writer.run())
+        async with running(scene):
             await asyncio.sleep(61)
-            running.cancel()
         assert (scene.cloud.routes, scene.health.reasons) == ({"10.5.1.0/24": "eni-1"}, [])
         assert scene.writer.findings() == []
 
@@ -163,8 +167,7 @@ def test_a_route_that_is_refused_is_told_of_once_and_holds_no_other_node_up() ->
         scene = Scene()
         scene.join(1)
         scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(scene.writer.run())
+        async with running(scene):
             await asyncio.sleep(3600)
             assert scene.cloud.looks < 150
             scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.REFUSED, "InvalidParameterValue", "no")
@@ -172,7 +175,6 @@ def test_a_route_that_is_refused_is_told_of_once_and_holds_no_other_node_up() ->
             scene.writer.notice()
             await asyncio.sleep(3)
             assert scene.cloud.routes == {"10.5.2.0/24": "eni-2"}
-            running.cancel()
         assert scene.told(EventKind.FAILURE) == ["RouteLimitExceeded: full", "InvalidParameterValue: no"]
 
     run_virtually(hour())

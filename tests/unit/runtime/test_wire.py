@@ -86,9 +86,11 @@ def test_a_lease_that_cannot_be_read_is_invalid(message: pb.Lease) -> None:
         lease_from_proto(message)
 
 
-def test_two_addresses_of_one_family_are_invalid() -> None:
+def test_a_request_with_odd_addresses_is_invalid() -> None:
     subnets = [pb.Subnet(public_address="172.16.0.1"), pb.Subnet(public_address="172.16.0.2")]
     with pytest.raises(InvalidInput, match="one entry for each"):
         request_from_proto(pb.AcquireLeaseRequest(subnets=subnets))
     with pytest.raises(InvalidInput, match="public_address is empty"):
         request_from_proto(pb.AcquireLeaseRequest(subnets=[pb.Subnet()]))
+    with pytest.raises(InvalidInput, match="of two address families"):
+        request_from_proto(pb.AcquireLeaseRequest(subnets=[pb.Subnet(cidr="::/0", public_address="172.16.0.1")]))

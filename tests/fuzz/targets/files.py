@@ -1,0 +1,174 @@
+"""The network configuration, and the files that services read when they start: anybody may have cut or replaced them.
+
+A case of `files` is the name of a reader, a line feed, and the file; one of `network` is the configuration.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from hashlib import sha256
+from ipaddress import ip_network
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from zlib import crc32
+
+from services.cloud.owned_routes import OwnedRoutes
+from services.core.errors import InvalidInput, Misconfigured
+from services.core.family import FAMILIES, Network
+from services.core.leases.lease import Lease
+from services.core.leases.table import Step, Upserted
+from services.core.network import NetworkConfig, parse_network
+from services.dataplane.backends import make_backend
+from services.dataplane.commands.hook_file import HookFile
+from services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
+from services.dataplane.events.causes import Cause
+from services.dataplane.events.journal import EventKind, Journal
+from services.dataplane.netlink.kinds import command
+from services.dataplane.netlink.wireguard.key_file import private_key
+from services.dataplane.node.cni import read_configuration
+from services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
+from services.lease.admission.cache_file import SnapshotCache
+from services.lease.stores.network_file import read_network_file
+from services.masq.diagnose.host_checks import flows_of, tunnel_of
+from services.masq.rules.model import wanted_chains
+from services.runtime.cache.node_state import UnreadableState, decode
+from services.runtime.events.event_file import EventFile
+from services.runtime.lease.wire import network_from_proto, network_to_proto, step_from_bytes, step_to_bytes
+from tests.examples.dataplane import DUAL_UNDERLAY, NAMES
+from tests.examples.masq_firewall import ALL
+from tests.fuzz.targets.calls import run
+
+
+def network(data: bytes) -> None:
+    """Refused by InvalidInput, or all services understand it alike."""
+    text = data.decode(errors="replace")
+    for leases_subnets in (True, False):
+        try:
+            found = parse_network(text, leases_subnets=leases_subnets)
+        except InvalidInput as error:
+            str(error).encode()
+            continue
+        message = network_to_proto(found)
+        assert network_from_proto(message.FromString(message.SerializeToString())) == found
+        _use(found)
+
+
+def _use(found: NetworkConfig) -> None:
+    """What the dataplane and masq do with it first."""
+    found.shown.encode()
+    subnets: list[Network] = [
+        ip_network((row.cidr.network_address, min(row.cidr.prefixlen + 1, row.cidr.max_prefixlen)))
+        for row in found.families
+    ]
+    flows_of(found, subnets)
+    tunnel_of(found)
+    wanted_chains(found, subnets, ALL)
+    try:
+        backend = make_backend(found)
+    except InvalidInput as error:
+        str(error).encode()
+        return
+    backend.mtu(DUAL_UNDERLAY)
+    assert all(found.cidrs(family) or found.family(family) is None for family in FAMILIES)
+
+
+def files(data: bytes) -> None:
+    """A file that cannot be read counts as none, or is refused by name; what is read can be written again."""
+    name, _, content = data.partition(b"\n")
+    known = READERS.get(name.decode(errors="replace"))
+    reader = known or READERS[sorted(READERS)[crc32(name) % len(READERS)]]
+    path = Path(_directory().name, "file")
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    path.chmod(0o600)
+    try:
+        reader(path)
+    except (InvalidInput, Misconfigured) as error:
+        str(error).encode()
+
+
+@cache
+def _directory() -> TemporaryDirectory[str]:
+    """Goes with the process."""
+    return TemporaryDirectory()
+
+
+def _state(path: Path) -> None:
+    """With the checksum that it needs: without it nothing is read."""
+    rest = path.read_bytes()
+    head = b"flannelette-dataplane-state 1 " + sha256(rest).hexdigest().encode() + b"\n"
+    try:
+        state = decode("dataplane", head + rest, "n1")
+        state.network  # noqa: B018 - it is read
+        _are_told(state.table().leases.values())
+    except UnreadableState as error:
+        str(error).encode()
+
+
+def _are_told(leases: Iterable[Lease]) -> None:
+    step = Step(changes=tuple(map(Upserted, leases)))
+    assert step_from_bytes(step_to_bytes(step)) == step
+
+
+def _table(path: Path) -> None:
+    _are_told(SnapshotCache(path).recall({}).leases.values())
+
+
+def _events(path: Path) -> None:
+    """What cannot be read was cut off."""
+    file = EventFile(path, EventKind, Cause)
+    try:
+        assert file.read() == file.read()
+    finally:
+        run(file.close(Journal()))
+
+
+def _hooks(path: Path) -> None:
+    hooks = HookFile(path).read()
+    for hook in hooks:
+        command("del", hook, NAMES).encode()
+    other = path.with_name("other")
+    HookFile(other).write(hooks)
+    assert HookFile(other).read() == hooks
+    other.unlink(missing_ok=True)
+
+
+def _routes(path: Path) -> None:
+    found = OwnedRoutes(path).keys
+    again = OwnedRoutes(path)
+    again.update([("rtb", "10.5.200.0/24", "eni")], ())
+    assert OwnedRoutes(path).keys == found | {("rtb", "10.5.200.0/24", "eni")}
+
+
+def _subnets(path: Path) -> None:
+    found = read_previous_subnets(path)
+    content = SubnetFile(found, found, 1450, ip_masq=True)
+    what_pods_keep(path, content)
+    path.write_text(content.text())
+    assert [each.version for each in read_previous_subnets(path)] == [each.version for each in found]
+
+
+def _cni(path: Path) -> None:
+    root = path.with_name("root")
+    for each in ("net.d", "opt/cni/bin", "etc/containerd"):
+        (root / each).mkdir(parents=True, exist_ok=True)
+    for name in ("net.d/10-flannel.conflist", "etc/containerd/config.toml"):
+        (root / name).write_bytes(path.read_bytes())
+    seen: Any = SimpleNamespace(cni=cni_view(HostFiles(cni=root / "net.d", root=root)))
+    for finding in check_cni(cast("Any", None), seen):
+        f"{finding.problem}{finding.cause}{finding.cure}{finding.evidence}".encode()
+    read_configuration(path, "/etc/cni/net.d/10-flannel.conflist")
+
+
+READERS: Final[dict[str, Callable[[Path], object]]] = {
+    "cloud.routes": _routes,
+    "cni": _cni,
+    "dataplane.events": _events,
+    "dataplane.hooks": _hooks,
+    "dataplane.state": _state,
+    "lease.table": _table,
+    "net-conf": read_network_file,
+    "subnet.env": _subnets,
+    "wgkey": private_key,
+}
