@@ -19,8 +19,7 @@ from services.core.network import NetworkConfig, contains
 _NEARLY_FULL: Final = 0.8
 Key: TypeAlias = tuple[str, str, str]
 """Table, destination and target of a route."""
-_LONGEST: Final = 400
-"""Letters of what a provider says."""
+_LONGEST: Final = 400  # letters of what a provider says
 
 
 class Trouble(Enum):
@@ -231,8 +230,9 @@ def plan(wanted: Sequence[Wanted], view: View, seen: Collection[Key], outer: Seq
         target = view.targets.get(each.address) if each.address else None
         if target and not target.forwards and target.name in used:
             changes.append(Change(Verb.FORWARD, Route("", each.destination, target.name)))
-    order = list(Verb)
-    return Plan(tuple(sorted(changes, key=lambda change: order.index(change.verb))), tuple(rows), tuple(findings))
+    changes.sort(key=lambda each: (list(Verb).index(each.verb), each.route.table, each.route.destination))
+    rows.sort(key=lambda row: (row.route.table, row.route.destination, row.route.target))
+    return Plan(tuple(changes), tuple(rows), tuple(findings))
 
 
 def _one(

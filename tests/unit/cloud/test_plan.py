@@ -1,6 +1,7 @@
 """Table and leases in, changes out: what is ours, what is somebody's, and what is full."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -56,6 +57,17 @@ def test_what_is_missing_is_created_in_each_table() -> None:
         "create 10.5.2.0/24 via eni-2 in b",
     ]
     assert problems(found) == []
+
+
+def test_the_order_is_that_of_tables_and_destinations_however_leases_and_clouds_list_them() -> None:
+    tables = (table("a", "10.5.20.0/24 eni-x", "10.5.3.0/24 eni-x"), table("b"))
+    found = made(view(*tables))
+    assert [(row.route.table, str(row.route.destination)) for row in found.rows] == [
+        *(("a", f"10.5.{n}.0/24") for n in (1, 2, 3, 20)),
+        *(("b", f"10.5.{n}.0/24") for n in (1, 2)),
+    ]
+    backwards = [replace(each, routes=each.routes[::-1]) for each in reversed(tables)]
+    assert made(view(*backwards), leases=TWO[::-1]) == found
 
 
 def test_nothing_is_changed_where_the_table_is_right() -> None:

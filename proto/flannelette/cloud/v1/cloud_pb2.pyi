@@ -129,7 +129,7 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def routes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Route]:
         """The routes of nodes in each table, and others inside the network, as of the
-        last look.
+        last look, by table and destination.
         """
 
     @_builtins.property
