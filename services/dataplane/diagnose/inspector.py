@@ -7,7 +7,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Sequence
-from errno import EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT
+from contextlib import closing, suppress
 from typing import Any, Final, Self
 
 from services.core.errors import Unavailable
@@ -41,14 +41,13 @@ from services.dataplane.diagnose.seen import (
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from services.dataplane.netlink.raw_socket import AnswersLost, NoSuchProtocol, RawTransport
 from services.dataplane.netlink.uapi import KernelError, messages, numbered, request
 
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
 _ALL: Final = -1
 """NETCONFA_IFINDEX_ALL."""
-_NO_SUCH_PROTOCOL: Final = (EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT)
 
 
 class Inspector:
@@ -157,17 +156,10 @@ class Inspector:
 
     async def policies(self) -> list[Policy]:
         """Of IPsec; none where the kernel has no such thing, or does not show it."""
-        try:
-            transport = RawTransport(protocol=uapi.NETLINK_XFRM)
-        except OSError as error:
-            if error.errno in _NO_SUCH_PROTOCOL:
-                return []
-            raise Unavailable(f"the kernel does not list its xfrm policies: {error.strerror}") from None
-        try:
+        with suppress(NoSuchProtocol), closing(RawTransport(protocol=uapi.NETLINK_XFRM)) as transport:
             found = [message async for message in self._dump(uapi.XFRM_MSG_GETPOLICY, bytes(64), transport)]
-        finally:
-            transport.close()
-        return [policy for message in found if (policy := policy_in(message)) is not None]
+            return [policy for message in found if (policy := policy_in(message)) is not None]
+        return []
 
     async def _ask(self, asked: Sequence[bytes]) -> list[bytes | KernelError | None]:
         found: list[bytes | KernelError | None] = []

@@ -4,7 +4,7 @@ import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 from os import strerror
@@ -255,14 +255,12 @@ async def _set_forwarding(index: int) -> None:
     flag = uapi.attribute(_IPV4_DEVCONF_FORWARDING, struct.pack("=I", 1))
     spec = uapi.attribute(_IFLA_AF_SPEC, uapi.attribute(uapi.AF_INET, uapi.attribute(_IFLA_INET_CONF, flag)))
     body = struct.pack("=BxHiII", 0, 0, index, 0, 0) + spec
-    transport = RawTransport()
-    try:
+    with closing(RawTransport()) as transport:
         number = transport.reserve(1)
         message = uapi.request(uapi.RTM_SETLINK, body, uapi.NLM_F_ACK)
-        refused = await transport.exchange(uapi.numbered(message, number), number, number)
-    except AnswersLost:
-        return  # the next comparison tells
-    finally:
-        transport.close()
+        try:
+            refused = await transport.exchange(uapi.numbered(message, number), number, number)
+        except AnswersLost:
+            return  # the next comparison tells
     if number in refused:
         raise OSError(refused[number].error, strerror(refused[number].error))

@@ -16,7 +16,7 @@ from typing import Final, Protocol, Self
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
 from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
-from services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore
+from services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore, open_netlink
 from services.dataplane.netlink.uapi import spans
 
 _GROUPS: Final = (
@@ -133,8 +133,7 @@ class Monitor:
         self.beside: tuple[EventSource, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         """That waits for the socket."""
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_ROUTE)
-        self._socket.setblocking(False)
+        self._socket = open_netlink(uapi.NETLINK_ROUTE)
         enlarge_queue(self._socket, queue_bytes)
         self._socket.bind((0, 0))
         for group in _GROUPS:

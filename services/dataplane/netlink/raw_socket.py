@@ -5,7 +5,7 @@ import ctypes
 import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from errno import ENOBUFS
+from errno import EACCES, EAFNOSUPPORT, ENOBUFS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 from typing import Final, Protocol
 
 from services.core.errors import Unavailable
@@ -16,12 +16,18 @@ ANSWER_SECONDS: Final = 5.0
 """The kernel answers within the very system call that asks; later than this, something is very wrong."""
 _RECEIVE_BYTES: Final = 64 * 1024
 """More than the kernel ever puts into one datagram (32 KiB)."""
+_KINDS: Final = {uapi.NETLINK_ROUTE: "rtnetlink", uapi.NETLINK_XFRM: "xfrm", uapi.NETLINK_GENERIC: "generic netlink"}
+_NO_SUCH_PROTOCOL: Final = (EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT)
 QUEUE_BYTES: Final = 4 * 1024 * 1024
 """For answers: each refusal takes about 832 bytes of it, and a batch has up to 500 messages."""
 
 
 class AnswersLost(Exception):
     """The kernel dropped answers (ENOBUFS): what came of the request is not known."""
+
+
+class NoSuchProtocol(Unavailable):
+    """The kernel has no netlink of this kind."""
 
 
 class NetlinkTransport(Protocol):
@@ -38,7 +44,7 @@ class NetlinkTransport(Protocol):
 class RawTransport:
     """One socket; requests take turns. Sending and the kernel's work happen inside one call that does not yield.
 
-    Raises Unavailable when the kernel does not answer at all.
+    Raises Unavailable when the kernel does not answer at all, or gives no socket.
     """
 
     def __init__(
@@ -51,7 +57,11 @@ class RawTransport:
         self._lock = asyncio.Lock()
         self._sequence = 1
         self._answer_seconds = answer_seconds
-        self._socket = _open(queue_bytes, protocol)
+        self._socket = open_netlink(protocol)
+        for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
+            self._socket.setsockopt(uapi.SOL_NETLINK, option, 1)
+        enlarge_queue(self._socket, queue_bytes)
+        self._socket.bind((0, 0))
 
     @property
     def port(self) -> int:
@@ -145,13 +155,17 @@ class RawTransport:
             raise AnswersLost from None
 
 
-def _open(queue_bytes: int, protocol: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+def open_netlink(protocol: int) -> socket.socket:
+    """A socket that does not block. Raises NoSuchProtocol, Unavailable."""
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    except OSError as error:
+        what = f"{_KINDS[protocol]} ({error.strerror})"
+        if error.errno in _NO_SUCH_PROTOCOL:
+            raise NoSuchProtocol(f"the kernel has no {what}: is this a sandbox, such as gVisor?") from None
+        cause = ": does a seccomp profile or SELinux forbid it?" if error.errno in (EACCES, EPERM) else ""
+        raise Unavailable(f"the kernel refuses {what}{cause}") from None
     opened.setblocking(False)
-    for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
-        opened.setsockopt(uapi.SOL_NETLINK, option, 1)
-    enlarge_queue(opened, queue_bytes)
-    opened.bind((0, 0))
     return opened
 
 

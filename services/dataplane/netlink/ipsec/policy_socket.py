@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
-from errno import EAFNOSUPPORT, ENOENT, EPROTONOSUPPORT
+from errno import ENOENT
 from itertools import islice
 from typing import Final, Self
 
@@ -23,13 +23,20 @@ from services.dataplane.netlink.ipsec.state_messages import (
 from services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
 from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import KernelObject, Plan, Verb
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport, drain, enlarge_queue, ignore
+from services.dataplane.netlink.raw_socket import (
+    AnswersLost,
+    NoSuchProtocol,
+    RawTransport,
+    drain,
+    enlarge_queue,
+    ignore,
+    open_netlink,
+)
 from services.dataplane.netlink.uapi import HEADER
 
 _AT_ONCE: Final = 60
 """Messages in one send, about 16 KiB."""
 _DUMP_ATTEMPTS: Final = 10
-_NO_SUCH_PROTOCOL: Final = (EPROTONOSUPPORT, EAFNOSUPPORT)
 _NO_MODULE: Final = "the kernel has no IPsec: load its modules with `modprobe -a xfrm_user esp4`, or use wireguard"
 _LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
 _QUEUE_BYTES: Final = 1024 * 1024
@@ -151,9 +158,9 @@ class PolicyEvents:
     """A socket that hears of changes of policies by others; nothing where the kernel has no xfrm."""
 
     def __init__(self, own_port: int) -> None:
-        self.opened = _socket()
-        if self.opened is not None:
-            self.opened.setblocking(False)
+        self.opened: socket.socket | None = None
+        with suppress(NoSuchProtocol):
+            self.opened = open_netlink(uapi.NETLINK_XFRM)
             enlarge_queue(self.opened, _QUEUE_BYTES)
             self.opened.bind((0, 0))
             ignore(self.opened, own_port)
@@ -209,19 +216,8 @@ def _order(item: XfrmPolicy) -> tuple[bool, int, bool]:
     return bool(item.tunnel_src), item.action, item.direction == DIR_OUT
 
 
-def _socket() -> socket.socket | None:
-    try:
-        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, uapi.NETLINK_XFRM)
-    except OSError as error:
-        if error.errno in _NO_SUCH_PROTOCOL:
-            return None
-        raise
-
-
 def _opened() -> RawTransport | None:
     try:
         return RawTransport(protocol=uapi.NETLINK_XFRM)
-    except OSError as error:
-        if error.errno in _NO_SUCH_PROTOCOL:
-            return None
-        raise
+    except NoSuchProtocol:
+        return None
