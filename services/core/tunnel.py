@@ -33,7 +33,9 @@ class DeviceName:
         """
         if not suffix:
             return self.flannel
-        return f"fl-{self.kind}{suffix if len(suffix) <= 1 + _LONGEST else f'.{crc32(suffix.encode()):08x}'}"
+        if len(suffix) > len("-") + _LONGEST:
+            suffix = f".{crc32(suffix.encode()):08x}"
+        return f"fl-{self.kind}{suffix}"
 
     def is_one(self, name: str) -> bool:
         """Whether some network's device is called so."""

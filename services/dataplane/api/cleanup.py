@@ -28,7 +28,7 @@ from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Ro
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from services.dataplane.node.subnet_file import read_previous_subnets
 from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
-from services.runtime.os.claims import MARK, Claims
+from services.runtime.os.claims import DEVICE, MARK, Claims
 from services.runtime.os.processes import processes
 from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.once import run_once
@@ -105,7 +105,8 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
     ):
         # Policies and charon are those of the one network that may have backend ipsec.
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if network.suffix else (policies, charon))])
-        devices = await find_leftovers(kernel, settings.route_protocol, frozenset(), former, BUILT.link_kinds)
+        others = Claims("dataplane", network.name).of_others(DEVICE)
+        devices = await find_leftovers(kernel, settings.route_protocol, others, former, BUILT.link_kinds)
         indexes = frozenset(map(socket.if_nametoindex, devices))
         scope = Scope(FAMILIES, OwnershipRules((), (), indexes, settings.route_protocol))
         found = (await Reconciler(kernel).compare(frozenset(), scope)).todo.delete

@@ -101,13 +101,15 @@ class Wireguard(Backend):
         A network with a name has devices of its own.
         """
         own = identity.own.subnet(family) if identity.own else None
+        device = WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6
         return LinkSpec(
-            name=(WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6).of(self.suffix),
+            name=device.of(self.suffix),
             family=family,
             attributes=WireguardLink(),
             parent=underlay.name,
             mtu=require_room("WireGuard", self.mtu(underlay), family, underlay),
             address=own_address(own.cidr) if own else None,
+            earlier_name=device.flannel,  # that of 0.2.0, whatever the network was called
         )
 
     @property

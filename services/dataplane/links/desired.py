@@ -113,6 +113,8 @@ class LinkSpec:
     """Addresses that were the node's own, maybe in another network: they are removed too."""
     checksum_offload: bool | None = None
     """tx-checksum-ip-generic; None: left as it is."""
+    earlier_name: str = ""
+    """Only a device of this name becomes this one, of those that an earlier process has left; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)

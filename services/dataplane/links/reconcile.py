@@ -51,11 +51,11 @@ async def reconcile_devices(
     """
     devices: dict[Family, Device] = {}
     done: dict[str, list[LinkChange]] = {}
-    spare = left - {each.name for each in desired}
+    names = {each.name for each in desired}
     try:
         for each in desired:
             steps = done.setdefault(each.name, [])
-            devices[each.family] = await _reconcile(each, known.get(each.family), spare, steps)
+            devices[each.family] = await _reconcile(each, known.get(each.family), left, names, steps)
     except FlanneletteError as error:
         return LinkResult(devices, done, error)
     return LinkResult(devices, done)
@@ -67,11 +67,11 @@ async def present_devices(desired: Iterable[LinkSpec]) -> dict[Family, Device]:
     return {spec.family: as_device(link, spec) for spec, link in found if link is not None and matches(link, spec)}
 
 
-async def device_commands(desired: Iterable[LinkSpec], known: Mapping[Family, Device] = NONE) -> list[str]:
+async def device_commands(desired: Sequence[LinkSpec], known: Mapping[Family, Device] = NONE) -> list[str]:
     """The commands that `reconcile_devices` would carry out."""
     commands: list[str] = []
     for each in desired:
-        link = await _find(each, known.get(each.family))
+        link = await _find(each, known.get(each.family), names={spec.name for spec in desired})
         spec = with_kept_mac(each, link)
         changes = link_changes(link, spec)
         if link is None or not matches(link, spec):
@@ -121,10 +121,12 @@ def is_leftover(link: LinkState, kind: type[LinkKind], *, has_our_routes: bool, 
     return has_our_routes or not frozenset(map(own_address, former)).isdisjoint(link.addresses)
 
 
-async def _reconcile(spec: LinkSpec, known: Device | None, spare: Set[str], done: list[LinkChange]) -> Device:
-    """The device once it is as desired; each change carried out is added to `done`."""
+async def _reconcile(
+    spec: LinkSpec, known: Device | None, left: Set[str], names: Set[str], done: list[LinkChange]
+) -> Device:
+    """The device once it is as desired; each change carried out is added to `done`. `names`: of all desired ones."""
     for _ in range(_ROUNDS):
-        link = await _find(spec, known, spare)
+        link = await _find(spec, known, left, names)
         spec = with_kept_mac(spec, link)
         changes = link_changes(link, spec)
         if link is not None and not changes:
@@ -168,15 +170,18 @@ def _moved_away(spec: LinkSpec) -> str:
     )
 
 
-async def _find(spec: LinkSpec, known: Device | None, spare: Set[str] = frozenset()) -> LinkState | None:
+async def _find(
+    spec: LinkSpec, known: Device | None, left: Set[str] = frozenset(), names: Set[str] = frozenset()
+) -> LinkState | None:
     """The device, also if another program has renamed it. `known` is the one that this family had.
 
-    Else one of ours that is spare and in the way.
+    Else one of those `left` that is in the way. None that has the name of another desired device.
     """
     link = await actual.find_link(spec.name)
     if link is not None:
         return link
     indexes = (known.index,) if known else ()
-    others = await actual.links_of(spec.attributes.kind)
+    spare = {name for name in left if spec.earlier_name in ("", name)}
+    others = [each for each in await actual.links_of(spec.attributes.kind) if each.name not in names]
     in_place = (o for o in others if is_renamed(o, spec, indexes) or (o.name in spare and is_rival(o, spec)))
     return next(in_place, None)

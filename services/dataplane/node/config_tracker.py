@@ -28,7 +28,7 @@ from services.dataplane.node.config_events import (
     tell_underlay,
     tell_warnings,
 )
-from services.dataplane.node.other_networks import claim
+from services.dataplane.node.other_networks import claim, unclaimed
 from services.dataplane.node.overlay_config import (
     EarlierOverlay,
     EarlierOverlays,
@@ -229,9 +229,8 @@ class ConfigTracker:
             self._has_looked_around = True
         now = (self.configs, identity)
         is_repair, before = self._kept == now, list(self.all_devices())
-        result = await reconcile_devices(
-            desired[0], self.devices, self._left - {d.name for d in self.earlier.devices()}
-        )
+        spare = unclaimed(self._left - {d.name for d in self.earlier.devices()}, self._backends.claims)
+        result = await reconcile_devices(desired[0], self.devices, spare)
         done, deleted = dict(result.done), Observations()
         if result.error is None:
             self.devices, self._kept = result.devices, now
@@ -277,7 +276,7 @@ class ConfigTracker:
 
     async def remove_all(self, *, dry_run: bool) -> list[str]:
         """Removes every device; returns the commands."""
-        names = self._left | {device.name for device in self.all_devices()}
+        names = unclaimed(self._left | {device.name for device in self.all_devices()}, self._backends.claims)
         if dry_run:
             steps, _ = await remove_devices(sorted(names), dry_run=True)
             return [step.command for step in steps]
@@ -290,7 +289,7 @@ class ConfigTracker:
 
     async def _remove(self, names: Collection[str], cause: str) -> list[str]:
         """Removes devices and tells of each that is gone, whatever becomes of the next. Raises Unavailable."""
-        _, outcome = await remove_devices(sorted(names))
+        _, outcome = await remove_devices(sorted(unclaimed(names, self._backends.claims)))
         commands = [step.command for step in outcome.done]
         tell_commands(commands)
         for command in commands:

@@ -50,6 +50,11 @@ async def claim(
         claims.take(wanted)
 
 
+def unclaimed(names: Iterable[str], claims: Claims | None) -> frozenset[str]:
+    """Those of these devices that no other network has now, whoever made them."""
+    return frozenset(names) - (claims.of_others(DEVICE) if claims else frozenset())
+
+
 async def _require_own_device(spec: LinkSpec, ranges: Collection[Network]) -> None:
     """Raises InvalidInput for a device that is there with an address outside of these ranges."""
     link = await links.find_link(spec.name)

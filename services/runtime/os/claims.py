@@ -75,6 +75,10 @@ class Claims:
                 if name != self._network and _is_readable(kind, value):
                     yield name, Claim(kind, value)
 
+    def of_others(self, kind: str) -> frozenset[str]:
+        """The first words of what other networks claim of this kind: names of devices, say."""
+        return frozenset(claim.value.partition(" ")[0] for _, claim in self.others() if claim.kind == kind)
+
     def __enter__(self) -> Self:
         return self
 

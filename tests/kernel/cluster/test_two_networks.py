@@ -202,6 +202,24 @@ async def test_the_mark_of_a_network_says_what_it_has_left_and_is_not_anothers(n
     assert host.objects(*RED) == before
 
 
+async def test_a_device_that_a_running_network_has_is_left_over_by_no_other(networks: TwoNetworks) -> None:
+    """Although a route of the other leads there, as where the one has got what the other had before an upgrade."""
+    host, mark = networks.n1, NodeNetwork("blue").route_protocol
+    red = host.serve("dataplane", "red")
+    networks.n2.serve("dataplane", "red")
+    await red.until(lambda status: status.ready and status.peers.programmed == 1)
+    before, left = host.objects(*RED), f"10.5.99.0/24 via 10.6.99.0 dev flannel.2 onlink proto {mark}"
+    host.namespace.ip("route", "add", *left.split())
+    assert left.partition(" dev")[0] in teardown(host, "dataplane", "--network=blue", "--yes")
+    assert host.objects(*RED) == before
+    host.namespace.ip("route", "add", *left.split())
+    blue = host.serve("dataplane", "blue")
+    await blue.until(lambda status: status.ready)
+    await eventually(lambda: "10.5.99.0" not in host.namespace.ip("route"))
+    await red.until(lambda status: status.ready and status.peers.programmed == 1)
+    assert host.objects(*RED) == before
+
+
 def teardown(host: Host, *words: str, how: str = "--offline", **variables: str) -> str:
     """What such a `teardown` prints there."""
     files = (f"FLANNELD_SUBNET_FILE={host.directory}/subnet.env", f"FLANNELD_STATE_DIR={host.directory}/state")
