@@ -35,7 +35,7 @@ class ProbedPath:
 def paths_of(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
     """The paths to a peer: of each of its subnets that is carried, the overlay's and then the underlay's."""
     overlay = context.overlay_of(peer.lease)
-    if overlay is None or not peer.objects:
+    if overlay is None or peer.ignored:
         return
     for subnet in peer.candidates:
         yield _overlay_path(subnet, overlay)

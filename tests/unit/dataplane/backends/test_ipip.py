@@ -20,6 +20,7 @@ from services.dataplane.links.reconcile import is_leftover
 from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers.peer import PeerContext, peer_of
+from services.dataplane.probes.path import Layer, paths_of
 from services.dataplane.underlay.connected_routes import connected_routes
 from tests.examples.dataplane import ETH0, FLANNEL, NAMES, UNDERLAY, lease, route, subnet
 from tests.examples.leases import network
@@ -154,6 +155,11 @@ def test_a_peer_of_alloc_needs_nothing_and_is_carried() -> None:
     situation = PeerContext(network(NETWORK % "alloc"), Alloc(), NodeLinks(UNDERLAY, {}, 77))
     peer = peer_of(lease(PEER, kind=""), situation)
     assert (peer.objects, peer.reason, peer.ignored) == ((), "", "")
+    assert [(path.layer, str(path.address), path.must_answer) for path in paths_of(peer, situation)] == [
+        (Layer.OVERLAY, str(PEER.cidr[1]), False),  # the bridge of its pods
+        (Layer.UNDERLAY, str(PEER.public_address), True),
+    ]
     foreign = peer_of(lease(PEER, kind="vxlan"), situation)
+    assert [*paths_of(foreign, situation)] == []
     assert foreign.ignored == "the backend type is vxlan, that of the network is none"
     assert Alloc().link(IPV4, UNDERLAY, NodeIdentity("n1", OWN)) is None
