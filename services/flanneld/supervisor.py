@@ -1,7 +1,6 @@
 """The children: started together, watched, ended together. systemd or a human starts them again."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.flanneld.flags import Child
+from services.runtime.os.parent import with_parent
 from services.runtime.os.systemd import notify
 from services.runtime.process.options import listen_addresses, transport_of
 from services.runtime.telemetry.health import Health
@@ -23,7 +23,6 @@ log = get_logger()
 
 _PATIENCE_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.5
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def health_before(children: Sequence[Child]) -> Health:
@@ -62,14 +61,7 @@ async def supervise(children: Sequence[Child], health: Health) -> int:
 async def _start(child: Child) -> Process:
     environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     program = (sys.executable, "-P", "-m", f"services.{child.service}.main")
-    return await asyncio.create_subprocess_exec(
-        *program, *child.arguments, env=environment, preexec_fn=_die_with_parent
-    )
-
-
-def _die_with_parent() -> None:
-    """prctl(2): the kernel sends SIGTERM when the parent is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return await asyncio.create_subprocess_exec(*program, *child.arguments, env=environment | with_parent())
 
 
 async def _end(processes: Mapping[str, Process]) -> None:

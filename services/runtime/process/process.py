@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.runtime.os.netns_guard import until_deleted, until_moved
+from services.runtime.os.parent import end_with_parent
 from services.runtime.os.systemd import notify
 from services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.process.settings import HelpRequested, parse_settings
@@ -177,6 +178,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     `build` gets the settings, adds servicers and tasks to the Process, and frees its resources when its block ends.
     0: stopped by SIGTERM or SIGINT (or --help, --version). 1: could not start, or a job crashed. 2: wrong flags.
     """
+    end_with_parent()
     program = f"flannelette-{name}"
     try:
         settings = parse_settings(kind, program, sys.argv[1:] if arguments is None else arguments, os.environ)
