@@ -71,7 +71,7 @@ async def test_defect_10_a_change_of_the_mode_leaves_nothing_behind_in_the_old_o
         commands = await put_right(firewall, DUAL_CHAINS)
         assert host.save() == []
         assert commands[0].startswith("nft add table")  # what comes is there before what goes
-        assert "iptables -t nat -X FLANNEL-POSTRTG" in commands
+        assert "iptables-legacy -t nat -X FLANNEL-POSTRTG" in commands
         firewall.placement = ANYWHERE
         await put_right(firewall, DUAL_CHAINS)
         assert "flannelette" not in host.run("nft", "list", "ruleset")
@@ -131,7 +131,7 @@ async def test_a_preview_moves_nothing(host: Host) -> None:
     async with opened(host, "nftables") as firewall:
         states = await firewall.check(CHAINS, repair=False)
     assert host.save() == before
-    assert "iptables -t nat -X FLANNEL-POSTRTG" in states[0].commands
+    assert "iptables-legacy -t nat -X FLANNEL-POSTRTG" in states[0].commands
     assert host.run("nft", "list", "ruleset") == ""
 
 

@@ -60,15 +60,17 @@ def foreign(lines: list[str]) -> list[str]:
 async def test_the_rules_appear_as_in_the_golden_file(host: Host, firewall: IptablesFirewall) -> None:
     commands = await put_right(firewall)
     assert host.save() == golden("ipv4")
-    assert commands[0] == "iptables -t nat -N FLANNEL-POSTRTG"
-    assert commands[-1] == ('iptables -t filter -I FORWARD 1 -m comment --comment "flanneld forward" -j FLANNEL-FWD')
+    assert commands[0] == "iptables-legacy -t nat -N FLANNEL-POSTRTG"
+    assert commands[-1] == (
+        'iptables-legacy -t filter -I FORWARD 1 -m comment --comment "flanneld forward" -j FLANNEL-FWD'
+    )
 
 
 async def test_the_commands_that_are_shown_would_do_the_same(host: Host, firewall: IptablesFirewall) -> None:
     states = await firewall.check(CHAINS, repair=False)
     assert host.tables() == set()
     for state in states:
-        host.iptables(*(command.removeprefix("iptables ") for command in state.commands))
+        host.iptables(*(command.removeprefix("iptables-legacy ") for command in state.commands))
     assert host.save() == golden("ipv4")
     assert await put_right(firewall) == []
 
@@ -156,10 +158,10 @@ async def test_taking_over_the_chains_of_the_newer_flanneld_only_moves_the_jumps
 ) -> None:
     host.restore("\n".join(golden("flanneld-v0.28")) + "\n")
     assert await put_right(firewall) == [
-        "iptables -t nat -D POSTROUTING 2",
-        'iptables -t nat -I POSTROUTING 1 -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG',
-        "iptables -t filter -D FORWARD 2",
-        'iptables -t filter -I FORWARD 1 -m comment --comment "flanneld forward" -j FLANNEL-FWD',
+        "iptables-legacy -t nat -D POSTROUTING 2",
+        'iptables-legacy -t nat -I POSTROUTING 1 -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG',
+        "iptables-legacy -t filter -D FORWARD 2",
+        'iptables-legacy -t filter -I FORWARD 1 -m comment --comment "flanneld forward" -j FLANNEL-FWD',
     ]
 
 

@@ -126,5 +126,5 @@ async def test_a_program_that_does_not_take_the_lock_is_noticed_by_the_poll(
     await asyncio.sleep(0.2)
     Host(host.netns, tmp_path / "another.lock").iptables("-t nat -N FLANNEL-POSTRTG")
     await asyncio.wait_for(changed, PATIENCE)
-    assert await put_right(legacy_firewall, no_masquerade) == ["iptables -t nat -X FLANNEL-POSTRTG"]
+    assert await put_right(legacy_firewall, no_masquerade) == ["iptables-legacy -t nat -X FLANNEL-POSTRTG"]
     assert await put_right(legacy_firewall, no_masquerade) == []

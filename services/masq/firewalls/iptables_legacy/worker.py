@@ -101,7 +101,7 @@ class Worker:
             with suppress(TableChanged):
                 table.carry_out([action for each in repairs for action in each.actions])
                 table.commit()
-        program = "iptables" if self._family is IPV4 else "ip6tables"
+        program = "iptables-legacy" if self._family is IPV4 else "ip6tables-legacy"
         return (chain_state(*each, program) for each in zip(chains, wanted, before, found, strict=True))
 
 
