@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_AGAIN: Final = "Next, copy them over those of before: services take new files without a restart."
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62}\.?)*", re.ASCII)
 
 
@@ -122,11 +123,11 @@ def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, forc
         f"{name}-{role.value}": _bearer(f"{name} {role.value}", Principal(role, name), addresses)
         for role in (Role.DATAPLANE, Role.MASQ)
     }
-    _make(directory, wanted, days, force=force)
-    click.echo(f"\nNext, on {name}, with the address of the lease service:")
+    text = f"Next, on {name}, with the address of the lease service:"
     for role in (Role.DATAPLANE, Role.MASQ):
-        click.echo(f"  flannelette-{role.value} --lease-address 192.0.2.1:7070 \\")
-        click.echo(_flags(directory, f"{name}-{role.value}"))
+        text += f"\n  flannelette-{role.value} --lease-address 192.0.2.1:7070 \\\n"
+        text += _flags(directory, f"{name}-{role.value}")
+    _make(directory, wanted, days, text, force=force)
 
 
 @certs.command()
@@ -141,12 +142,14 @@ def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, forc
 def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, days: int, force: bool) -> None:
     """Make a certificate for the lease service NAME."""
     wanted = _server(name, addresses, relay=relay)
-    _make(directory, {f"{name}-server": wanted}, days, force=force)
-    click.echo("\nNext, on the host of the lease service:")
-    click.echo("  flannelette-lease --listen unix:/run/flannelette/lease.sock,0.0.0.0:7070 \\")
-    click.echo(_flags(directory, f"{name}-server"))
-    click.echo("and a certificate for every node and for yourself:")
-    click.echo(f"  flannelette certs node h1 {directory}\n  flannelette certs admin $USER {directory}")
+    text = (
+        "Next, on the host of the lease service:\n"
+        "  flannelette-lease --listen unix:/run/flannelette/lease.sock,0.0.0.0:7070 \\\n"
+        f"{_flags(directory, f'{name}-server')}\n"
+        "and a certificate for every node and for yourself:\n"
+        f"  flannelette certs node h1 {directory}\n  flannelette certs admin $USER {directory}"
+    )
+    _make(directory, {f"{name}-server": wanted}, days, text, force=force)
 
 
 @certs.command()
@@ -161,12 +164,11 @@ def cluster(name: str, directory: Path, days: int, force: bool) -> None:
     import leases from this cluster, and may do nothing else.
     """
     stem = f"{name}-cluster"
-    _make(directory, {stem: _bearer(f"{name} cluster", Principal(Role.CLUSTER, name), ())}, days, force=force)
-    files = f"cert={stem}.crt,key={stem}.key,ca=ca.crt"
-    click.echo(
-        "\nNext, give these two files and ca.crt to the other cluster, for its lease services:\n"
-        f"  --import THIS-CLUSTER=192.0.2.1:7070,allow=10.5.0.0/16,{files}"
+    text = (
+        "Next, give these two files and ca.crt to the other cluster, for its lease services:\n"
+        f"  --import THIS-CLUSTER=192.0.2.1:7070,allow=10.5.0.0/16,cert={stem}.crt,key={stem}.key,ca=ca.crt"
     )
+    _make(directory, {stem: _bearer(f"{name} cluster", Principal(Role.CLUSTER, name), ())}, days, text, force=force)
 
 
 @certs.command()
@@ -177,13 +179,13 @@ def cluster(name: str, directory: Path, days: int, force: bool) -> None:
 def admin(name: str, directory: Path, days: int, force: bool) -> None:
     """Make a certificate for the administrator NAME."""
     stem = f"{name}-admin"
-    _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, days, force=force)
     path = directory.absolute()
-    click.echo(
-        "\nNext:\n"
+    text = (
+        "Next:\n"
         f"  flannelette --lease 192.0.2.1:7070 \\\n{_flags(directory, stem)} leases\n"
         f"  grpcurl -cacert {path}/ca.crt -cert {path}/{stem}.crt -key {path}/{stem}.key 192.0.2.1:7070 list"
     )
+    _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, days, text, force=force)
 
 
 def _bearer(name: str, principal: Principal, addresses: tuple[str, ...]) -> "Wanted":
@@ -198,14 +200,14 @@ def _server(name: str, addresses: tuple[str, ...], *, relay: bool) -> "Wanted":
     return Wanted(f"{name} server", (Principal(Role.RELAY, name).uri,) if relay else (), addresses)
 
 
-def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, *, force: bool) -> None:
-    """Makes all of them or none, and says what."""
+def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, text: str, *, force: bool) -> None:
+    """Makes all of them or none, and says what; `text` is what to do with them if they are the first ones."""
     from services.ctl.certs import folder
     from services.ctl.certs.issue import Unusable, issue
 
     try:
         authority = folder.authority_in(directory)
-        folder.require_free(directory, wanted, force=force)
+        are_first = folder.require_free(directory, wanted, force=force)
         made = {stem: issue(authority, one, _now(), days) for stem, one in wanted.items()}
         folder.keep(directory, made)
     except Unusable as error:
@@ -213,6 +215,7 @@ def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, *, force: boo
     for stem, one in wanted.items():
         what = " ".join([*one.uris, *one.addresses])
         click.echo(f"{directory}/{stem}.crt and .key  {what}, until {made[stem].not_after:%Y-%m-%d}")
+    click.echo(f"\n{text if are_first else _AGAIN}")
 
 
 def _flags(directory: Path, stem: str) -> str:

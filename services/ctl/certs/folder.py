@@ -20,13 +20,14 @@ def key_path(directory: Path, stem: str) -> Path:
     return directory / f"{stem}.key"
 
 
-def require_free(directory: Path, stems: Iterable[str], *, force: bool) -> None:
-    """Raises Unusable if a file would be overwritten that nobody allowed to."""
+def require_free(directory: Path, stems: Iterable[str], *, force: bool) -> bool:
+    """Whether no file will be overwritten. Raises Unusable if one would be and nobody allowed to."""
     taken = [
         p for stem in stems for p in (certificate_path(directory, stem), key_path(directory, stem)) if p.exists()
     ]
     if taken and not force:
         raise Unusable(f"{taken[0]} is there already: nothing was made; --force replaces it")
+    return not taken
 
 
 def authority_in(directory: Path) -> Authority:

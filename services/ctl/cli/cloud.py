@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from services.ctl.cli.options import Address, require_terminal
+from services.ctl.cli.options import Address, for_any_node, require_terminal
 
 if TYPE_CHECKING:
     from services.ctl.connect.targets import Targets
@@ -70,8 +70,5 @@ def teardown(targets: "Targets", screen: "Screen", address: str | None, dry_run:
 
 
 CLOUD_COMMANDS: Final[Mapping[str, Callable[..., int]]] = {
-    "status": status,
-    "diff": diff,
-    "sync": sync,
-    "teardown": teardown,
+    each.__name__: for_any_node(each) for each in (status, diff, sync, teardown)
 }

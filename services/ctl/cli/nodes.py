@@ -16,10 +16,14 @@ def nodes_of(shared: Shared) -> Nodes:
     gives an address means this node. Raises Misconfigured, and CallFailed for a certificate.
     """
     given = Place(**{name: getattr(shared, name, None) or "" for name in Place.__slots__})
-    contexts = read_contexts(contexts_path())
-    name = shared.context or (
-        "" if any((given.socket_dir, given.lease, given.dataplane, given.masq)) else contexts.current
-    )
+    path, is_here = contexts_path(), any((given.socket_dir, given.lease, given.dataplane, given.masq))
+    if os.environ.get("FLANNELETTE_CONTEXTS") and not path.exists() and (shared.context or not is_here):
+        raise Misconfigured(
+            f"FLANNELETTE_CONTEXTS names {path}, which is not there: if it was a lab's, that lab has ended; start it "
+            "again, or `unset FLANNELETTE_CONTEXTS FLANNELETTE_CONTEXT`"
+        )
+    contexts = read_contexts(path)
+    name = shared.context or ("" if is_here else contexts.current)
     if not name:
         if shared.on:
             raise Misconfigured(_without_context(contexts, shared.on))

@@ -14,7 +14,7 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
 from services.ctl.connect.call import CallFailed, Channels
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target, Targets, in_network, networks_by_socket
+from services.ctl.connect.targets import Target, Targets, in_network, networks_by_socket, with_cloud
 from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.problems import headline
 from services.ctl.render.screen import to_json
@@ -50,6 +50,7 @@ async def assess_all(
             answers = await _answers_of(targets, channels)
             statuses = (answers.dataplane, answers.masq) if each_network else ()
             is_unclear = any(isinstance(each, CallFailed) and (each.reached or each.missing) for each in statuses)
+            is_unclear |= each_network and bool(_by_socket(targets))
             networks = await _networks(targets, channels) if is_unclear else []
             if not networks:
                 return {name: assess(answers, targets)}
@@ -64,7 +65,10 @@ async def assess_all(
 
 
 async def by_network(nodes: Nodes) -> dict[str, Nodes]:
-    """The nodes of each network, their services about that one; where there is one network, of "" alone."""
+    """The nodes of each network, their services about that one; where there is one network, of "" alone.
+
+    flannelette-cloud, which belongs to none of them, is with the first of a node.
+    """
     async with Channels() as channels:
         turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
@@ -76,9 +80,10 @@ async def by_network(nodes: Nodes) -> dict[str, Nodes]:
     found: dict[str, dict[str, Targets]] = {}
     is_one = len({name for names in told for name in names}) < 2
     for (node, targets), names in zip(nodes.items(), told, strict=True):
-        for name in names or [""]:
+        for number, name in enumerate(names or [""]):
             where = "" if is_one else name or DEFAULT
-            found.setdefault(where, {})[node] = in_network(targets, name) if name else targets
+            there = in_network(targets, name) if name else targets
+            found.setdefault(where, {})[node] = there if number else with_cloud(there)
     return dict(found)
 
 
@@ -89,14 +94,20 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
     """
     if targets["dataplane"].network:
         return []
-    if named := dict.fromkeys(name for each in ("dataplane", "masq") for name in networks_by_socket(targets[each])):
-        return list(named)
+    named = _by_socket(targets)
     request = dataplane_pb2.GetStatusRequest(networks_only=True)
     dataplane = await _try(channels, targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request))
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)
     masq = await _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))
     told = [each.networks for each in (dataplane, masq) if not isinstance(each, CallFailed)]
-    return list(dict.fromkeys(name for names in told for name in names if is_network_name(name)))
+    without = [DEFAULT] if named and any(not names for names in told) else []  # a service with one, without a name
+    return list(
+        dict.fromkeys([*without, *(name for names in told for name in names if is_network_name(name)), *named])
+    )
+
+
+def _by_socket(targets: Targets) -> list[str]:
+    return sorted({name for each in (targets["dataplane"], targets["masq"]) for name in networks_by_socket(each)})
 
 
 def status_document(node: NodeHealth) -> dict[str, Any]:

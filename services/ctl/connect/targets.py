@@ -142,8 +142,8 @@ def _about(target: Target, network: str) -> Target:
 
 
 def networks_by_socket(target: Target) -> list[str]:
-    """The networks of services that have one each, by the names of their sockets; none where one has them all."""
-    if target.named or target.dialer or target.path is None or target.path.exists():
+    """The networks of services that have one each, by the names of their sockets."""
+    if target.named or target.dialer or target.path is None:
         return []
     found = target.path.parent.glob(f"{target.service}-*.sock")
     return sorted(each.stem.removeprefix(f"{target.service}-") for each in found)

@@ -14,7 +14,7 @@ from services.ctl.commands import cloud
 from services.ctl.commands.answers import assess_all
 from services.ctl.connect.call import ask_lease_service
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import SERVICES, Service, Targets, with_cloud
+from services.ctl.connect.targets import SERVICES, Service, Targets
 from services.ctl.diagnose.fixes import carry_out, is_safe, obstacle_to
 from services.ctl.node_health import State
 from services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
@@ -70,7 +70,7 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
     names = {node: node or each.name or "this host" for node, each in health.items()}
     found = [(names[node], problems(each, asked)) for node, each in health.items()]
     for node, there in nodes.items():
-        if (target := with_cloud(there).get("cloud")) and not services:
+        if (target := there.get("cloud")) and not services:
             found.append((names[node], await cloud.problems(target)))
     versions = {names[node]: version_of(each) for node, each in health.items()}
     others = list[lease_pb2.Node]()

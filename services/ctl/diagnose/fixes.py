@@ -29,7 +29,7 @@ _BRIDGE: Final = re.compile(
     r"ip (?:link set [^\s/-][^\s/]{0,14} up|(?:-6 )?addr add [\da-f.:/]+ dev [^\s/]{1,15}"
     r"|(?:-6 )?route add [\da-f.:/]+ dev [^\s/]{1,15}(?: (?:proto|src|metric|scope) [\w.:]+)*)"
 )
-_OFFLOAD: Final = re.compile(r"ethtool -K (?P<device>flannel[\w.-]{0,8}) tx-checksum-ip-generic off")
+_OFFLOAD: Final = re.compile(r"ethtool -K (?P<device>flannel[\w.-]{0,8}|fl-[\w.-]{1,12}) tx-checksum-ip-generic off")
 _BRIDGE_CHECKS: Final = frozenset({"bridge-down", "bridge-address", "bridge-route"})
 _SECONDS: Final = 10.0
 

@@ -1,7 +1,10 @@
 """The command line as a person uses it: the standing of a node, exit codes, and what is said when nobody answers."""
 
 import os
+import re
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +51,9 @@ async def test_the_doctor_names_what_is_in_the_way_and_its_cure(node: FakeNode) 
     assert "start flannelette-masq" in ran.out
 
 
-async def test_the_doctor_carries_out_nothing_that_the_process_of_a_cloud_advises(node: FakeNode) -> None:
-    """It is told with the others, and changes no kernel."""
+@asynccontextmanager
+async def cloud_beside(node: FakeNode) -> AsyncIterator[None]:
+    """A flannelette-cloud on the node, with a finding."""
 
     class Cloud(cloud_pb2_grpc.CloudServiceServicer):
         async def GetStatus(self, request: Any, context: Any) -> cloud_pb2.GetStatusResponse:  # noqa: N802
@@ -61,9 +65,37 @@ async def test_the_doctor_carries_out_nothing_that_the_process_of_a_cloud_advise
     server.add_insecure_port(f"unix:{node.directory}/cloud.sock")
     await server.start()
     try:
-        ran = await run(node.directory, "doctor", "--fix", "--yes", "-o", "json")
+        yield
     finally:
         await server.stop(None)
+
+
+async def test_the_doctor_of_several_networks_tells_the_problems_of_the_cloud_once(node: FakeNode) -> None:
+    status = samples.dataplane_status()
+    status.networks[:] = ["blue", "red"]
+    node.dataplane.replies.by_method["GetStatus"] = status
+    async with cloud_beside(node):
+        ran = await run(node.directory, "doctor")
+    assert re.findall(r"^--- network (\w+) ---$|(A route is refused)", ran.out, re.M) == [
+        ("blue", ""),
+        ("", "A route is refused"),
+        ("red", ""),
+    ], ran.out
+
+
+async def test_the_routes_of_a_cloud_are_those_of_all_nodes_of_a_context(node: FakeNode, tmp_path: Path) -> None:
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text("".join(f'[c.nodes.{name}]\nsocket_dir = "{node.directory}"\n' for name in ("n1", "n2")))
+    variables: dict[str, Any] = {"FLANNELETTE_CONTEXTS": str(contexts), "FLANNELETTE_SOCKET_DIR": ""}
+    async with cloud_beside(node):
+        ran = await run(node.directory, "--context=c", "cloud", "status", **variables)
+    assert (ran.err, ran.out.startswith("cloud: not ready")) == ("", True)
+
+
+async def test_the_doctor_carries_out_nothing_that_the_process_of_a_cloud_advises(node: FakeNode) -> None:
+    """It is told with the others, and changes no kernel."""
+    async with cloud_beside(node):
+        ran = await run(node.directory, "doctor", "--fix", "--yes", "-o", "json")
     assert (ran.code, ran.json["fixed"]) == (1, []), ran.err
     assert [each["symptom"] for each in ran.json["problems"] if each["service"] == "cloud"] == ["A route is refused."]
 

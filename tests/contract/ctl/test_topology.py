@@ -50,4 +50,4 @@ async def test_without_a_lease_service_or_with_another_format_it_says_what_to_do
     assert "name it: --lease" in ran.err
     ran = await run(tmp_path, "-o", "table", "topology")
     assert (ran.code, ran.out) == (2, "")
-    assert "-o text or svg or dot or mermaid or json" in ran.err
+    assert "-o text, svg, dot, mermaid or json" in ran.err

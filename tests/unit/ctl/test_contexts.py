@@ -60,8 +60,9 @@ def test_a_context_without_nodes_is_one_node() -> None:
     assert addresses(Shared(context="far"))[""][1] == "10.0.0.9:9472"
 
 
-def test_without_a_file_there_is_this_node(contexts: Path) -> None:
-    contexts.unlink()
+def test_without_a_file_there_is_this_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FLANNELETTE_CONTEXTS")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert addresses(Shared())[""][0] == "unix:/run/flannelette/lease.sock"
 
 
@@ -126,6 +127,14 @@ def test_the_file_is_in_the_directory_of_configurations(monkeypatch: pytest.Monk
     monkeypatch.delenv("FLANNELETTE_CONTEXTS")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert contexts_path() == tmp_path / "flannelette" / "contexts.toml"
+
+
+def test_where_the_lab_of_the_shell_has_ended_no_command_is_about_this_host(contexts: Path) -> None:
+    contexts.unlink()
+    for words in (["status"], ["--on=h1", "peers"], ["--context=lab", "--socket-dir=/run/mine", "status"]):
+        ran = CliRunner().invoke(cli, words)
+        assert (ran.exit_code, f"names {contexts}, which is not there" in ran.output) == (2, True), ran.output
+    assert [*addresses(Shared(socket_dir="/run/mine"))] == [""]
 
 
 def test_a_network_whose_name_is_none_is_refused_before_any_socket_is_looked_for(tmp_path: Path) -> None:

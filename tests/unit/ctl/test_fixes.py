@@ -19,6 +19,7 @@ from services.ctl.diagnose.fixes import is_safe, obstacle_to
         ("bridge-address", "ip -6 addr add fd00:10:5:34::1/64 dev cni0"),
         ("bridge-route", "ip route add 10.5.27.0/24 dev cni0 proto kernel src 10.5.27.1"),
         ("peer-checksum", "ethtool -K flannel.1 tx-checksum-ip-generic off"),
+        ("peer-checksum", "ethtool -K fl-wg6-storage tx-checksum-ip-generic off"),
         (
             "peer-checksum",
             "ethtool -K flannel.1 tx-checksum-ip-generic off && ethtool -K flannel-v6.1 tx-checksum-ip-generic off",

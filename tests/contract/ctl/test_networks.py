@@ -1,0 +1,39 @@
+"""Commands on a host whose networks have services of their own, beside the network without a name."""
+
+import re
+import socket
+from pathlib import Path
+
+from tests.ctl.fakes import FakeNode
+from tests.ctl.process import run
+
+
+def with_another(node: FakeNode, directory: Path, network: str) -> FakeNode:
+    """Services of a network with a name, at their sockets beside the node's; a test starts them."""
+    directory.mkdir()
+    for service in ("lease", "dataplane", "masq"):
+        (node.directory / f"{service}-{network}.sock").symlink_to(directory / f"{service}.sock")
+    return FakeNode(directory)
+
+
+async def test_a_network_with_a_name_is_shown_beside_the_one_without(node: FakeNode, tmp_path: Path) -> None:
+    red = with_another(node, tmp_path / "red", "red")
+    await red.start()
+    ran = await run(node.directory, "status")
+    assert re.findall(r"^(\S+) +healthy", ran.out, re.M) == ["default", "red"], ran.out
+    doctor = await run(node.directory, "doctor")
+    assert re.findall(r"^--- network (\w+) ---", doctor.out, re.M) == ["default", "red"]
+    assert "10.5.2.0/24" in (await run(node.directory, "peers")).out
+    assert "ListPeers" not in [method for method, _ in red.dataplane.replies.asked]
+    await red.stop()
+
+
+async def test_a_network_whose_services_were_killed_is_missed_and_not_forgotten(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    for service in ("dataplane", "masq"):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(node.directory / f"{service}-blue.sock"))
+    ran = await run(node.directory, "status")
+    assert re.findall(r"^(\S+) +(?:healthy|no answer)", ran.out, re.M) == ["default", "blue"], ran.out
+    assert ran.code != 0
