@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, Never
 
 from lab import look, topology
-from lab.build import CommandFailed, carry_out, make_router
+from lab.build import CommandFailed, carry_out, make_pod, make_router
 from lab.cluster import Pod, read_subnet_file
 from lab.kubernetes.node import run
 from lab.options import Options
@@ -64,7 +64,7 @@ class West:
         async with asyncio.timeout(PATIENCE):
             await look.until_programmed(self._services["dataplane"].program.address, peers)
         gateways, mtu = read_subnet_file(subnet_file(HOST, self._directory))
-        await carry_out(topology.pod(HOST, gateways, mtu))
+        await make_pod(HOST, gateways, mtu)
         return Pod(HOST, topology.pod_address(gateways[0]))
 
     async def kill(self, name: str) -> None:

@@ -21,18 +21,24 @@ LAST: Final = list(COMMITS)[-1]
 
 def unpacked(version: str, directory: Path) -> Path:
     """The packages of a release, below the directory. Skips the test where the checkout lacks the commit."""
-    commit, home = COMMITS[version], directory / version
+    home = files_of(version, directory, "services", "proto")
+    about = home / f"flannelette-{version}.dist-info"  # what a service says that it is
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flannelette\nVersion: {version}\n")
+    return home
+
+
+def files_of(version: str, directory: Path, *folders: str) -> Path:
+    """Folders of a release, below the directory. Skips the test where the checkout lacks the commit."""
+    home = directory / version
     packed = subprocess.run(
-        ["git", "-C", ROOT, "archive", commit, "services", "proto"], capture_output=True, check=False
+        ["git", "-C", ROOT, "archive", COMMITS[version], *folders], capture_output=True, check=False
     )
     if packed.returncode:
         said = packed.stderr.decode().strip()
         pytest.skip(f"release {version} is not in this checkout ({said}): `git fetch --unshallow` gets it")
     home.mkdir()
     subprocess.run(["tar", "-x", "-C", home], input=packed.stdout, check=True)
-    about = home / f"flannelette-{version}.dist-info"  # what a service says that it is
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flannelette\nVersion: {version}\n")
     return home
 
 

@@ -1,4 +1,4 @@
-"""The options of a backend in the chart: those that the comments of values.yaml promise it."""
+"""Values of the chart: a backend gets the options that comments promise it, and what a value changes are the pods."""
 
 import json
 import re
@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from services.dataplane.backends import BACKENDS
-from tests.kubernetes.manifests import parse, pick, run_tool
+from tests.kubernetes.api_server import Document
+from tests.kubernetes.manifests import parse, pick, pod_of, run_tool
 from tests.pages.chart import CHART, values
 
 OPTIONS: dict[str, Any] = {
@@ -36,3 +37,77 @@ def test_a_backend_gets_the_options_whose_comment_names_it_and_no_other(backend:
     got = network["Backend"]
     assert got.pop("Type") == backend
     assert sorted(map(str, got.values())) == sorted(map(str, promised))
+
+
+def chart(*settings: str) -> list[Document]:
+    """The objects of a release with all that it can have, and these values."""
+    everything = "flannelette.central.enabled=true,flannelette.cloud.enabled=true"
+    given = (f"--set={each}" for each in (everything, *settings))
+    return parse(run_tool("helm", "template", "flannel", str(CHART), *given))
+
+
+def templates(documents: list[Document]) -> dict[str, Document]:
+    """Of pods, by what makes them."""
+    made = (each for each in documents if each["kind"] in ("DaemonSet", "Deployment"))
+    return {each["metadata"]["name"]: each["spec"]["template"] for each in made}
+
+
+@pytest.mark.parametrize(
+    ("setting", "replaced"),
+    [
+        ("podCidr=10.42.0.0/16", {"kube-flannel-ds", "flannelette-lease", "flannelette-cloud"}),
+        ("flannel.backend=host-gw", {"kube-flannel-ds", "flannelette-lease", "flannelette-cloud"}),
+        ("flannel.vni=7", {"kube-flannel-ds", "flannelette-lease", "flannelette-cloud"}),
+        (r"flannel.cniConf=\{\}", {"kube-flannel-ds"}),
+        ("flannel.configMap.labels.a=b", set()),
+    ],
+)
+def test_pods_are_replaced_when_the_files_change_that_they_have_of_the_config_map(
+    setting: str, replaced: set[str]
+) -> None:
+    before, after = templates(chart()), templates(chart(setting))
+    assert before.keys() == after.keys() == {"kube-flannel-ds", "flannelette-lease", "flannelette-cloud"}
+    assert {name for name in before if before[name] != after[name]} == replaced
+
+
+@pytest.mark.parametrize(
+    ("address", "probed"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("::1", "::1")],  # noqa: S104 - nothing is bound
+)
+def test_probes_go_where_the_services_listen(address: str, probed: str) -> None:
+    containers = [
+        container
+        for pod in templates(chart(f"flannelette.healthzIP={address}")).values()
+        for container in pod["spec"]["containers"]
+    ]
+    for container in containers:
+        assert {"name": "FLANNELD_HEALTHZ_IP", "value": address} in container["env"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["host"] == probed
+    assert len(containers) == 5
+
+
+DISPENSABLE = """
+flannelette.charon flannelette.resources.charon flannelette.cloud.secret flannelette.cloud.serviceAccount
+flannelette.central.certManager flannelette.central.resources flannelette.clusters flannelette.selector
+flannelette.updateStrategy flannel.args flannel.healthz.livenessProbe flannel.healthz.readinessProbe
+flannel.tolerations flannel.nodeSelector flannel.podLabels flannel.daemonSet flannel.configMap flannel.rbac
+flannel.serviceAccount global.commonLabels global.imagePullSecrets netpol.enabled
+""".split()
+"""Values without which there are pods, as where all lines below a key are comments."""
+NEEDED = """
+flannelette.image flannelette.resources flannelette.healthzIP global flannel.cniConf flannel.healthz netpol
+""".split()
+
+
+def test_a_key_without_a_value_is_as_good_as_none() -> None:
+    pod = pod_of(chart("flannel.backend=ipsec", *(f"{key}=null" for key in DISPENSABLE)))
+    assert [each["name"] for each in pod["containers"]] == ["dataplane", "masq", "charon"]
+
+
+def test_where_the_chart_needs_a_value_it_names_the_key() -> None:
+    with pytest.raises(AssertionError) as refused:
+        chart(*(f"{key}=null" for key in NEEDED))
+    named = re.findall(r"at '([^']*)': missing propert\w+ ([^\n]+)", str(refused.value))
+    found = {f"{where}/{key}" for where, keys in named for key in re.findall(r"'([^']+)'", keys)}
+    assert found == {"/" + key.replace(".", "/") for key in NEEDED}

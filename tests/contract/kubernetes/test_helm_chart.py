@@ -279,6 +279,7 @@ def test_what_can_be_left_out_is_left_out() -> None:
         ("flannel.args={word}", '"word" is not a flag'),
         ("netpol.enabled=true,flannelette.central.enabled=true", "needs a token in each node's pod"),
         ("flannelette.clusters.imports={west=h:1}", "imports"),
+        ("flannel.cniConf=cbr0", "flannel.cniConf: not the JSON of an object"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(setting: str, sentence: str) -> None:

@@ -1,10 +1,16 @@
 """The chart in a cluster: its objects are accepted, and a release takes the place of flannel's."""
 
-import pytest
+import json
+import shutil
+from pathlib import Path
 
-from tests.contract.kubernetes.test_helm_chart import CHART, FLANNELS, helm
-from tests.kubernetes.api_server import ApiServer
-from tests.kubernetes.manifests import OVERLAYS, Kubectl, dump, of_flannel, pod_of, run_tool
+import pytest
+import yaml
+
+from tests.contract.kubernetes.test_helm_chart import CHART, FLANNELS, WHERE, helm
+from tests.kubernetes.api_server import ApiServer, Document
+from tests.kubernetes.manifests import OVERLAYS, Kubectl, container_of, dump, of_flannel, parse, pod_of, run_tool
+from tests.upgrade.releases import COMMITS, files_of
 
 DAEMON_SET = "/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds"
 
@@ -69,3 +75,71 @@ def test_a_release_keeps_the_selector_that_its_daemon_set_has(kubectl: Kubectl, 
     said = run_tool("helm", "get", "notes", "flannel", *cluster)
     assert "Not in force, for they were flanneld's: flannel.image, flannel.resources." in said
     run_tool("helm", "uninstall", "flannel", *cluster)
+
+
+@pytest.mark.parametrize("version", COMMITS)
+def test_an_upgrade_from_an_earlier_chart_may_reuse_all_its_values(
+    kubectl: Kubectl, kube: ApiServer, tmp_path: Path, version: str
+) -> None:
+    earlier = files_of(version, tmp_path, "deploy/helm") / "deploy/helm/flannelette"
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    run_tool("helm", "install", "flannel", str(earlier), *cluster, "--set=flannel.backend=host-gw")
+    run_tool("helm", "upgrade", "flannel", str(CHART), *cluster, "--reuse-values")
+    upgraded = kube.call("GET", DAEMON_SET)
+    kept = kube.call("GET", "/api/v1/namespaces/kube-flannel/configmaps/kube-flannel-cfg")
+    run_tool("helm", "uninstall", "flannel", *cluster)
+    assert [each["name"] for each in pod_of([upgraded])["containers"]] == ["lease", "dataplane", "masq"]
+    assert "NET_RAW" in container_of(pod_of([upgraded]), "dataplane")["securityContext"]["capabilities"]["add"]
+    assert "host-gw" in kept["data"]["net-conf.json"]
+
+
+NEW = {
+    "flannelette": {
+        "central": {"enabled": True, "certManager": {"enabled": True}},
+        "cloud": {"enabled": True},
+        "clusters": {"exports": ["none"], "secret": "from-west"},
+    },
+    "flannel": {"backend": "ipsec", "psk": "0123456789abcdef" * 6},
+}
+"""Asks for what came after the first release."""
+
+
+@pytest.mark.parametrize("version", COMMITS)
+def test_what_is_new_can_be_asked_for_beside_the_values_of_an_earlier_chart(tmp_path: Path, version: str) -> None:
+    """With --reuse-values helm takes the defaults of the earlier chart, too."""
+    earlier = files_of(version, tmp_path, "deploy/helm") / "deploy/helm/flannelette"
+    mixed, new = shutil.copytree(CHART, tmp_path / "mixed"), tmp_path / "new.yaml"
+    shutil.copy(earlier / "values.yaml", mixed)
+    new.write_text(yaml.safe_dump(NEW))
+    found = parse(run_tool("helm", "template", "flannel", str(mixed), *WHERE, f"--values={new}"))
+    expected = helm(f"--values={new}")
+    assert [without_resources(each) for each in found] == [without_resources(each) for each in expected]
+
+
+def without_resources(document: Document) -> Document:
+    """The object without what was measured anew in between, of pods."""
+    pod = document.get("spec", {}).get("template", {}).get("spec", {})
+    for container in pod.get("containers", ()):
+        for name in ("resources", "livenessProbe"):
+            container.pop(name, None)
+    return document
+
+
+def test_values_of_flannels_chart_alone_are_refused(kubectl: Kubectl, kube: ApiServer) -> None:
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    run_tool("helm", "install", "flannel", str(of_flannel(".")), *cluster)
+    with pytest.raises(AssertionError, match="missing property 'flannelette'"):
+        run_tool("helm", "upgrade", "flannel", str(CHART), *cluster, "--reuse-values")
+    run_tool("helm", "uninstall", "flannel", *cluster)
+
+
+def test_nodes_can_wait_until_their_pod_is_deleted_and_then_go_on(kubectl: Kubectl, kube: ApiServer) -> None:
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    upgrade = ("upgrade", "--install", "flannel", str(CHART), *cluster)
+    found = []
+    for strategy in ({"type": "OnDelete"}, {}, {"rollingUpdate": {"maxUnavailable": "5%"}}):
+        run_tool("helm", *upgrade, f"--set-json=flannelette.updateStrategy={json.dumps(strategy)}")
+        found.append(kube.call("GET", DAEMON_SET)["spec"]["updateStrategy"])
+    run_tool("helm", "uninstall", "flannel", *cluster)
+    assert [each["type"] for each in found] == ["OnDelete", "RollingUpdate", "RollingUpdate"]
+    assert [each["rollingUpdate"]["maxUnavailable"] for each in found[1:]] == [1, "5%"]

@@ -79,6 +79,9 @@ def test_hole_20_a_helm_of_an_earlier_make_tools_is_built_again(tmp_path: Path) 
         ("flannelette.central.clusterIP=lease.example.org", "flannelette.central.clusterIP"),
         ("flannelette.central.certManager.issuer.kind=ClusterIssuer", "flannelette.central.certManager.issuer"),
         ("flannelette.resources.dataplan.limits.cpu=1", "dataplan"),
+        ("flannelette.updateStrategy.type=Recreate", "flannelette.updateStrategy.type"),
+        ("flannelette.updateStrategy.rollingUpdate.maxSurge=1", "maxSurge"),
+        ("flannelette.updateStrategy.rollingUpdate.maxUnavailable=0%", "updateStrategy.rollingUpdate.maxUnavailable"),
         ("netpol.enabled=yes please", "netpol.enabled"),
     ],
 )

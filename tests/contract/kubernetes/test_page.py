@@ -62,6 +62,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "A new cluster",
         "kubeadm, k3s and kind",
         "In the place of kube-flannel",
+        "One node first",
         "With helm",
         "From the manifests to the chart and back",
         "Large clusters",
@@ -69,6 +70,7 @@ def test_every_section_with_commands_is_read_here() -> None:
         "Pods of another cluster",
         "A cloud's routes",
         "To central lease services and back",
+        "Another network configuration",
         "Look inside",
     ]
 
@@ -244,6 +246,29 @@ def test_a_clouds_routes_are_written_by_a_pod_whose_service_account_has_a_role(
         kubectl("delete", "clusterrole,clusterrolebinding", "flannelette-cloud")
 
 
+def say_that_it_is_rolled_out(kubectl: Kubectl) -> None:
+    """In the place of a controller manager."""
+    observed = '--patch={"status": {"observedGeneration": 1000}}'
+    kubectl("patch", "daemonset/kube-flannel-ds", "-n=kube-flannel", "--subresource=status", "--type=merge", observed)
+
+
+def test_nodes_that_wait_for_the_first_one_go_on(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:
+    """tests/kube has the nodes."""
+    kubectl("apply", "-k", str(ROOT / "deploy/kubernetes/overlays/per-node"))
+    say_that_it_is_rolled_out(kubectl)
+    read("One node first", tmp_path, kube)
+    mine = pick(render(tmp_path / "tree/deploy/kubernetes/overlays/mine"), "DaemonSet")
+    assert mine["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert daemon_set(kube)["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+
+
+def test_another_network_configuration_takes_new_pods(tmp_path: Path, kube: ApiServer, kubectl: Kubectl) -> None:
+    kubectl("apply", "-k", str(ROOT / "deploy/kubernetes/overlays/per-node"))
+    before = daemon_set(kube)["spec"]["template"]
+    read("Another network configuration", tmp_path, kube)
+    assert daemon_set(kube)["spec"]["template"] != before
+
+
 def test_the_way_back_from_central_lease_services_leaves_nothing_of_them(
     tmp_path: Path, kube: ApiServer, kubectl: Kubectl
 ) -> None:
@@ -253,8 +278,7 @@ def test_the_way_back_from_central_lease_services_leaves_nothing_of_them(
     kubectl("apply", "-k", str(overlays / "central"))
     kubectl("create", "secret", "generic", "flannelette-lease", "--namespace=kube-flannel")
     assert daemon_set(kube)["spec"]["template"] != before
-    observed = '--patch={"status": {"observedGeneration": 1000}}'  # there is no controller manager
-    kubectl("patch", "daemonset/kube-flannel-ds", "-n=kube-flannel", "--subresource=status", "--type=merge", observed)
+    say_that_it_is_rolled_out(kubectl)
     read("To central lease services and back", tmp_path, kube)
     assert daemon_set(kube)["spec"]["template"] == before
     left = kubectl("get", "deployment,service,poddisruptionbudget,secret", "--namespace=kube-flannel", "-o=name")

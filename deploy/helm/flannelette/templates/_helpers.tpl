@@ -27,7 +27,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "flannelette.metadata" -}}
 {{- $labels := dict -}}
 {{- $annotations := dict -}}
-{{- range .own -}}
+{{- range compact .own -}}
 {{- $labels = merge $labels (.labels | default dict) -}}
 {{- $annotations = merge $annotations (.annotations | default dict) -}}
 {{- end -}}
@@ -87,20 +87,26 @@ service, and one beside flannelette-cloud, may be where a node's own is. */}}
 {{- printf "%sflannelette-%s:%s" $image.registry .service ($image.tag | default .root.Chart.AppVersion) -}}
 {{- end -}}
 
-{{/* The probes of one service, on loopback. */}}
+{{/* The probes of one service, on loopback if it listens everywhere. */}}
 {{- define "flannelette.probes" -}}
 {{- $healthz := .root.Values.flannel.healthz -}}
+{{- $listens := .root.Values.flannelette.healthzIP -}}
+{{- $host := get (dict "0.0.0.0" "127.0.0.1" "::" "::1") $listens | default $listens | quote -}}
 {{- with include "flannelette.port" . -}}
 startupProbe:
-  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
+  httpGet: {host: {{ $host }}, port: {{ . }}, path: /healthz}
   periodSeconds: 1
   failureThreshold: 180
 livenessProbe:
-  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /healthz}
-  {{- toYaml $healthz.livenessProbe | nindent 2 }}
+  httpGet: {host: {{ $host }}, port: {{ . }}, path: /healthz}
+  {{- with $healthz.livenessProbe }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 readinessProbe:
-  httpGet: {host: 127.0.0.1, port: {{ . }}, path: /readyz}
-  {{- toYaml $healthz.readinessProbe | nindent 2 }}
+  httpGet: {host: {{ $host }}, port: {{ . }}, path: /readyz}
+  {{- with $healthz.readinessProbe }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end -}}
 {{- end -}}
 
@@ -118,6 +124,7 @@ capabilities: {drop: [ALL]}
 {{- define "flannelette.container" -}}
 {{- $values := .root.Values -}}
 {{- $central := $values.flannelette.central -}}
+{{- $clusters := $values.flannelette.clusters -}}
 {{- $port := include "flannelette.port" . -}}
 name: {{ .service }}
 image: {{ include "flannelette.image" . }}
@@ -137,10 +144,10 @@ args:
   - --tls-ca-file=/etc/flannelette/tls/ca.crt
   {{- end }}
   {{- if eq .service "lease" }}
-  {{- range $values.flannelette.clusters.imports }}
+  {{- range $clusters.imports }}
   - {{ printf "--import=%s" . | quote }}
   {{- end }}
-  {{- range $values.flannelette.clusters.exports }}
+  {{- range $clusters.exports }}
   - --export={{ . }}
   {{- end }}
   {{- end }}
@@ -158,7 +165,7 @@ env:
   - {name: FLANNELD_TLS_CA_FILE, value: /etc/flannelette/tls/ca.crt}
   {{- end }}
   {{- end }}
-  - {name: FLANNELD_HEALTHZ_IP, value: {{ $values.flannelette.healthzIP }}}
+  - {name: FLANNELD_HEALTHZ_IP, value: {{ $values.flannelette.healthzIP | quote }}}
 {{- with .resources }}
 resources:
   {{- toYaml . | nindent 2 }}
@@ -179,7 +186,7 @@ volumeMounts:
   {{- if .root.Values.flannelette.central.enabled }}
   - {name: tls, mountPath: /etc/flannelette/tls, readOnly: true}
   {{- end }}
-  {{- if .root.Values.flannelette.clusters.secret }}
+  {{- if include "flannelette.clusters" .root }}
   - {name: clusters, mountPath: /etc/flannelette/clusters, readOnly: true}
   {{- end }}
   - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
@@ -187,7 +194,7 @@ volumeMounts:
 
 {{/* The certificates for other clusters. */}}
 {{- define "flannelette.clusters" -}}
-{{- with .Values.flannelette.clusters.secret -}}
+{{- with (.Values.flannelette.clusters).secret -}}
 - name: clusters
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end -}}
@@ -206,7 +213,7 @@ volumeMounts:
 
 {{/* Whether charon is a container of the pods. */}}
 {{- define "flannelette.charon" -}}
-{{- if and (eq .Values.flannel.backend "ipsec") .Values.flannelette.charon.enabled -}}true{{- end -}}
+{{- if and (eq .Values.flannel.backend "ipsec") (dig "charon" "enabled" true .Values.flannelette) -}}true{{- end -}}
 {{- end -}}
 
 {{/* net-conf.json: flannel's keys. */}}
