@@ -1,5 +1,6 @@
 """What the lab shall be: read from the environment, as make gives it, or from NAME=value arguments."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,11 +123,7 @@ def _file(name: str, text: str) -> Path | None:
     """The file to write, if one is named. Raises BadOption."""
     if not text:
         return None
-    path = Path(text).absolute()
-    if not path.parent.is_dir():
-        raise BadOption(f"{name}={text}: there is no directory {path.parent}")
-    if path.is_dir():
-        raise BadOption(f"{name}={text} is a directory: name a file")
+    path = file_to_write(name, Path(text))
     if path.resolve().is_relative_to("/run"):
         raise BadOption(f"{name}={text}: the lab has a /run of its own, name a file in another directory")
     return path
@@ -141,6 +138,18 @@ def given_options(names: Sequence[str], arguments: Sequence[str], environment: M
             raise BadOption(f"{argument!r} is no option of the lab: use {', '.join(f'{n}=' for n in names)}")
         given[name] = value
     return given
+
+
+def file_to_write(name: str, given: Path) -> Path:
+    """The file as an absolute path, which is not written yet. Raises BadOption where it cannot be."""
+    path = given.absolute()
+    if not path.parent.is_dir():
+        raise BadOption(f"{name}={given}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise BadOption(f"{name}={given} is a directory: name a file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadOption(f"{name}={given} cannot be written by this user: name another file")
+    return path
 
 
 def whole_number(name: str, text: str, most: int) -> int:

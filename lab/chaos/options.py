@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.chaos.table import FAULTS
+from lab.options import BadOption, file_to_write
 
 BACKENDS: Final = ("vxlan", "host-gw")
 _MOST_MINUTES: Final = 7 * 24 * 60
@@ -65,8 +66,9 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error(f"--faults names {unknown[0]!r}: `python -m lab.chaos --list` prints all")
     if unusable := [b for b in backends if not any(FAULTS[name].concerns(b) for name in faults)]:
         parser.error(f"none of --faults can happen with {unusable[0]}: name one more")
-    if given.json and not given.json.absolute().parent.is_dir():
-        parser.error(f"--json is {given.json}: there is no directory {given.json.absolute().parent}")
+    try:
+        json = given.json and file_to_write("--json", given.json)
+    except BadOption as error:
+        parser.error(str(error))
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
-    json, keep = (path and path.absolute() for path in (given.json, given.keep))
-    return Options(given.minutes, seed, backends, faults, json, keep)
+    return Options(given.minutes, seed, backends, faults, json, given.keep and given.keep.absolute())

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lab.options import BadOption, file_to_write
+
 MOST_NODES: Final = 60_000
 """10.0.0.0/8 has 65,535 subnets."""
 FAULTS: Final = ("services", "nodes", "store", "partition", "renumber")
@@ -90,6 +92,12 @@ def parse(arguments: Sequence[str]) -> Options:
     faults = tuple(part for part in given.faults.split(",") if part not in ("", "none"))
     if unknown := [fault for fault in faults if fault not in FAULTS]:
         parser.error(f"--faults names {unknown[0]!r}: use {', '.join(FAULTS)}, or none")
+    try:
+        json, svg = (
+            path and file_to_write(name, path) for name, path in (("--json", given.json), ("--svg", given.svg))
+        )
+    except BadOption as error:
+        parser.error(str(error))
     return Options(
         given.nodes,
         given.minutes,
@@ -99,7 +107,7 @@ def parse(arguments: Sequence[str]) -> Options:
         given.crowds or max(2, -(-given.nodes // 1250)),
         faults,
         given.patience,
-        given.json,
-        given.svg,
+        json,
+        svg,
         given.keep,
     )

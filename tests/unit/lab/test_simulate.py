@@ -117,6 +117,8 @@ def test_as_many_nodes_have_a_kernel_as_were_asked_for_and_they_are_spread() -> 
         ("--tiers=0", "--tiers is '0': write numbers like 1,2,8"),
         ("--faults=fire", "--faults names 'fire': use services, nodes, store, partition, renumber, or none"),
         ("--kernels=-1", "--kernels is -1: use 0 or more"),
+        ("--json=/nowhere/figures.json", "--json=/nowhere/figures.json: there is no directory /nowhere"),
+        ("--svg=/", "--svg=/ is a directory: name a file"),
     ],
 )
 def test_a_wrong_option_is_refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
