@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.contract.kubernetes.test_helm_chart import CHART, FLANNELS, WHERE, helm
+from tests.contract.kubernetes.test_manifests import kube_flannel
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import OVERLAYS, Kubectl, container_of, dump, of_flannel, parse, pod_of, run_tool
 from tests.upgrade.releases import COMMITS, files_of
@@ -44,6 +45,30 @@ def test_a_release_takes_over_what_the_manifests_made(kubectl: Kubectl, kube: Ap
     after = kube.call("GET", DAEMON_SET)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["spec"]["selector"] == before["spec"]["selector"]
+    run_tool("helm", "uninstall", "flannel", *cluster)
+
+
+def test_kube_flannels_manifest_becomes_a_release_by_way_of_our_manifests(kubectl: Kubectl, kube: ApiServer) -> None:
+    kubectl("apply", "-f", "-", text=kube_flannel())
+    before = kube.call("GET", DAEMON_SET)
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    upgrade = (
+        "upgrade",
+        "--install",
+        "flannel",
+        str(CHART),
+        *cluster,
+        "--set=podCidr=10.42.0.0/16",
+        "--take-ownership",
+    )
+    with pytest.raises(AssertionError, match="first `kubectl apply -k deploy/kubernetes/overlays/in-place`"):
+        run_tool("helm", *upgrade)
+    kubectl("apply", "-k", str(OVERLAYS / "in-place"))
+    run_tool("helm", *upgrade)
+    after = kube.call("GET", DAEMON_SET)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [each["name"] for each in pod_of([after])["containers"]] == ["lease", "dataplane", "masq"]
+    assert [each["name"] for each in pod_of([after])["initContainers"]] == ["install-cni-plugin"]
     run_tool("helm", "uninstall", "flannel", *cluster)
 
 
