@@ -17,8 +17,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.core.errors import Misconfigured
+from services.core.formats.word_list import word_list
 from services.ctl.connect.network_calls import calls_in
-from services.ctl.connect.targets import Target
+from services.ctl.connect.targets import Target, networks_by_socket
 from services.runtime.rpc.transport import Transport
 from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
@@ -248,9 +249,10 @@ def _missing(target: Target, path: Path) -> AddressProblem:
             f"there is no directory {path.parent}: no service has run here, or it uses another --socket-dir",
             missing=True,
         )
-    return AddressProblem(
-        f"there is no socket {path}: start {target.program}, or check {_option(target)}", missing=True
-    )
+    cure = f"start {target.program}, or check {_option(target)}"
+    if networks := networks_by_socket(target):
+        cure = f"give --network {word_list(networks)}, or {cure}"
+    return AddressProblem(f"there is no socket {path}: {cure}", missing=True)
 
 
 def _option(target: Target) -> str:

@@ -7,7 +7,7 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.text import Text
 
 from services.core.errors import Misconfigured, Unavailable
-from services.ctl.commands.answers import assess_all, status_document
+from services.ctl.commands.answers import assess_all, by_network, status_document
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Targets, with_cloud
-from services.ctl.diagnose.dump.host import host_parts
+from services.ctl.connect.targets import Targets
+from services.ctl.diagnose.dump.host import host_parts, service_parts
 from services.ctl.diagnose.dump.parts import Collected, Part, collect, failed
 from services.ctl.diagnose.dump.remote_host import collect_there, host_commands
 from services.ctl.diagnose.dump.services import answered_parts
@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 128 << 20
 _NODES_AT_ONCE: Final = 8
 _README: Final = """\
 Made by `flannelette sysdump` {version} at {time}.
-A directory for each node:
+A directory for each node; in it one for each network, if the node is in several:
 
   status.json, doctor.json     health and problems, as the command line shows
   leases, nodes, peers, rules, what the services answer (.json)
@@ -122,22 +122,30 @@ async def _collect_all(nodes: Nodes, seconds: float, *, host_only: bool) -> dict
 
     async def one(node: str, targets: Targets) -> tuple[str, list[Collected]]:
         async with turns:
-            name, answered = node or os.uname().nodename, []
-            if not host_only:
-                health = (await assess_all({node: targets}))[node]
-                name, answered = node or health.name or name, [*_status(health), *answered_parts(with_cloud(targets))]
+            name, answered, here = node or os.uname().nodename, list[Part](), list[Part]()
+            for network, nodes_there in (await by_network({node: targets})).items():
+                there = nodes_there[node]
+                here += _below(network, service_parts(there))
+                if not host_only:
+                    health = (await assess_all(nodes_there))[node]
+                    name = node or health.name or name
+                    answered += _below(network, [*_status(health), *answered_parts(there)])
             left = max(until - time.monotonic(), 1)
             try:
                 commands = await asyncio.to_thread(host_commands, node, targets)
             except Unavailable as error:
                 return name, [*await collect(answered, left), failed("host.txt", str(error))]
             if not commands:
-                return name, await collect([*answered, *host_parts(with_cloud(targets))], left)
+                return name, await collect([*answered, *host_parts(), *here], left)
             told, shown = await asyncio.gather(collect(answered, left), collect_there(commands, left))
             return name, [*told, *shown]
 
     found = await asyncio.gather(*(one(node, targets) for node, targets in nodes.items()))
     return {re.sub(r"^\.|[^\w.-]", "_", name): files for name, files in found}
+
+
+def _below(network: str, parts: Iterable[Part]) -> list[Part]:
+    return [Part(f"{network}/{each.name}", each.collect) for each in parts] if network else [*parts]
 
 
 def _status(health: NodeHealth) -> list[Part]:

@@ -122,48 +122,19 @@ HOOKS: Final = ObjectKind(
     text=lambda hook, names: _command_line(hook, hook.put),
     command=lambda verb, hook, names: _hook_command(verb, hook),
 )
-FOU_PORTS: Final = ObjectKind(
-    made=FouPort, label="fou", singular="FOU port", plural="FOU ports", text=fou.text, command=fou.command
-)
+FOU_PORTS: Final = ObjectKind(FouPort, "fou", "FOU port", "FOU ports", fou.text, fou.command)
 WIREGUARD_DEVICES: Final = ObjectKind(
-    made=WireguardDevice,
-    label="wg",
-    singular="WireGuard device",
-    plural="WireGuard devices",
-    text=wg_text.device,
-    command=wg_text.device_command,
+    WireguardDevice, "wg", "WireGuard device", "WireGuard devices", wg_text.device, wg_text.device_command
 )
 WIREGUARD_PEERS: Final = ObjectKind(
-    made=WireguardPeer,
-    label="wg",
-    singular="WireGuard peer",
-    plural="WireGuard peers",
-    text=wg_text.peer,
-    command=wg_text.peer_command,
+    WireguardPeer, "wg", "WireGuard peer", "WireGuard peers", wg_text.peer, wg_text.peer_command
 )
 XFRM_POLICIES: Final = ObjectKind(
-    made=XfrmPolicy,
-    label="xfrm policy",
-    singular="xfrm policy",
-    plural="xfrm policies",
-    text=ipsec_text.policy,
-    command=ipsec_text.policy_command,
+    XfrmPolicy, "xfrm policy", "xfrm policy", "xfrm policies", ipsec_text.policy, ipsec_text.policy_command
 )
-IKE_KEYS: Final = ObjectKind(
-    made=IkeKey,
-    label="ike",
-    singular="IKE key",
-    plural="IKE keys",
-    text=ipsec_text.key,
-    command=ipsec_text.key_command,
-)
+IKE_KEYS: Final = ObjectKind(IkeKey, "ike", "IKE key", "IKE keys", ipsec_text.key, ipsec_text.key_command)
 IKE_CONNECTIONS: Final = ObjectKind(
-    made=IkeConnection,
-    label="ike",
-    singular="IKE connection",
-    plural="IKE connections",
-    text=ipsec_text.connection,
-    command=ipsec_text.connection_command,
+    IkeConnection, "ike", "IKE connection", "IKE connections", ipsec_text.connection, ipsec_text.connection_command
 )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
+from tests.ctl.sysdump import unpacked
 
 
 def with_another(node: FakeNode, directory: Path, network: str) -> FakeNode:
@@ -37,3 +38,34 @@ async def test_a_network_whose_services_were_killed_is_missed_and_not_forgotten(
     ran = await run(node.directory, "status")
     assert re.findall(r"^(\S+) +(?:healthy|no answer)", ran.out, re.M) == ["default", "blue"], ran.out
     assert ran.code != 0
+
+
+async def test_a_command_about_no_network_where_each_has_its_services_says_which_there_are(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    for network in ("blue", "red"):
+        (directory / f"lease-{network}.sock").symlink_to(node.directory / "lease.sock")
+    ran = await run(directory, "leases")
+    assert ran.code == 2
+    assert (
+        f"there is no socket {directory}/lease.sock: give --network blue or red, or start flannelette-lease"
+        in ran.err
+    )
+    assert (await run(directory, "--network=blue", "leases")).code == 0
+
+
+async def test_an_archive_has_a_directory_for_each_network(node: FakeNode, tmp_path: Path) -> None:
+    red = with_another(node, tmp_path / "red", "red")
+    await red.start()
+    ran = await run(node.directory, "sysdump", "-w", str(tmp_path / "all.tar.gz"))
+    await red.stop()
+    assert ran.code == 0, ran.err
+    files = unpacked((tmp_path / "all.tar.gz").read_bytes())
+    names = [name.partition("/")[2] for name in files]
+    for network in ("default", "red"):
+        assert {f"{network}/status.json", f"{network}/peers.json", f"{network}/settings-lease.json"} <= set(names)
+    assert names.count("kernel/links.txt") == 1
+    peers = [text for name, text in files.items() if name.endswith("/peers.json")]
+    assert [text.startswith("not collected") for text in peers] == [False, False]

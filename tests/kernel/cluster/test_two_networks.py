@@ -76,6 +76,8 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
         assert f"{host.address('blue')}/32" in host.objects(*BLUE)
         assert f"{host.address('red')}/32" in host.objects(*RED)
 
+        assert "red/peers.json" in host.flannelette("sysdump", "-w", str(host.directory / "all.tar.gz"), "-o", "json")
+
     before = n1.objects(*BLUE), n1.objects(*RED)
     assert [text.count(f" {net}.") >= 9 for text, (_, net) in zip(before, (BLUE, RED), strict=True)] == [True, True]
     with networks.stream() as stream:

@@ -82,12 +82,18 @@ _SETTINGS: Final = frozenset(" ".join(FLAGS.values()).split()) | {
 """The flags of our services. Of a file, the path is shown, and the file is not read."""
 
 
-def host_parts(targets: Targets) -> list[Part]:
-    """Of this host, and the services that listen on sockets here."""
+def host_parts() -> list[Part]:
+    """Of this host."""
     return [
         *(Part(f"{name}.txt", printed(command.split())) for name, command in _COMMANDS.items()),
         *(Part(f"{name}.txt", _in_thread(_read, Path(path))) for name, path in _FILES.items()),
         Part("kernel/sysctls.txt", _in_thread(_sysctls)),
+    ]
+
+
+def service_parts(targets: Targets) -> list[Part]:
+    """Of the services that listen on sockets here."""
+    return [
         *(Part(f"settings-{each.service}.json", _in_thread(_shown_settings, each)) for each in targets.values()),
         *(Part(f"metrics-{each.service}.txt", _metrics(each)) for each in targets.values()),
         *(Part(f"logs/{each.service}.txt", _log(each)) for each in targets.values()),
