@@ -41,15 +41,13 @@ def find_charon() -> str:
 
 def missing() -> str:
     """What this machine lacks for ipsec, with what to do; empty: nothing. Tries in the network namespace at hand."""
-    if not find_charon():
-        return f"there is no charon: apt-get install {' '.join(PACKAGES)}"
     undo = {_STATE: "ip xfrm state flush", "ip link add probe type dummy": "ip link del probe"}
     for command, back in undo.items():
         if subprocess.run(command.split(), capture_output=True, check=False).returncode:
             cure = "`modprobe -a xfrm_user esp4 dummy`, or VM=1 for a lab in a virtual machine, which has them"
             return f"this kernel has no IPsec or no dummy devices: {cure}"
         subprocess.run(back.split(), check=True)
-    return ""
+    return "" if find_charon() else f"charon is not installed: apt-get install {' '.join(PACKAGES)}"
 
 
 def require_charon(backend: str) -> None:

@@ -44,6 +44,7 @@ class Dialer:
         self._code = 0
         self._about: dict[str, Dialer] = {}
         self._last_run: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen()
@@ -51,8 +52,10 @@ class Dialer:
 
     def failure(self) -> str:
         """Why the last run of the command ended, in one line; empty: it has not failed."""
-        if self._last_run is not None:
-            self._last_run.join(_LAST_WORDS)
+        with self._starting:
+            last_run = self._last_run
+        if last_run is not None:
+            last_run.join(_LAST_WORDS)
         if not self._code:
             return ""
         return f"`{self.via}`: {self._said or f'exit code {self._code}'}"
@@ -72,8 +75,9 @@ class Dialer:
         while True:
             connection, _ = self._listener.accept()
             run = threading.Thread(target=self._run, args=(connection,), daemon=True)
-            run.start()
-            self._last_run = run  # only now: `failure` waits for its end
+            with self._starting:  # `failure` waits for the end of one that has started
+                run.start()
+                self._last_run = run
 
     def _run(self, connection: socket.socket) -> None:
         command = [*self.words, "flannelette", *self.options, "dial-stdio", self._service]
