@@ -52,7 +52,7 @@ def test_a_node_joins_by_a_central_lease_service_and_gets_new_certificates(host:
     typed(files)
     for block in services:
         host.start(block.split()[0], "sh", "-euc", f"exec {block}")
-    assert "n1 is healthy" in host.until_typed("flannelette status | grep 'is healthy'")
+    assert host.until_typed("flannelette status | grep 'n1 is healthy'")
     (block,) = desk
     *exports, nodes, leases, reserve = block.splitlines()
     as_alice = "\n".join([at_home, *exports, ""])
