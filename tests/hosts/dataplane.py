@@ -131,7 +131,8 @@ class Cluster:
     async def dataplane(self, *arguments: str, around: tuple[str, ...] = ()) -> "AsyncIterator[Running]":
         subnet_file = self.directory / "subnet.env"
         if not subnet_file.exists():  # else chance could give it the subnet that a test wants for a peer
-            subnet_file.write_text(f"FLANNEL_SUBNET={OWN_SUBNET}\n")
+            ipv6 = f"FLANNEL_IPV6_SUBNET={OWN_SUBNET_V6}\n" if "IPv6Network" in self.network_file.read_text() else ""
+            subnet_file.write_text(f"FLANNEL_SUBNET={OWN_SUBNET}\n{ipv6}")
         running = Running(self, arguments, around)
         try:
             yield running
@@ -161,7 +162,7 @@ class Cluster:
         ]
 
 
-OWN_SUBNET = "10.5.27.1/24"
+OWN_SUBNET, OWN_SUBNET_V6 = "10.5.27.1/24", "fd00:10:5:1b::1/64"
 
 
 class Place(Protocol):

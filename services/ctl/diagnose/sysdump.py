@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 128 << 20
 _NODES_AT_ONCE: Final = 8
 _README: Final = """\
 Made by `flannelette sysdump` {version} at {time}.
-A directory for each node; in it one for each network, if the node is in several:
+A directory for each node, with one for each network if the node is in several:
 
   status.json, doctor.json     health and problems, as the command line shows
   leases, nodes, peers, rules, what the services answer (.json)
