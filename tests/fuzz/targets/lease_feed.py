@@ -89,7 +89,7 @@ async def _followed(feed: Feed) -> None:
 _ALLOWED: Final = ip_network("10.0.0.0/14")
 _POLICY: Final = Import("west", "unix:west.sock", (_ALLOWED,))
 _OWN: Final = by_name(*(make_lease((5 << 8) + number) for number in range(3)))
-_PAST_THE_GUARD: Final = 45.0
+_GUARD, _PAST_THE_GUARD = 2.0, 8.0
 """Seconds of the virtual clock."""
 
 
@@ -103,7 +103,7 @@ async def _imported(message: pb.WatchLeasesResponse) -> None:
     shown = _Connection(step_to_proto(_FIRST), message, step_to_proto(_LAST))
     broker = Broker("fake", epoch="epoch", most_entries=100)
     with patch.object(module, "LeaseConnection", lambda *_: shown):
-        cluster = ImportedCluster(_POLICY, PLAIN, broker, Path("/nowhere/lease.import.west"), 0.5, 30.0, 1000)
+        cluster = ImportedCluster(_POLICY, PLAIN, broker, Path("/nowhere/lease.import.west"), 0.5, _GUARD, 1000)
     imported = Imports([cluster], broker)
     broker.take(Snapshot(_OWN, SMALL))
     running = asyncio.ensure_future(imported.run())
