@@ -1,6 +1,6 @@
 """nf_tables over netlink (linux/netfilter/nf_tables.h): chains, rules, and the number of the last transaction.
 
-No library has to be there to tell which firewall a host uses.
+No library has to be there to tell which firewall a host uses, nor to make a base chain.
 """
 
 import asyncio
@@ -16,17 +16,20 @@ from services.core.errors import Unavailable
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
 _SUBSYSTEM: Final = 10 << 8  # NFNL_SUBSYS_NFTABLES
-_REQUEST, _DUMP = 1, 0x300
+_REQUEST, _ACK, _DUMP, _CREATE = 1, 4, 0x300, 0x400
 _SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES = 270, 1, 7
 _ERROR, _DONE = 2, 3
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _NFGENMSG: Final = 4
+_NESTED: Final = 0x8000  # NLA_F_NESTED
 _NUMBER: Final = 0x3FFF  # of an attribute, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_
 _NEWSETELEM, _GETSETELEM, _NEWGEN, _GETGEN = 12, 13, 15, 16
 _SET, _ELEMENTS = 2, 3  # NFTA_SET_ELEM_LIST_
-_TABLE, _NAME = 1, 3  # NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME
+_TABLE, _NAME, _HOOK, _TYPE = 1, 3, 4, 7  # NFTA_CHAIN_
+_NUMBER_OF_HOOK, _PRIORITY = 1, 2  # NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY
+_BEGIN, _END = 0x10, 0x11  # NFNL_MSG_BATCH_
 _GEN_ID, _GEN_NAME = 1, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_NAME
 _BUFFER: Final = 1 << 17
 _SO_ATTACH_FILTER: Final = 26
@@ -106,6 +109,32 @@ def generation() -> int:
             f"nftables does not answer: {error.strerror}; run the service as root with CAP_NET_ADMIN, and load "
             "nftables into the kernel (`modprobe nf_tables`)"
         ) from None
+
+
+def make_base_chain(chain: ChainName, kind: str, hook: int, priority: int) -> None:
+    """Makes the chain, which accepts, and its table. If one of them exists, it stays as it is, the policy too.
+
+    `hook` is a number of linux/netfilter_ipv4.h. Raises Unavailable.
+    """
+    family = next(number for number, version in FAMILIES.items() if version == chain.version)
+    where = struct.pack("=HH4sHH4s", 8, _NUMBER_OF_HOOK, hook.to_bytes(4), 8, _PRIORITY, priority.to_bytes(4))
+    values = _attribute(_TABLE, chain.table) + _attribute(_NAME, chain.name) + _attribute(_TYPE, kind)
+    values += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(where), _HOOK | _NESTED) + where
+    batch = bytes((0, 0)) + (_SUBSYSTEM >> 8).to_bytes(2)  # nfgenmsg: the subsystem that the batch is for
+    messages = (
+        _message(_BEGIN, _REQUEST, batch),
+        _message(_SUBSYSTEM | _NEWTABLE, _REQUEST | _CREATE, _family(family) + _attribute(_TABLE, chain.table)),
+        _message(_SUBSYSTEM | _NEWCHAIN, _REQUEST | _CREATE | _ACK, _family(family) + values),
+        _message(_END, _REQUEST, batch),
+    )
+    try:
+        with _open_socket() as kernel:
+            kernel.send(b"".join(messages))
+            answer = kernel.recv(_BUFFER)
+            if code := -struct.unpack_from("=i", answer, _HEADER.size)[0]:
+                raise OSError(code, os.strerror(code))
+    except OSError as error:
+        raise Unavailable(f"chain {chain.name} of table {chain.table} cannot be made: {error.strerror}") from None
 
 
 class GenerationListener:
@@ -210,8 +239,17 @@ def _open_socket(group: int = 0) -> socket.socket:
 
 def _question(kind: int, flags: int = _REQUEST, family: int = 0, about: Mapping[int, str] | None = None) -> bytes:
     """A message that asks about everything, or what has this address family (not 0) and these attributes."""
-    body = bytes((family, 0, 0, 0)) + b"".join(_attribute(number, value) for number, value in (about or {}).items())
-    return _HEADER.pack(_HEADER.size + len(body), _SUBSYSTEM | kind, flags, 1, 0) + body
+    body = _family(family) + b"".join(_attribute(number, value) for number, value in (about or {}).items())
+    return _message(_SUBSYSTEM | kind, flags, body)
+
+
+def _message(kind: int, flags: int, body: bytes) -> bytes:
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
+
+
+def _family(number: int) -> bytes:
+    """struct nfgenmsg."""
+    return bytes((number, 0, 0, 0))
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -221,7 +221,7 @@ async def test_pods_of_two_hosts_reach_each_other_in_every_family(
                 await there.until(peers=1)
                 for namespace, file in ((netns, cluster.directory / "subnet.env"), (other, home / "subnet.env")):
                     await eventually(file.exists)
-                    become_a_pod(namespace, file)
+                    await become_a_pod(namespace, file)
                 targets = gateways(home / "subnet.env")
                 assert [ip_interface(target).version for target in targets] == [4, 6]
                 for target in targets:
@@ -265,11 +265,19 @@ def ip(gateway: str) -> str:
     return gateway.split("/")[0]
 
 
-def become_a_pod(namespace: NetworkNamespace, subnet_file: Path) -> None:
+async def become_a_pod(namespace: NetworkNamespace, subnet_file: Path) -> None:
+    """The kernel gives an IPv6 address its local route later, in a work queue: until then packets to it are lost."""
     namespace.ip("link", "add", "cni0", "type", "bridge")
     for gateway in gateways(subnet_file):
         namespace.ip("addr", "add", gateway, "dev", "cni0", *(["nodad"] if ":" in gateway else []))
     namespace.ip("link", "set", "cni0", "up")
+    for gateway in gateways(subnet_file):
+        await eventually(partial(has_local_route, namespace, ip(gateway)))
+
+
+def has_local_route(namespace: NetworkNamespace, address: str) -> bool:
+    version = ip_address(address).version
+    return f"local {address} " in namespace.ip(*f"-{version} route show table local dev cni0".split())
 
 
 async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_followed(

@@ -1,7 +1,11 @@
 """The two firewalls in nftables, on the real kernel: put in place, tampered with, put right, removed."""
 
+import asyncio
+import os
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +163,39 @@ async def test_without_fully_random_the_rules_say_so(host: Host, firewall: Firew
     await put_right(firewall, CHAINS)
     await put_right(firewall, plain)
     assert "random" not in ruleset(host)
+
+
+SET_POLICY_BEFORE_COMMIT = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    ssize_t (*next)(int, const struct msghdr *, int) = dlsym(RTLD_NEXT, "sendmsg");
+    static int sent;
+    if (!sent++) system("env -u LD_PRELOAD iptables-nft -P FORWARD DROP");
+    return next(fd, message, flags);
+}
+"""
+"""In a program of iptables-nft: another one sets the policy after this one has looked, and before it commits."""
+
+
+@pytest.mark.parametrize("firewall", ["iptables-nft"], indirect=True)
+async def test_a_policy_that_another_program_sets_meanwhile_stays(
+    host: Host, firewall: Firewall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (compiler := shutil.which("cc")):
+        pytest.skip("no C compiler: apt-get install gcc libc6-dev")
+    source, library, program = tmp_path / "policy.c", tmp_path / "policy.so", tmp_path / "iptables-nft-restore"
+    source.write_text(SET_POLICY_BEFORE_COMMIT)
+    building = await asyncio.create_subprocess_exec(compiler, "-shared", "-fPIC", "-o", library, source)
+    assert await building.wait() == 0
+    program.write_text(f'#!/bin/sh\nexec env LD_PRELOAD={library} {shutil.which(program.name)} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    forward = tuple(chain for chain in CHAINS if chain.hook == "FORWARD")
+    assert await put_right(firewall, forward)
+    assert "policy drop" in host.run("nft", "list", "chain", "ip", "filter", "FORWARD")
+    assert await put_right(firewall, forward) == []

@@ -16,10 +16,12 @@ from services.masq.firewalls.firewall import ChainState
 from services.masq.firewalls.iptables.repair import FoundChain, Repair, chain_state, repair_of
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
 from services.masq.firewalls.iptables.save_format import find, read_chain, read_table
-from services.masq.kernel.nf_tables import ChainName, generation, nft_chains
+from services.masq.kernel.nf_tables import ChainName, generation, make_base_chain, nft_chains
 from services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
+_HOOKS: Final = {"FORWARD": ("filter", 2, 0), "POSTROUTING": ("nat", 4, 100)}
+"""Kind, number and priority of the kernel's chains, as iptables-nft makes them."""
 _PROGRAMS: Final = {4: "iptables-nft", 6: "ip6tables-nft"}
 _SYSTEM: Final = ("/usr/sbin", "/sbin")
 
@@ -91,10 +93,18 @@ async def _find(wanted: ChainForm, family: Family, there: frozenset[ChainName]) 
 
 
 async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) -> None:
-    """A table at a time, each in one transaction."""
+    """A table at a time, each in one transaction.
+
+    A hook that is missing is made before. iptables-nft would make it with the policy ACCEPT, also where another
+    program has set DROP since iptables-nft looked (version 1.8.9).
+    """
     lines: list[str] = []
+    there = nft_chains()
     for chain, repair in repairs:
         if repair.actions:
+            hook = ChainName(family.version, chain.table, chain.hook)
+            if chain.rules and hook not in there:
+                make_base_chain(hook, *_HOOKS[chain.hook])
             lines += [f"*{chain.table}", *map(str, repair.actions), "COMMIT"]
     if lines:
         await _run(family, "-restore", "--noflush", stdin="\n".join(lines) + "\n")
