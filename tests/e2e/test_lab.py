@@ -99,7 +99,7 @@ def test_two_clusters_with_ipsec_between_pass_their_trial(home: Path) -> None:
 @pytest.mark.parametrize("store", ["embedded", "etcd"] if SOAK else ["embedded"])
 def test_two_networks_on_each_host_pass_their_trial(home: Path, store: str) -> None:
     """Pods of each reach those of theirs; no kill of any service loses a ping, or leaves the kernels otherwise."""
-    figures, process = tried(home, "NETWORKS=2", "NODES=2", f"STORE={store}")
+    figures, process = tried(home, "NETWORKS=2", "NODES=2", "FAMILY=dual", f"STORE={store}")
     assert figures["pod_pings"] == {"ok": 4, "total": 4}
     assert figures["masquerade"] == {"ok": 4, "total": 4}
     assert figures["restart_lost"] == 0

@@ -92,9 +92,15 @@ async def reconciler(request: pytest.FixtureRequest, host: Host) -> AsyncIterato
     await firewall.close()
 
 
-async def put(reconciler: Reconciler, config: NetworkConfig, subnet: str) -> None:
+def dual(cidr: str, ipv6: str) -> NetworkConfig:
+    return parse_network(
+        f'{{"Network":"{cidr}","EnableIPv6":true,"IPv6Network":"{ipv6}","Backend":{{"Type":"vxlan"}}}}'
+    )
+
+
+async def put(reconciler: Reconciler, config: NetworkConfig, *subnets: str) -> None:
     table = Table()
-    lease = Lease("own", "n1", (Subnet(ip_network(subnet)),), "vxlan")
+    lease = Lease("own", "n1", tuple(Subnet(ip_network(subnet)) for subnet in subnets), "vxlan")
     table.fold(Step(reset=True, network=config, changes=(Upserted(lease),), synced=True))
     reconciler.learn(table, away="")
     await reconciler.resync(dry_run=False)
@@ -127,21 +133,23 @@ async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconc
 
 @pytest.mark.parametrize("firewall", ["iptables", "nftables"])
 async def test_two_of_ours_keep_their_rules_beside_each_other(firewall: str, host: Host) -> None:
-    """Also in nftables, where each has a table of its own."""
+    """Both families; also in nftables, where each network has tables of its own."""
     listing = ("nft", "--stateless", "list", "ruleset")
     settings = [RuleSettings(True, True, True, suffix=suffix) for suffix in ("", "-red")]
     firewalls = [AutoFirewall(firewall, host.lock, HostProbe(each.nft_table)) for each in settings]
     blue, red = (Reconciler("n1", *each, Health()) for each in zip(settings, (3600, 3600), firewalls, strict=True))
-    await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")
-    await put(red, network("10.6.0.0/16"), "10.6.3.0/24")
+    await put(blue, dual("10.5.0.0/16", "fd00:10:5::/48"), "10.5.27.0/24", "fd00:10:5:1b::/64")
+    await put(red, dual("10.6.0.0/16", "fd00:10:6::/48"), "10.6.3.0/24", "fd00:10:6:3::/64")
     both = host.run(*listing)
-    assert both.count("10.6.3.0/24") == both.count("10.5.27.0/24") == 3
+    for subnet in ("10.5.27.0/24", "10.6.3.0/24", "fd00:10:5:1b::/64", "fd00:10:6:3::/64"):
+        assert both.count(subnet) == 3
     for each in (blue, red, blue):
         assert await each.resync(dry_run=False) == []
     assert host.run(*listing) == both
     await blue.teardown(dry_run=False)
     left = host.run(*listing)
     assert ("10.5." in left, left.count("10.6.3.0/24")) == (False, 3)
+    assert ("fd00:10:5:" in left, left.count("fd00:10:6:3::/64")) == (False, 3)
     assert await red.resync(dry_run=True) == []
     for kept in firewalls:
         await kept.close()
