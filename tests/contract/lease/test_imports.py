@@ -47,6 +47,9 @@ async def test_leases_of_both_clusters_are_in_each_table_marked_and_nothing_of_t
         for call in (
             stub.RenewLease(pb.RenewLeaseRequest(node="h1", name=imported.name)),
             stub.ReclaimLeases(pb.ReclaimLeasesRequest(names=[imported.name])),
+            stub.RenumberNode(pb.RenumberNodeRequest(node=imported.node)),
+            stub.ReserveSubnet(pb.ReserveSubnetRequest(node="h1", cidrs=["10.6.7.0/24"])),
+            stub.ReleaseSubnet(pb.ReleaseSubnetRequest(name=imported.name)),
         ):
             with pytest.raises(grpc.aio.AioRpcError):
                 await call
