@@ -17,6 +17,7 @@ from tests.services.lease import eventually
 from tests.services.networks import Host, TwoNetworks, two_networks
 
 BLUE, RED = ("flannel.1", "10.5"), ("flannel.2", "10.6")
+CNI = '{"name":"%s","cniVersion":"0.3.1","plugins":[{"type":"flannel"}]}'
 
 
 @pytest.fixture
@@ -27,10 +28,13 @@ async def networks(make_netns: NamespaceMaker) -> AsyncIterator[TwoNetworks]:
 
 async def test_networks_of_several_services_and_of_one_are_beside_each_other(networks: TwoNetworks) -> None:
     n1, n2 = networks.n1, networks.n2
+    cni = (f"--cni-config-path={n2.directory}/cni.json", f"--cni-install-path={n2.directory}/10-flannel.conflist")
+    for name in ("blue", "red"):
+        (n2.directory / f"cni-{name}.json").write_text(CNI % name)
     blue, red, both = (
         n1.serve("dataplane", "blue"),
         n1.serve("dataplane", "red"),
-        n2.serve("dataplane", "blue", "red"),
+        n2.serve("dataplane", "blue", "red", flags=cni),
     )
     masq_blue, masq_red, masq_both = (
         n1.serve("masq", "blue"),
@@ -42,6 +46,10 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
     for service, name in ((masq_blue, ""), (masq_red, ""), (masq_both, "blue"), (masq_both, "red")):
         await service.until(lambda status: status.rules and status.rules_present == status.rules, name)
 
+    for name in ("blue", "red"):
+        installed = n2.directory / f"10-flannel-{name}.conflist"
+        await eventually(installed.exists)
+        assert json.loads(installed.read_text())["name"] == name
     # Whose a call is, is told, and without a name it is refused where there are several.
     assert (await blue.call("ListPeers")).network == "blue"
     assert list((await both.call("GetStatus", networks_only=True)).networks) == ["blue", "red"]
