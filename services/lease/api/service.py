@@ -130,7 +130,9 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         try:
             wanted = checked_request(request, self._identity.one_node(request.node))
             if len(self._broker.table.leases) >= self._most and not self._broker.leases_by_node.of(wanted.node):
-                raise Exhausted(f"there are {self._most} leases, and no more are given: raise --max-leases")
+                imported = len(self._broker.foreign.leases)
+                more = f" ({imported} of them imported)" if imported else ""
+                raise Exhausted(f"there are {self._most} leases{more}, and no more are given: raise --max-leases")
             lease = await self._store.acquire(self._pipeline.without_held(wanted))
             code = grpc.StatusCode.OK
         except FlanneletteError as error:

@@ -6,13 +6,16 @@ from typing import Final
 
 from services.core.family import Network
 from services.core.leases.lease import Lease
-from services.core.leases.table import Change, changes_between
+from services.core.leases.table import Change, Removed, Upserted, changes_between
 from services.core.limits import MOST_LEASES
 from services.core.network import NetworkConfig
 from services.lease.imports.policy import Import, overlapped, own_ranges
 from services.lease.stores.store import Changed, Snapshot
 
-_FULL: Final = "imported leases have half of the table at most, and what own leases leave of it"
+_FULL: Final = (
+    "the import is full: imported leases may be at most half of --max-leases ({most}), and no more than own leases "
+    "leave free; raise --max-leases if so many are meant"
+)
 
 
 @dataclass
@@ -26,6 +29,8 @@ class ClusterLeases:
     """By their names here."""
     refused: dict[str, str] = field(default_factory=dict)
     """The reason, by the name here; ranges that are not imported too."""
+    crowded_out: set[str] = field(default_factory=set)
+    """Those of `shown` that are refused for want of room alone."""
     has_answered: bool = False
     """Since the start of this process. What is shown before that is remembered, and may lack something."""
 
@@ -35,7 +40,9 @@ class Foreign:
 
     Guarantees: no lease is in force outside of what its `--import` allows, nor one that overlaps the own network;
     each is judged for itself, and again when the own network changes. Before that is known, none is in force. At most
-    half of the table is imported, and only where there is room: a fuller table would be refused by every node.
+    half of the table is imported, and no more than own leases leave free, whoever writes those: a fuller table would
+    be refused by every node. Where there is no room for all, the last ones by name are refused, but none that is in
+    force; they come into force as soon as there is room.
     """
 
     def __init__(
@@ -75,22 +82,45 @@ class Foreign:
         taken = own_ranges(self.network) if self.network else ()
         return tuple(r for each in self.clusters for r in each.policy.allow if overlapped(r, taken))
 
-    def merged(self, event: Snapshot | Changed) -> Snapshot | Changed:
-        """An event of the own store, with what is imported."""
+    def merged(self, event: Snapshot | Changed, table: Mapping[str, Lease]) -> Snapshot | Changed:
+        """An event of the own store, with what is imported; `table` is the broker's before it."""
         if event.awaited is not None:
             self._awaited_above = event.awaited
         if not self.clusters:
             return event
-        changes: tuple[Change, ...] = ()
         if isinstance(event, Snapshot):
             self.own_leases = len(event.leases)
+        else:
+            names = {change.lease.name for change in event.changes if isinstance(change, Upserted)}
+            self.own_leases += len(names - table.keys() - self.leases.keys())
+        withdrawn, judged = self._withdrawn(), tuple[Change, ...]()
         if event.network is not None:
             self.network = event.network
-            changes = tuple(change for each in self.clusters for change in self.judge(each))
+            judged = tuple(change for each in self.clusters for change in self.judge(each))
             event = replace(event, network=replace(event.network, imported=self.ranges))
         if isinstance(event, Snapshot):
             return replace(event, leases={**event.leases, **self.leases}, awaited=self.awaited)
-        return replace(event, changes=(*event.changes, *changes), awaited=self.awaited)
+        return replace(event, changes=(*withdrawn, *event.changes, *judged), awaited=self.awaited)
+
+    def admitted(self) -> tuple[Change, ...]:
+        """What comes into force because there is room for it now."""
+        crowded_out = (each for each in self.clusters if each.crowded_out and self._room > 0)
+        return tuple(change for each in crowded_out for change in self.judge(each, set(each.crowded_out)))
+
+    def _withdrawn(self) -> tuple[Change, ...]:
+        """What goes out of force because own leases need the room."""
+        names = sorted(self.leases)[max(self._room + len(self.leases), 0) :] if self._room < 0 else []
+        for cluster in self.clusters if names else ():
+            refused = dict(cluster.refused)
+            for here in cluster.in_force.keys() & set(names):
+                del cluster.in_force[here], self.leases[here]
+                self._refuse_for_room(cluster, here)
+            self._tell_refusals(cluster, refused)
+        return tuple(map(Removed, names))
+
+    @property
+    def _room(self) -> int:
+        return min(self._most // 2, self._most - self.own_leases) - len(self.leases)
 
     def judge(self, cluster: ClusterLeases, names: Iterable[str] | None = None) -> tuple[Change, ...]:
         """What it changes that these leases of a cluster (None: all) have changed, or the own network has."""
@@ -109,22 +139,30 @@ class Foreign:
         before = {here: cluster.in_force.pop(here) for here in judged.keys() & cluster.in_force.keys()}
         for here in before:
             del self.leases[here]
-        room = min(self._most // 2, self._most - self.own_leases) - len(self.leases)
-        for here, lease in sorted(judged.items(), key=lambda each: each[0] not in before):  # those in force stay so
+        room = self._room
+        for here, lease in sorted(judged.items(), key=lambda each: (each[0] not in before, each[0])):
             cluster.refused.pop(here, None)
+            cluster.crowded_out.discard(here.partition("/")[2])
             if lease is None:
                 continue
             if reason := policy.refusal(lease, taken):
                 cluster.refused[here] = reason
             elif len(after) >= room:
-                cluster.refused[here] = f"{_FULL}: if so many are meant, raise --max-leases ({self._most})"
+                self._refuse_for_room(cluster, here)
             else:
                 after[here] = policy.imported(lease)
         cluster.in_force |= after
         self.leases |= after
-        if new := {here: reason for here, reason in cluster.refused.items() if refused.get(here) != reason}:
-            self._on_refusals(new)
+        self._tell_refusals(cluster, refused)
         return changes_between(before, after)
+
+    def _refuse_for_room(self, cluster: ClusterLeases, here: str) -> None:
+        cluster.refused[here] = _FULL.format(most=self._most)
+        cluster.crowded_out.add(here.partition("/")[2])
+
+    def _tell_refusals(self, cluster: ClusterLeases, before: Mapping[str, str]) -> None:
+        if new := {here: reason for here, reason in cluster.refused.items() if before.get(here) != reason}:
+            self._on_refusals(new)
 
 
 class OwnLeases(Mapping[str, Lease]):

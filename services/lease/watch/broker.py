@@ -111,7 +111,7 @@ class Broker:
     def take(self, event: StoreEvent) -> None:
         """Folds one event into the table, appends it to the log, and wakes the watchers that it concerns."""
         if not isinstance(event, StoreStatus):
-            event = self.foreign.merged(event)
+            event = self.foreign.merged(event, self.table.leases)
         step = step_of(self.table, event)
         if step == NOTHING:
             return
@@ -130,6 +130,8 @@ class Broker:
             self.journal.cursor = self.change_log.cursor
         self._tell(step, event, before if was_synced else {})
         self.notifier.wake(None if _concerns_all(step) else nodes)
+        if admitted := self.foreign.admitted():
+            self.take(Changed(admitted))
 
     def lose(self, lost: Mapping[str, LostLease]) -> None:
         """Replaces the lost leases, by node; the watch of each node whose entry changed is woken."""

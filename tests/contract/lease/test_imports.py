@@ -78,7 +78,7 @@ async def test_what_the_policy_forbids_is_left_out_by_name_and_nothing_else_is_l
     for n in range(3, 30):
         await acquired(west.running, make_request(f"bad{n}", f"172.16.1.{n}", f"10.6.{200 + n}.0/24"))
     await east.until_imported(lambda each: each.refused_count == 28)
-    assert east.running.log.read_text().count("is not imported") == 1
+    assert 1 <= east.running.log.read_text().count("is not imported") < 5, "one line a minute"
     status = await east.status()
     assert [finding.check for finding in status.findings] == ["import-refused"]
     assert f"west/{bad.name}" in status.findings[0].problem

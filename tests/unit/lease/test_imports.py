@@ -1,6 +1,7 @@
 """What --import and --export say, and which leases of other clusters are in force."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 
@@ -9,11 +10,13 @@ import pytest
 from services.core.errors import Misconfigured
 from services.core.leases.conflicts import losses
 from services.core.leases.lease import Lease, Subnet, VxlanData
+from services.core.leases.table import Removed, Upserted
 from services.lease.imports.export import exported
 from services.lease.imports.foreign import ClusterLeases, Foreign
 from services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
 from services.lease.settings import LeaseSettings
 from services.lease.stores.store import Changed, Snapshot
+from services.lease.watch.broker import Broker
 from services.runtime.lease.wire import network_from_proto, network_to_proto
 from tests.examples.leases import SMALL, address, by_name, mac, network
 
@@ -87,25 +90,66 @@ def test_each_lease_is_judged_for_itself_and_again_when_the_own_network_changes(
     third = lease("c", "10.6.3.0/24", cluster="north")
     foreign, west = of_west(good, both, third)
     assert foreign.judge(west) == ()  # not before the own network is known
-    merged = foreign.merged(Snapshot({}, SMALL))
+    merged = foreign.merged(Snapshot({}, SMALL), {})
     assert isinstance(merged, Snapshot)
     assert merged.leases.keys() == {"west/a"}
     assert merged.network is not None
     assert merged.network.imported == (ip_network("10.6.0.0/16"),)
     assert west.refused.keys() == {"west/b", "west/c"}
-    wider = foreign.merged(Changed(network=network('{"Network":"10.4.0.0/14","Backend":{"Type":"vxlan"}}')))
+    wider = foreign.merged(Changed(network=network('{"Network":"10.4.0.0/14","Backend":{"Type":"vxlan"}}')), {})
     assert isinstance(wider, Changed)
     assert len(wider.changes) == 1
     assert foreign.leases == {}
     assert foreign.claimed == (ip_network("10.6.0.0/16"),)
     assert west.refused.keys() == {"10.6.0.0/16", "west/a", "west/b", "west/c"}
-    foreign.merged(Changed(network=SMALL))
+    foreign.merged(Changed(network=SMALL), {})
     assert foreign.leases.keys() == {"west/a"}
+
+
+def full_broker(own: int, shown: Sequence[int], most: int = 6) -> tuple[Broker, ClusterLeases]:
+    """A table of at most 6 leases."""
+    foreign, west = of_west(*(lease(f"w{n}", f"10.6.{n}.0/24") for n in shown))
+    broker = Broker("fake", epoch="e")
+    broker.foreign = Foreign(foreign.clusters, most=most)
+    broker.take(Snapshot(by_name(*(lease(f"o{n}", f"10.5.{n}.0/24") for n in range(own))), SMALL))
+    return broker, west
+
+
+@pytest.mark.parametrize("shown", [(1, 2, 3, 4, 5), (5, 3, 1, 4, 2)])
+def test_the_first_leases_by_name_are_imported_where_there_is_no_room_for_all(shown: Sequence[int]) -> None:
+    broker, west = full_broker(4, shown)
+    assert west.in_force.keys() == {"west/w1", "west/w2"}
+    assert west.refused.keys() == {"west/w3", "west/w4", "west/w5"}
+    assert "the import is full" in west.refused["west/w3"]
+    assert len(broker.table.leases) == 6
+
+
+def test_leases_that_were_refused_for_want_of_room_come_when_there_is_some() -> None:
+    broker, west = full_broker(4, range(1, 6))
+    broker.take(Changed((Removed("o1"),)))
+    assert west.in_force.keys() == {"west/w1", "west/w2", "west/w3"} == broker.table.leases.keys() - broker.own.keys()
+    del west.shown["w1"]
+    broker.take(Changed(broker.foreign.judge(west, ["w1"])))
+    assert west.in_force.keys() == {"west/w2", "west/w3", "west/w4"}
+    assert west.refused.keys() == {"west/w5"} == {f"west/{name}" for name in west.crowded_out}
+    assert broker.table.leases.keys() - broker.own.keys() == west.in_force.keys()
+
+
+def test_imported_leases_make_room_for_own_ones_that_another_program_has_written() -> None:
+    broker, west = full_broker(4, range(1, 6))
+    ours = [Upserted(lease(f"o{n}", f"10.5.{n}.0/24")) for n in (3, 4)]  # o3 is known
+    broker.take(Changed(tuple(ours)))
+    assert west.in_force.keys() == {"west/w1"} == broker.table.leases.keys() - broker.own.keys()
+    broker.take(Snapshot(by_name(*(lease(f"o{n}", f"10.5.{n}.0/24") for n in range(8))), SMALL))
+    assert (west.in_force, len(broker.table.leases)) == ({}, 8)
+    broker.take(Snapshot(by_name(*(lease(f"o{n}", f"10.5.{n}.0/24") for n in range(2))), SMALL))
+    assert west.in_force.keys() == {"west/w1", "west/w2", "west/w3"}
+    assert len(broker.table.leases) == 5
 
 
 def test_of_two_leases_with_one_mac_the_imported_one_loses_however_old() -> None:
     foreign, _ = of_west(replace(lease("a", "10.6.1.0/24"), claim_order=1))
-    foreign.merged(Snapshot({}, SMALL))
+    foreign.merged(Snapshot({}, SMALL), {})
     ours, theirs = lease("z", "10.5.1.0/24"), foreign.leases["west/a"]
     found = losses(SMALL, [(each, each.subnets[0]) for each in (theirs, ours)])
     assert [(name, loss.winner.name) for (name, _), loss in found.items()] == [("west/a", "z")]
