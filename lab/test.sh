@@ -12,6 +12,8 @@ setsid sh lab/tools.sh tests "$directory" "$which" & # a process group, which en
 tools=$!
 trap 'kill -- -$tools 2>/dev/null' EXIT
 trap 'exit 130' INT
+trap 'exit 143' TERM # a shell that a signal ends has no EXIT
+trap 'exit 129' HUP
 # The tools are pending before a test asks for one.
 until ! flock --nonblock "$directory/tools.lock" true || ! kill -0 $tools 2>/dev/null; do sleep 0.1; done
 "$@"

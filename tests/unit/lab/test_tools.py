@@ -97,12 +97,13 @@ async def test_builds_end_with_the_tests_or_what_interrupts_them(tmp_path: Path)
     assert machine.make_test("sh", "-c", started).wait(PATIENCE) == 0
     await eventually(lambda: not machine.running() and not machine.is_locked())
 
-    machine.builds.write_text("")
-    interrupted = machine.make_test("sleep", "1000")
-    await eventually(lambda: len(machine.running()) == 2)
-    os.killpg(interrupted.pid, signal.SIGINT)
-    assert interrupted.wait(PATIENCE) != 0
-    await eventually(lambda: not machine.running() and not machine.is_locked())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        machine.builds.write_text("")
+        interrupted = machine.make_test("sleep", "1000")
+        await eventually(lambda: len(machine.running()) == 2)
+        os.killpg(interrupted.pid, number)
+        assert interrupted.wait(PATIENCE) != 0
+        await eventually(lambda: not machine.running() and not machine.is_locked())
 
 
 async def test_the_next_tests_wait_for_builds_that_outlive_what_started_them(tmp_path: Path) -> None:
