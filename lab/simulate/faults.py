@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -115,10 +114,7 @@ async def changing(scene: Scene) -> AsyncIterator[None]:
 async def services(scene: Scene) -> None:
     """Each lease service ends and is started again, one after the other, from etcd down."""
     for service in scene.services:
-        service.messages_before = await service.messages()
-        service.stop(signal.SIGTERM)
-        service.start()
-        await service.until_present()
+        await service.restart()
         await asyncio.sleep(min(_SERVICE_REST, scene.options.seconds / 60))
 
 
@@ -130,10 +126,10 @@ async def nodes(scene: Scene) -> None:
 async def store(scene: Scene) -> None:
     """etcd is killed, and started again with its data after a while; meanwhile a tenth of the nodes restart."""
     scene.etcd.stop()
-    away = 0.1 * scene.options.seconds
+    back = now() + scene.options.away
     some = list(scene.nodes.values())[:: max(1, min(10, len(scene.nodes)))]
-    await scene.restart(some, over=away / 2)
-    await asyncio.sleep(away / 2)
+    await scene.restart(some, over=scene.options.away / 2)
+    await asyncio.sleep(max(0.0, back - now()))
     scene.etcd.start()
 
 
@@ -144,10 +140,11 @@ async def partition(scene: Scene) -> None:
     others = [n for n in scene.nodes.values() if id(n.service) not in silent and id(n.crowd) not in silent]
     for each in half:
         each.freeze()
+    back = now() + scene.options.away
     try:
         some = random.sample(others, min(len(others), max(1, len(others) // 20)))
-        await scene.restart(some, over=0.05 * scene.options.seconds, renumber=True)
-        await asyncio.sleep(0.05 * scene.options.seconds)
+        await scene.restart(some, over=scene.options.away / 2, renumber=True)
+        await asyncio.sleep(max(0.0, back - now()))
     finally:
         for each in half:
             each.thaw()

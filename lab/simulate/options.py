@@ -14,8 +14,12 @@ FAULTS: Final = ("services", "nodes", "store", "partition", "renumber")
 
 _FAULTS_HELP: Final = """\
 which faults happen, separated by commas, in this order: services (each lease service is restarted, one after the
-other), nodes (each node is), store (etcd is away), partition (half of the lease services are silent; of one, half of
-the nodes), renumber (all nodes come back with another address and an empty kernel); `none`. Default: all"""
+other), nodes (each node is), store (etcd is away), partition (half of the lease services that serve nodes are silent;
+where one serves all, half of the processes with nodes), renumber (all nodes come back with another address and an
+empty kernel); `none`. Default: all"""
+_TIERS_HELP: Final = """\
+lease services a tier, etcd's first: `1` is one central service, `8` are eight at etcd, `1,2,8` is one with two tiers
+of relays. Default: 1, one for 5,000 nodes, one for 2,500 but two at least"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Options:
     kernels: int
     crowds: int
     faults: tuple[str, ...]
+    away: float
+    """Seconds for which etcd is away, and half of the nodes are."""
     patience: float
     json: Path | None
     svg: Path | None
@@ -37,7 +43,7 @@ class Options:
 
     @property
     def seconds(self) -> float:
-        """The time that disturbances last; what takes as long as it takes comes on top."""
+        """The time that other disturbances last; what takes as long as it takes comes on top."""
         return 60 * self.minutes
 
     def has_kernel(self, number: int) -> bool:
@@ -52,24 +58,38 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     add = parser.add_argument
     add("--nodes", type=int, default=1000, help=f"1 to {MOST_NODES:,}. Default: %(default)s")
-    add("--minutes", type=float, default=3.0, help="how long it is disturbed, about. Default: %(default)g")
-    add("--churn", type=float, default=1.0, help="nodes a second that are replaced or get another address; default 1")
     add(
-        "--tiers",
-        default="",
-        help="lease services a tier, etcd's first: `1` is one central service, `8` are eight at "
-        "etcd, `1,2,8` is one with two tiers of relays. Default: 1,2, and one relay for 625 nodes",
+        "--minutes",
+        type=float,
+        default=3.0,
+        help="how long it is disturbed, about, besides --away. Default: %(default)g",
     )
+    add(
+        "--churn",
+        type=float,
+        help="nodes a second that are replaced or get another address. Default: 1,000 / nodes, and 1 at most: "
+        "each change goes to all nodes",
+    )
+    add("--tiers", default="", help=_TIERS_HELP)
     add(
         "--kernels",
         type=int,
-        default=250,
-        help="nodes that go all the way to a kernel, 8 MB each for 5,000 nodes; "
-        "the others end at their table. Default: %(default)s",
+        help="nodes that go all the way to a kernel, 8 MB each for 5,000 nodes; the others end at their table. "
+        "Default: 500,000 / nodes, and 250 at most",
     )
     add("--crowds", type=int, default=0, help="processes with nodes. Default: 2, or one for 1,250 nodes")
     add("--faults", default=",".join(FAULTS), help=_FAULTS_HELP)
-    add("--patience", type=float, default=600.0, help="seconds that nodes may take after a fault; default 600")
+    add(
+        "--away",
+        type=float,
+        default=120.0,
+        help="seconds for which etcd is away, and as long half of the nodes. Default: %(default)g",
+    )
+    add(
+        "--patience",
+        type=float,
+        help="seconds that nodes may take after a fault. Default: nodes / 2, and 600 at least: two cores for all",
+    )
     add("--json", type=Path, help="write the figures there")
     add("--svg", type=Path, help="draw them there")
     add("--keep", type=Path, help="directory for logs and etcd's data, which is made and left there")
@@ -78,20 +98,29 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error(f"--nodes is {given.nodes}: use 1 to {MOST_NODES}")
     if not 0 < given.minutes <= 24 * 60:
         parser.error(f"--minutes is {given.minutes:g}: use more than 0, and a day at most")
-    if not 0 <= given.churn <= 1000:
-        parser.error(f"--churn is {given.churn:g}: use 0 to 1000 nodes a second")
-    for name in ("kernels", "crowds"):
-        if getattr(given, name) < 0:
-            parser.error(f"--{name} is {getattr(given, name)}: use 0 or more")
+    churn = min(1.0, 1000 / given.nodes) if given.churn is None else given.churn
+    if not 0 <= churn <= 1000:
+        parser.error(f"--churn is {churn:g}: use 0 to 1000 nodes a second")
+    kernels = min(250, 500_000 // given.nodes) if given.kernels is None else given.kernels
+    for name, value in (("kernels", kernels), ("crowds", given.crowds)):
+        if value < 0:
+            parser.error(f"--{name} is {value}: use 0 or more")
     try:
         tiers = tuple(int(part) for part in given.tiers.split(",") if given.tiers)
     except ValueError:
         tiers = (0,)
     if any(count < 1 for count in tiers):
         parser.error(f"--tiers is {given.tiers!r}: write numbers like 1,2,8")
+    tiers = tiers or (1, -(-given.nodes // 5000), max(2, -(-given.nodes // 2500)))
+    crowds = given.crowds or max(2, -(-given.nodes // 1250))
+    if not 0 <= given.away <= 3600:
+        parser.error(f"--away is {given.away:g}: use 0 to 3600 seconds")
     faults = tuple(part for part in given.faults.split(",") if part not in ("", "none"))
     if unknown := [fault for fault in faults if fault not in FAULTS]:
         parser.error(f"--faults names {unknown[0]!r}: use {', '.join(FAULTS)}, or none")
+    if "partition" in faults and tiers[-1] == crowds == 1:
+        one = "one lease service serves all nodes, which are one process: there is no half to cut off"
+        parser.error(f"--faults has partition, but {one}; use --crowds 2, or --faults without it")
     try:
         json, svg = (
             path and file_to_write(name, path) for name, path in (("--json", given.json), ("--svg", given.svg))
@@ -101,12 +130,13 @@ def parse(arguments: Sequence[str]) -> Options:
     return Options(
         given.nodes,
         given.minutes,
-        given.churn,
-        tiers or (1, 2, max(2, -(-given.nodes // 625))),
-        min(given.kernels, given.nodes),
-        given.crowds or max(2, -(-given.nodes // 1250)),
+        churn,
+        tiers,
+        min(kernels, given.nodes),
+        crowds,
         faults,
-        given.patience,
+        given.away,
+        max(600.0, given.nodes / 2) if given.patience is None else given.patience,
         json,
         svg,
         given.keep,

@@ -117,6 +117,13 @@ class LeaseService(Running):
         command = (*_nice(tier * _NICER), sys.executable, "-m", "services.lease.main", "--central", *store, *where)
         super().__init__(f"tier {tier}", f"lease-{tier}-{number}", command, directory)
 
+    async def restart(self) -> None:
+        """Ends it, and starts it again."""
+        self.messages_before = await self.messages()
+        self.stop(signal.SIGTERM)
+        self.start()
+        await self.until_present()
+
     async def messages(self) -> int:
         """How many it has sent on streams."""
         with suppress(OSError):

@@ -12,7 +12,7 @@ from tests.paths import ROOT
 
 def test_after_every_fault_every_table_and_every_kernel_is_what_etcd_has(tmp_path: Path) -> None:
     figures, drawn = tmp_path / "figures.json", tmp_path / "plot.svg"
-    size = ("--nodes=40", "--minutes=0.05", "--churn=4", "--tiers=1,2", "--crowds=1")
+    size = ("--nodes=40", "--minutes=0.05", "--churn=4", "--tiers=1,2", "--crowds=1", "--away=0.5")
     command = [sys.executable, "-m", "lab.simulate", *size, f"--json={figures}", f"--svg={drawn}"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -103,8 +103,30 @@ def test_as_many_nodes_have_a_kernel_as_were_asked_for_and_they_are_spread() -> 
     numbers = [number for number in range(1, 5001) if options.has_kernel(number)]
     assert len(numbers) == 250
     assert {b - a for a, b in pairwise(numbers)} == {20}
-    assert options.tiers == (1, 2, 8)
     assert parse(["--nodes=3", "--kernels=250"]).kernels == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tiers", "churn", "kernels", "patience"),
+    [
+        (1000, (1, 1, 2), 1.0, 250, 600.0),
+        (5000, (1, 1, 2), 0.2, 100, 2500.0),
+        (20000, (1, 4, 8), 0.05, 25, 10000.0),
+    ],
+)
+def test_what_two_cores_cannot_do_for_many_nodes_is_less_by_default(
+    nodes: int, tiers: tuple[int, ...], churn: float, kernels: int, patience: float
+) -> None:
+    options = parse([f"--nodes={nodes}"])
+    assert (options.tiers, options.churn, options.kernels, options.patience) == (tiers, churn, kernels, patience)
+    assert options.away == 120
+
+
+@pytest.mark.parametrize(
+    "size", ["--tiers=1 --crowds=2", "--tiers=2 --crowds=1", "--tiers=1 --crowds=1 --faults=store"]
+)
+def test_half_of_the_nodes_are_those_of_a_lease_service_or_of_a_process(size: str) -> None:
+    assert "store" in parse(size.split()).faults
 
 
 @pytest.mark.parametrize(
@@ -116,6 +138,8 @@ def test_as_many_nodes_have_a_kernel_as_were_asked_for_and_they_are_spread() -> 
         ("--tiers=1,x", "--tiers is '1,x': write numbers like 1,2,8"),
         ("--tiers=0", "--tiers is '0': write numbers like 1,2,8"),
         ("--faults=fire", "--faults names 'fire': use services, nodes, store, partition, renumber, or none"),
+        ("--tiers=1 --crowds=1", "there is no half to cut off; use --crowds 2, or --faults without it"),
+        ("--away=-1", "--away is -1: use 0 to 3600 seconds"),
         ("--kernels=-1", "--kernels is -1: use 0 or more"),
         ("--json=/nowhere/figures.json", "--json=/nowhere/figures.json: there is no directory /nowhere"),
         ("--svg=/", "--svg=/ is a directory: name a file"),
@@ -123,7 +147,7 @@ def test_as_many_nodes_have_a_kernel_as_were_asked_for_and_they_are_spread() -> 
 )
 def test_a_wrong_option_is_refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse([arguments])
+        parse(arguments.split())
     assert caught.value.code == 2
     assert words in capsys.readouterr().err
 
