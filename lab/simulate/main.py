@@ -45,7 +45,7 @@ async def _run(outcome: Outcome, directory: Path) -> None:
     assert task is not None  # noqa: S101 - a coroutine runs in a task
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    tiers = " - ".join(map(str, options.tiers))
+    tiers = "one for each node" if options.per_node else " - ".join(map(str, options.tiers))
     print(f"{options.nodes:,} nodes, {options.kernels:,} of them with a kernel; lease services {tiers}", flush=True)
 
     def tell(act: Act) -> None:

@@ -10,6 +10,8 @@ from lab.options import BadOption, file_to_write
 
 MOST_NODES: Final = 60_000
 """10.0.0.0/8 has 65,535 subnets."""
+MOST_NODES_OF_THEIR_OWN: Final = 200
+"""With a lease service each, of some 50 MiB: 10 GB in all."""
 FAULTS: Final = ("services", "nodes", "store", "partition", "renumber")
 
 _FAULTS_HELP: Final = """\
@@ -19,7 +21,7 @@ where one serves all, half of the processes with nodes), renumber (all nodes com
 empty kernel); `none`. Default: all"""
 _TIERS_HELP: Final = """\
 lease services a tier, etcd's first: `1` is one central service, `8` are eight at etcd, `1,2,8` is one with two tiers
-of relays. Default: 1, one for 5,000 nodes, one for 2,500 but two at least"""
+of relays, `node` is one at etcd for each node. Default: 1, one for 5,000 nodes, one for 2,500 but two at least"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Options:
     churn: float
     tiers: tuple[int, ...]
     """Lease services of each tier, from etcd down."""
+    per_node: bool
+    """The only tier has a service for each node, which serves no other one."""
     kernels: int
     crowds: int
     faults: tuple[str, ...]
@@ -105,12 +109,16 @@ def parse(arguments: Sequence[str]) -> Options:
     for name, value in (("kernels", kernels), ("crowds", given.crowds)):
         if value < 0:
             parser.error(f"--{name} is {value}: use 0 or more")
+    per_node = given.tiers == "node"
+    if per_node and given.nodes > MOST_NODES_OF_THEIR_OWN:
+        most = f"{MOST_NODES_OF_THEIR_OWN} nodes at most: each has a lease service, of some 50 MiB"
+        parser.error(f"--tiers is node, and --nodes is {given.nodes}: use {most}")
     try:
-        tiers = tuple(int(part) for part in given.tiers.split(",") if given.tiers)
+        tiers = (given.nodes,) if per_node else tuple(int(part) for part in given.tiers.split(",") if given.tiers)
     except ValueError:
         tiers = (0,)
     if any(count < 1 for count in tiers):
-        parser.error(f"--tiers is {given.tiers!r}: write numbers like 1,2,8")
+        parser.error(f"--tiers is {given.tiers!r}: write numbers like 1,2,8, or node")
     tiers = tiers or (1, -(-given.nodes // 5000), max(2, -(-given.nodes // 2500)))
     crowds = given.crowds or max(2, -(-given.nodes // 1250))
     if not 0 <= given.away <= 3600:
@@ -132,6 +140,7 @@ def parse(arguments: Sequence[str]) -> Options:
         given.minutes,
         churn,
         tiers,
+        per_node,
         min(kernels, given.nodes),
         crowds,
         faults,

@@ -105,22 +105,27 @@ class Etcd(Running):
 
 
 class LeaseService(Running):
-    """One of a tier: in the first one its store is etcd, below it is a relay of a service above."""
+    """One of a tier: in the first one its store is etcd, below it is a relay of a service above.
 
-    def __init__(self, tier: int, number: int, store: Sequence[str], directory: Path) -> None:
+    With a node, it serves that one only; else all.
+    """
+
+    def __init__(self, tier: int, number: int, store: Sequence[str], directory: Path, node: str = "") -> None:
         self.messages_before = 0
         home = directory / f"{tier}-{number}"
         home.mkdir()
         self.address = f"unix:{home}/lease.sock"
         self._metrics = home / "metrics.sock"
         where = (f"--socket-dir={home}", f"--healthz-ip=unix:{self._metrics}")
-        command = (*_nice(tier * _NICER), sys.executable, "-m", "services.lease.main", "--central", *store, *where)
-        super().__init__(f"tier {tier}", f"lease-{tier}-{number}", command, directory)
+        self._start = (*_nice(tier * _NICER), sys.executable, "-m", "services.lease.main", *store, *where)
+        super().__init__(f"tier {tier}", f"lease-{tier}-{number}", (*self._start, _served(node)), directory)
 
-    async def restart(self) -> None:
-        """Ends it, and starts it again."""
+    async def restart(self, node: str = "") -> None:
+        """Ends it, and starts it again; for another node, if one is named."""
         self.messages_before = await self.messages()
         self.stop(signal.SIGTERM)
+        if node:
+            self._command = (*self._start, _served(node))
         self.start()
         await self.until_present()
 
@@ -141,6 +146,11 @@ class LeaseService(Running):
         while not await asyncio.to_thread(os.path.exists, socket_file):
             self.check()
             await asyncio.sleep(0.05)
+
+
+def _served(node: str) -> str:
+    """The option that says whom a lease service serves."""
+    return f"--node={node}" if node else "--central"
 
 
 def _nice(by: int) -> tuple[str, ...]:

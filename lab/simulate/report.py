@@ -120,7 +120,8 @@ def _tiers(outcome: Outcome) -> Iterator[dict[str, Any]]:
     if not samples:
         return
     seconds = samples[-1].at - samples[0].at or 1.0
-    processes = {"etcd": 1, **{f"tier {n}": count for n, count in enumerate(options.tiers)}, "nodes": options.crowds}
+    services = {f"tier {n}": count + options.per_node for n, count in enumerate(options.tiers)}  # and the marker's
+    processes = {"etcd": 1, **services, "nodes": options.crowds}
     for tier, count in processes.items():
         cpu = samples[-1].cpu[tier] - samples[0].cpu[tier]
         yield {

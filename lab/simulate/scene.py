@@ -89,11 +89,12 @@ class Scene:
     def new_node(self, like: SimulatedNode | None = None) -> SimulatedNode:
         """A node that is not started yet; in the place of another one."""
         self._made += 1
-        name, number = f"node-{self._made:05}", self._made - 1
+        name, number = _name(self._made), self._made - 1
         if like is not None:
             return SimulatedNode(name, self.new_address(), like.crowd, like.service, like.has_kernel)
         leaves, crowds = len(self.leaves), len(self.crowds)
-        crowd, service = self.crowds[number // leaves % crowds], self.leaves[number % leaves]
+        in_crowd = number if self.options.per_node else number // leaves
+        crowd, service = self.crowds[in_crowd % crowds], self.leaves[number % leaves]
         return SimulatedNode(name, self.new_address(), crowd, service, self.options.has_kernel(self._made))
 
     async def ask(self, method: str, **arguments: Any) -> list[Any]:
@@ -122,7 +123,10 @@ class Scene:
         except TimeoutError:
             raise ProcessFailed(f"{node.name} could not give its lease back") from None
         del self.nodes[node.name]
-        await self.start([self.new_node(node)])
+        new = self.new_node(node)
+        if self.options.per_node:
+            await new.service.restart(new.name)
+        await self.start([new])
 
     async def stored(self) -> tuple[int, list[str]]:
         """The number of leases in etcd, and those that are none of a node's, the second of one, or the marker."""
@@ -182,10 +186,12 @@ async def running(options: Options, directory: Path) -> AsyncIterator[Scene]:
     store = ["--store=etcd", f"--etcd-endpoints={etcd.endpoint}"]
     for tier, count in enumerate(options.tiers):
         above = tiers[-1] if tiers else []
+        served = [*map(_name, range(1, count + 1)), _MARKER] if options.per_node else [""] * count
         stores = [
-            ["--store=relay", f"--upstream={above[n % len(above)].address}"] if above else store for n in range(count)
+            ["--store=relay", f"--upstream={above[n % len(above)].address}"] if above else store
+            for n in range(len(served))
         ]
-        tiers.append([LeaseService(tier, number, stores[number], directory) for number in range(count)])
+        tiers.append([LeaseService(tier, n, stores[n], directory, node) for n, node in enumerate(served)])
     scene = Scene(options, etcd, tiers, crowds, now())
     started: list[CrowdProcess] = []
     try:
@@ -204,6 +210,11 @@ async def running(options: Options, directory: Path) -> AsyncIterator[Scene]:
             await crowd.stop()
         for process in (*scene.services, etcd):
             process.stop()
+
+
+def _name(number: int) -> str:
+    """Of the node that is made as this one."""
+    return f"node-{number:05}"
 
 
 async def _put_network(etcd: Etcd) -> None:

@@ -122,6 +122,11 @@ def test_what_two_cores_cannot_do_for_many_nodes_is_less_by_default(
     assert options.away == 120
 
 
+def test_each_node_may_have_a_lease_service() -> None:
+    options = parse(["--nodes=40", "--tiers=node"])
+    assert (options.tiers, options.per_node) == ((40,), True)
+
+
 @pytest.mark.parametrize(
     "size", ["--tiers=1 --crowds=2", "--tiers=2 --crowds=1", "--tiers=1 --crowds=1 --faults=store"]
 )
@@ -135,9 +140,10 @@ def test_half_of_the_nodes_are_those_of_a_lease_service_or_of_a_process(size: st
         ("--nodes=0", "--nodes is 0: use 1 to 60000"),
         ("--minutes=0", "--minutes is 0: use more than 0"),
         ("--churn=-1", "--churn is -1: use 0 to 1000"),
-        ("--tiers=1,x", "--tiers is '1,x': write numbers like 1,2,8"),
+        ("--tiers=1,x", "--tiers is '1,x': write numbers like 1,2,8, or node"),
         ("--tiers=0", "--tiers is '0': write numbers like 1,2,8"),
         ("--faults=fire", "--faults names 'fire': use services, nodes, store, partition, renumber, or none"),
+        ("--tiers=node", "--tiers is node, and --nodes is 1000: use 200 nodes at most: each has a lease service"),
         ("--tiers=1 --crowds=1", "there is no half to cut off; use --crowds 2, or --faults without it"),
         ("--away=-1", "--away is -1: use 0 to 3600 seconds"),
         ("--kernels=-1", "--kernels is -1: use 0 or more"),
