@@ -25,6 +25,7 @@ for _outcome in ("held", "released", "returned", "confirmed_by_listing", "confir
 HISTORY_STEPS: Final = Gauge("flannelette_lease_history_steps", "Recent steps that a watcher can resume from")
 HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "Approximate memory of these steps, in bytes")
 MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")
+MESSAGE_BYTES: Final = Counter("flannelette_lease_message_bytes_total", "Bytes of these messages")
 RESETS: Final = Counter("flannelette_lease_resets_total", "Snapshots sent to watchers, by reason", ["reason"])
 ACQUIRES: Final = Counter("flannelette_lease_acquires_total", "AcquireLease calls, by status code", ["code"])
 NODES_CONNECTED: Final = Gauge("flannelette_lease_nodes_connected", "Nodes whose dataplane is connected")

@@ -55,8 +55,7 @@ async def watch_all(
             if (following := position.next_message()) is not None:
                 if position.is_behind:
                     due = 0.0  # the message is full, and nothing is won by waiting
-                metrics.MESSAGES.inc()
-                yield following
+                yield _noted(following)
             elif told != (lost := broker.lost.get(dataplane_of)):
                 told = lost
                 if lost:
@@ -94,14 +93,19 @@ async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) ->
             step = _own_step(broker, shown, node)
             if step != NOTHING:
                 shown.fold(step)
-                metrics.MESSAGES.inc()
-                yield encode(step)
+                yield _noted(encode(step))
             elif is_dataplane and told != (lost := broker.lost.get(node)):
                 told = lost
                 if lost:
                     yield encode(Step(lost=lost.name))
             else:
                 await broker.notifier.next(node)
+
+
+def _noted(message: bytes) -> bytes:
+    metrics.MESSAGES.inc()
+    metrics.MESSAGE_BYTES.inc(len(message))
+    return message
 
 
 async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:

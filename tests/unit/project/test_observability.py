@@ -60,6 +60,7 @@ UNASKED: Final = {
     "flannelette_etcd_sessions",  # for debugging; the nodes connected say the same
     "flannelette_lease_history_bytes",
     "flannelette_lease_history_steps",
+    "flannelette_lease_message_bytes_total",
     "flannelette_lease_messages_total",
     "flannelette_lease_guarded_removals_total",
     "flannelette_masq_check_failures_total",
