@@ -45,8 +45,8 @@ class Act:
     """Seconds, by tier."""
     messages: Mapping[str, int] = field(default_factory=dict)
     """Sent by the lease services of a tier; of the nodes, received."""
-    bytes: int = 0
-    """Received by the nodes."""
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """Of these messages."""
     reports: int = 0
     """Sent by the nodes: how far they are."""
 

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -111,7 +112,7 @@ class LeaseService(Running):
     """
 
     def __init__(self, tier: int, number: int, store: Sequence[str], directory: Path, node: str = "") -> None:
-        self.messages_before = 0
+        self._sent_before = Counter[str]()
         home = directory / f"{tier}-{number}"
         home.mkdir()
         self.address = f"unix:{home}/lease.sock"
@@ -122,23 +123,24 @@ class LeaseService(Running):
 
     async def restart(self, node: str = "") -> None:
         """Ends it, and starts it again; for another node, if one is named."""
-        self.messages_before = await self.messages()
+        self._sent_before = await self.sent()
         self.stop(signal.SIGTERM)
         if node:
             self._command = (*self._start, _served(node))
         self.start()
         await self.until_present()
 
-    async def messages(self) -> int:
-        """How many it has sent on streams."""
+    async def sent(self) -> Counter[str]:
+        """How many messages it has sent on streams, and their bytes."""
+        sent = Counter(self._sent_before)
         with suppress(OSError):
             reader, writer = await asyncio.open_unix_connection(str(self._metrics))
             writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
             text = (await reader.read()).decode()
             writer.close()
-            found = re.search(r"^flannelette_lease_messages_total (\S+)", text, re.MULTILINE)
-            return self.messages_before + (int(float(found[1])) if found else 0)
-        return self.messages_before
+            for name, value in re.findall(r"^flannelette_lease_message(s|_bytes)_total (\S+)", text, re.MULTILINE):
+                sent["messages" if name == "s" else "bytes"] += int(float(value))
+        return sent
 
     async def until_present(self) -> None:
         """Waits until it listens."""

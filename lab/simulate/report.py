@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.simulate.faults import Act
+from lab.simulate.options import Options
 from lab.simulate.run import Outcome, Sample
 
 _NAMES = 3
@@ -22,15 +23,20 @@ def at_share(values: Sequence[float], share: float) -> float | None:
 
 def figures(outcome: Outcome) -> dict[str, Any]:
     """The outcome as JSON: of times the percentiles."""
-    options = {name: value for name, value in asdict(outcome.options).items() if name not in ("json", "svg", "keep")}
     return {
-        "options": options,
+        "options": option_figures(outcome.options),
         "right": outcome.is_right,
         "failures": outcome.failures,
         "acts": [_act(act) for act in outcome.acts],
         "tiers": list(_tiers(outcome)),
         "samples": [[round(s.at, 1), _rounded(s.cpu), dict(s.mib)] for s in outcome.samples],
     }
+
+
+def option_figures(options: Options) -> dict[str, Any]:
+    """The options as JSON: those that decide what happens."""
+    here = {name: value for name, value in asdict(options).items() if name not in ("json", "svg", "keep")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in here.items()}
 
 
 def line(act: Act) -> str:
@@ -68,7 +74,7 @@ def tables(outcome: Outcome) -> RenderableType:
         cells = map(_seconds, (*_percentiles(act.told), act.leased[-1] if act.leased else None))
         acts.add_row(act.words, *cells, str(differ), style="" if act.is_right else "red")
     tiers = Table(title="What it cost", title_justify="left")
-    for name in ("", "processes", "CPU s", "of a core", "busiest", "peak MiB", "messages"):
+    for name in ("", "processes", "CPU s", "of a core", "busiest", "peak MiB", "messages", "MB"):
         tiers.add_column(name, justify="left" if not name else "right")
     for tier in found["tiers"]:
         tiers.add_row(
@@ -79,17 +85,15 @@ def tables(outcome: Outcome) -> RenderableType:
             f"{tier['busiest_percent']:.0f} %",
             f"{tier['peak_mib']:,}",
             f"{tier['messages']:,}" if tier["messages"] else "",
+            f"{tier['bytes'] / 1e6:,.1f}" if tier["bytes"] else "",
         )
-    received = sum(act.bytes for act in outcome.acts) / 1e6
     kernels = outcome.acts[-1].checked if outcome.acts else 0
     verdict = "No table and no kernel differed from the store." if outcome.is_right else "NOT as the store:"
     wrong = [f"{act.words}: {each}" for act in outcome.acts for each in differences(act)]
     return Group(
         acts,
         tiers,
-        Text(
-            f"The nodes received {received:,.0f} MB. {outcome.options.nodes:,} tables, {kernels:,} kernels compared."
-        ),
+        Text(f"{outcome.options.nodes:,} tables, {kernels:,} kernels compared."),
         Text("\n".join((verdict, *wrong, *outcome.failures)), style="bold" if outcome.is_right else "bold red"),
     )
 
@@ -110,7 +114,7 @@ def _act(act: Act) -> dict[str, Any]:
         "kernels": act.checked,
         "cpu": _rounded(act.cpu),
         "messages": dict(act.messages),
-        "bytes": act.bytes,
+        "bytes": dict(act.bytes),
         "reports": act.reports,
     }
 
@@ -132,6 +136,7 @@ def _tiers(outcome: Outcome) -> Iterator[dict[str, Any]]:
             "busiest_percent": round(max((p for _, p in rates(samples, tier)), default=0.0), 1),
             "peak_mib": max(sample.mib[tier] for sample in samples),
             "messages": sum(act.messages.get(tier, 0) for act in outcome.acts),
+            "bytes": sum(act.bytes.get(tier, 0) for act in outcome.acts),
         }
 
 

@@ -35,8 +35,8 @@ class Received(NamedTuple):
 
     messages: Counter[str]
     """By tier: sent by lease services, received by nodes."""
-    bytes: int
-    """Received by nodes."""
+    bytes: Counter[str]
+    """Of these messages."""
     reports: int
     """Sent by nodes."""
 
@@ -68,7 +68,7 @@ async def simulate(outcome: Outcome, directory: Path, tell: Callable[[Act], None
             await do(one)
             one.ended = now() - scene.began
             one.cpu, after = dict(_cpu(scene) - before), await _received(scene)
-            one.messages, one.bytes = dict(after.messages - received.messages), after.bytes - received.bytes
+            one.messages, one.bytes = dict(after.messages - received.messages), dict(after.bytes - received.bytes)
             one.reports = after.reports - received.reports
             await _compare(scene, one)
             outcome.acts.append(one)
@@ -111,13 +111,14 @@ def _cpu(scene: Scene) -> Counter[str]:
 
 
 async def _received(scene: Scene) -> Received:
-    messages = Counter[str]()
+    messages, size = Counter[str](), Counter[str]()
     for service in scene.services:
-        messages[service.tier] += await service.messages()
+        sent = await service.sent()
+        messages[service.tier] += sent["messages"]
+        size[service.tier] += sent["bytes"]
     crowds = await scene.ask("figures")
-    messages["nodes"] = sum(figures["messages"] for figures in crowds)
-    totals = (sum(figures[name] for figures in crowds) for name in ("bytes", "reports"))
-    return Received(messages, *totals)
+    messages["nodes"], size["nodes"] = (sum(figures[name] for figures in crowds) for name in ("messages", "bytes"))
+    return Received(messages, size, sum(figures["reports"] for figures in crowds))
 
 
 async def _compare(scene: Scene, act: Act) -> None:
