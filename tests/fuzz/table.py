@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from tests.fuzz.messages import Shaped
-from tests.fuzz.targets.calls import shaped_request
-from tests.fuzz.targets.cloud import cloud_calls, cloud_leases
+from tests.fuzz.targets.calls.cloud import cloud_calls, cloud_leases
+from tests.fuzz.targets.calls.lease import lease_calls
+from tests.fuzz.targets.calls.node import dataplane_calls, masq_calls
+from tests.fuzz.targets.calls.request import shaped_request
 from tests.fuzz.targets.etcd import etcd
 from tests.fuzz.targets.files import files, network
 from tests.fuzz.targets.firewalls import iptables_save, legacy_table, nft_json, nft_netlink
 from tests.fuzz.targets.kubernetes import kubernetes
-from tests.fuzz.targets.lease_calls import lease_calls
 from tests.fuzz.targets.lease_events import lease_events
 from tests.fuzz.targets.lease_feed import imports, lease_feed, step_in
 from tests.fuzz.targets.netlink import netlink
-from tests.fuzz.targets.node_calls import dataplane_calls, masq_calls
 from tests.fuzz.targets.packets import packets
 from tests.paths import ROOT
 

@@ -37,7 +37,7 @@ from services.runtime.events.event_file import EventFile
 from services.runtime.lease.wire import network_from_proto, network_to_proto, step_from_bytes, step_to_bytes
 from tests.examples.dataplane import DUAL_UNDERLAY, NAMES
 from tests.examples.masq_firewall import ALL
-from tests.fuzz.targets.calls import run
+from tests.fuzz.targets.calls.request import run
 
 
 def network(data: bytes) -> None:

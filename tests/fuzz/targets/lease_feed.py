@@ -25,7 +25,7 @@ from services.runtime.lease.lifetime import held_lease
 from services.runtime.lease.wire import step_from_bytes, step_to_bytes, step_to_proto
 from services.runtime.rpc.transport import PLAIN
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
-from tests.fuzz.targets.calls import run
+from tests.fuzz.targets.calls.request import run
 
 _FIRST = Step(reset=True, network=NETWORK, changes=(Upserted(make_lease(1)),), synced=True, cursor="e:1")
 _LAST = Step(changes=(Upserted(make_lease(2)),), synced=True, cursor="e:3")

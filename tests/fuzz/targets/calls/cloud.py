@@ -18,7 +18,7 @@ from services.core.leases.lease import Lease, Subnet
 from services.core.leases.table import Upserted
 from services.runtime.lease.wire import step_from_bytes
 from tests.clouds.scene import AWS, Scene
-from tests.fuzz.targets.calls import answers, request_in, run
+from tests.fuzz.targets.calls.request import answers, request_in, run
 
 _YOUNG: Final = 1000
 """See lease_events."""

@@ -15,7 +15,7 @@ from services.runtime.lease.wire import lease_from_proto, lease_to_proto
 from services.runtime.telemetry.health import Health
 from tests.examples.leases import NETWORK, make_lease
 from tests.examples.peer_contexts import OWN
-from tests.fuzz.targets.calls import answers, request_in, run
+from tests.fuzz.targets.calls.request import answers, request_in, run
 from tests.services.lease import FakeStore
 
 

@@ -23,7 +23,7 @@ from tests.examples.dataplane import FakeKernel
 from tests.examples.leases import by_name
 from tests.examples.masq_firewall import LEASE_KNOWN, NETWORK_KNOWN, Running
 from tests.examples.peer_contexts import DUAL, N2
-from tests.fuzz.targets.calls import answers, request_in, run
+from tests.fuzz.targets.calls.request import answers, request_in, run
 
 _WITHOUT_ARGUMENTS: Final = ("GetStatus", "WatchStatus", "ResyncKernel", "TeardownKernel", "HandOver")
 _DROPS: Final = ForeignRule("-A FORWARD -p udp -j DROP", "", (Condition(protocol=17),), Effect.DROP, chain="FORWARD")
