@@ -1,116 +1,130 @@
-"""What the calls of dataplane and masq take, over a kernel and a firewall in memory that stay from case to case."""
+"""What the calls of dataplane and masq take, over kernels and firewalls in memory that stay from case to case.
+
+Each service has two networks: what is asked of one of them leaves the other as it is.
+"""
 
 import asyncio
-from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
-from unittest.mock import patch
 
-from services.core.errors import FlanneletteError, NotYet
-from services.dataplane.api import capture
+from flannelette.masq.v1 import masq_pb2
+
+from services.core.leases.table import Step, Upserted
 from services.dataplane.api.service import DataplaneServicer
-from services.dataplane.capture.capture import Limits
-from services.dataplane.capture.filter import Expression, program
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.node.overlay_config import EarlierOverlays
-from services.dataplane.trace.ends import Places, ends_of
+from services.dataplane.backends import BUILT
+from services.dataplane.controller import Controller
+from services.dataplane.events.journal import Journal
+from services.dataplane.probes.prober import Prober
+from services.dataplane.settings import DataplaneSettings
 from services.masq.diagnose.host_checks import HostChecks
 from services.masq.diagnose.verdict import LEGACY, Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
+from services.runtime.cache.state_file import StateFile
 from services.runtime.telemetry.health import Health
 from tests.examples.dataplane import FakeKernel
-from tests.examples.leases import by_name
 from tests.examples.masq_firewall import LEASE_KNOWN, NETWORK_KNOWN, Running
 from tests.examples.peer_contexts import DUAL, N2
-from tests.fuzz.targets.calls.request import answers, request_in, run
+from tests.fuzz.targets.calls.played_host import CONFIG, FOREIGN, KERNELS, N1, N3, PlayedInspector, played_host
+from tests.fuzz.targets.calls.request import NETWORKS, asked_of_network, of_networks, request_in, run
 
-_WITHOUT_ARGUMENTS: Final = ("GetStatus", "WatchStatus", "ResyncKernel", "TeardownKernel", "HandOver")
+_REMOVING: Final = ("TeardownKernel", "HandOver", "TeardownRules")
 _DROPS: Final = ForeignRule("-A FORWARD -p udp -j DROP", "", (Condition(protocol=17),), Effect.DROP, chain="FORWARD")
 _TABLE: Final = ForeignTable(LEGACY, 4, "filter", {"FORWARD": ForeignChain("FORWARD", (_DROPS,), NfHook.FORWARD)})
 
 
-class _NoCapture:
-    """Compiles the filters, and opens nothing."""
+class PlayedDataplane(Controller):
+    """Without a lease service and without jobs: an iteration is what a call asks for."""
 
-    is_open = False
+    def __init__(self, network: str) -> None:
+        settings = DataplaneSettings(node="n1", subnet_file=Path("/nowhere/subnet.env"))
+        connection: Any = SimpleNamespace(node="n1", address="unix:/nowhere/lease.sock", clock_ahead=0.0)
+        self.kernel = KERNELS[network] = FakeKernel({FOREIGN})
+        health, state, journal = Health(), StateFile("", "dataplane"), Journal(30)
+        super().__init__(settings, connection, self.kernel, BUILT, health, state, journal=journal)
+        self.table = self.feed.table
+        leases = tuple(map(Upserted, (N1, N2, N3)))
+        self.table.fold(Step(reset=True, network=DUAL.network, changes=leases, synced=True, cursor="e:1"))
+        self.tracker.config = CONFIG
+        self.prober = Prober(self, 1.0)
+        self.servicer = DataplaneServicer(
+            self, self.prober, cast("Any", PlayedInspector(self.kernel)), self.health, asyncio.Event()
+        )
+        self._turn: asyncio.Task[None] | None = None
 
-    def __init__(self, filters: Mapping[str, Expression], limits: Limits) -> None:
-        for expression in filters.values():
-            program(expression, limits.snap_length)
-        raise NotYet("there is no interface")
+    def resume(self) -> None:
+        """See Controller."""
+        super().resume()
+        self._turn = asyncio.ensure_future(self.turn())
 
-
-class _NoInspector:
-    async def addresses(self) -> list[Any]:
-        return []
-
-
-class _NoProber:
-    obstacle = "no probe in a test"
-    records: Mapping[str, Any] = {}
+    async def turn(self) -> None:
+        """An iteration: everything is compared."""
+        async with self.lock:
+            self.tracker.devices = DUAL.links.devices
+            await self.programmer.program(DUAL, self.feed.table.leases)
+            self.iterations += 1
+        async with self.changed:
+            self.changed.notify_all()
 
 
 def dataplane_calls(data: bytes) -> None:
-    """Calls that name a peer, an address, a pod or a time."""
-    request = request_in("dataplane", data)
-    if request and request[0] not in _WITHOUT_ARGUMENTS:
+    """Only what is meant to change the kernel does, and a comparison brings all of it back."""
+    if request := request_in("dataplane", data):
         run(_to_dataplane(*request))
 
 
 @cache
-def _dataplane() -> Any:
-    kernel, journal = FakeKernel(), Journal()
-    journal.note(Event(EventKind.RESYNC, "everything was compared"))
-    programmer = PeerProgrammer("n1", kernel, journal)
-    parts = SimpleNamespace(
-        node="n1",
-        programmer=programmer,
-        journal=journal,
-        lock=asyncio.Lock(),
-        health=Health(),
-        is_paused=False,
-        tracker=SimpleNamespace(earlier=EarlierOverlays("n1", journal)),
-    )
-    probes: Any = _NoProber()
-    servicer = DataplaneServicer(cast("Any", parts), probes, cast("Any", _NoInspector()), Health(), asyncio.Event())
-    return SimpleNamespace(kernel=kernel, programmer=programmer, servicer=servicer, dump="")
+def _dataplanes() -> Any:
+    there = {name: PlayedDataplane(name) for name in NETWORKS}
+    servicer = of_networks("dataplane", {name: each.servicer for name, each in there.items()})
+    return SimpleNamespace(networks=there, servicer=servicer, objects=frozenset())
 
 
 async def _to_dataplane(method: str, request: Any) -> None:
-    there = _dataplane()
-    if not there.dump:
-        await there.programmer.program(DUAL, by_name(N2), None)
-        there.dump = there.kernel.dump()
-    if method == "TracePacket":
-        try:
-            ends_of(Places("n1", DUAL, list(there.programmer.peers.values())), request.source, request.destination)
-        except FlanneletteError as error:
-            str(error).encode()
-        return
-    with patch.object(capture, "Capture", _NoCapture):
-        await answers(getattr(there.servicer, method), request)
-    assert there.kernel.dump() == there.dump
+    there = _dataplanes()
+    with played_host():
+        if not there.objects:
+            for each in there.networks.values():
+                await each.turn()
+            there.objects = frozenset(each.kernel.objects)
+        name = await asked_of_network(there.servicer, method, request)
+        asked = there.networks[name]
+        if method in _REMOVING and not request.dry_run:
+            assert asked.is_paused
+            assert asked.kernel.objects != there.objects
+            assert FOREIGN in asked.kernel.objects
+            asked.resume()
+            await asked.iteration_after(asked.iterations)
+    for each in there.networks.values():
+        assert each.kernel.objects == there.objects
+        assert not each.is_paused
+        each.kernel.done.clear()
 
 
 def masq_calls(data: bytes) -> None:
-    """Only what is meant to change rules does."""
-    request = request_in("masq", data)
-    if request and request[0] not in ("TeardownRules", "ResyncRules"):
+    """Only what is meant to change rules does, and a comparison brings all of them back."""
+    if request := request_in("masq", data):
         run(_to_masq(*request))
 
 
 @cache
-def _masq() -> Running:
-    return Running()
+def _masqs() -> Any:
+    there = {name: Running() for name in NETWORKS}
+    servicer = of_networks("masq", {name: each.servicer for name, each in there.items()})
+    return SimpleNamespace(networks=there, servicer=servicer, rules="")
 
 
 async def _to_masq(method: str, request: Any) -> None:
-    it = _masq()
-    if it.reconciler.inputs.network is None:
-        async with it:
-            await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
-        it.host = HostChecks(tables=(_TABLE,))
-    there = it.firewall.dump()
-    await answers(getattr(it.servicer, method), request)
-    assert it.firewall.dump() == there
+    there = _masqs()
+    if not there.rules:
+        for each in there.networks.values():
+            async with each:
+                await each.tell(NETWORK_KNOWN, LEASE_KNOWN)
+            each.host = HostChecks(tables=(_TABLE,))
+            there.rules = each.firewall.dump()
+    name = await asked_of_network(there.servicer, method, request)
+    if method in _REMOVING and not request.dry_run:
+        assert there.networks[name].firewall.dump() != there.rules
+        await asked_of_network(there.servicer, "ResyncRules", masq_pb2.ResyncRulesRequest(network=name))
+    for each in there.networks.values():
+        assert each.firewall.dump() == there.rules

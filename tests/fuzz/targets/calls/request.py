@@ -13,7 +13,9 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from google.protobuf.message import DecodeError
 
-from services.core.errors import FlanneletteError
+from services.core.errors import FlanneletteError, InvalidInput
+from services.runtime.rpc.by_network import by_network
+from services.runtime.telemetry.network import in_network
 from tests.virtual_time import VirtualLoop
 
 _SERVICES: Final[dict[str, tuple[Any, str]]] = {
@@ -22,9 +24,11 @@ _SERVICES: Final[dict[str, tuple[Any, str]]] = {
     "masq": (masq_pb2, "MasqService"),
     "cloud": (cloud_pb2, "CloudService"),
 }
+NETWORKS: Final = ("blue", "red")
+"""Of a service that has several."""
 _STREAM: Final = 3
 """Messages of a stream that are looked at."""
-_PATIENCE: Final = 5.0
+_PATIENCE: Final = 2.0
 """Seconds of the virtual clock for the next one."""
 
 
@@ -66,7 +70,7 @@ def shaped_request(service: str, data: bytes) -> tuple[bytes, Any] | None:
 
 
 async def answers(method: Callable[..., Any], request: Any) -> list[Any]:
-    """What a call answers, or what its stream begins with. Errors that are meant for the caller are answers too."""
+    """What a call answers, or what its stream begins with; last the error that is meant for the caller."""
     found = list[Any]()
     try:
         call = method(request, _Context())
@@ -78,12 +82,40 @@ async def answers(method: Callable[..., Any], request: Any) -> list[Any]:
             found.append(await call)
     except FlanneletteError as error:
         str(error).encode()
+        found.append(error)
     except (StopAsyncIteration, TimeoutError):
         pass
     for message in found:
-        if not isinstance(message, bytes):
+        if not isinstance(message, bytes | FlanneletteError):
             message.SerializeToString()
     return found
+
+
+def of_networks(service: str, servicers: Mapping[str, Any]) -> Any:
+    """The servicer of a service that has these networks."""
+    package, name = _SERVICES[service]
+    return by_network(servicers, package.DESCRIPTOR.services_by_name[name])
+
+
+async def asked_of_network(servicer: Any, method: str, request: Any) -> str:
+    """Calls a servicer `of_networks`, and returns which of them has answered.
+
+    Another name is refused, and so is none; then the first network is asked, so that the other fields are read too.
+    """
+    call = getattr(servicer, method)
+    with in_network(""):
+        if getattr(request, "networks_only", False):
+            (names,) = await answers(call, request)
+            assert tuple(names.networks) == NETWORKS
+            request.networks_only = False
+        if request.network not in NETWORKS:
+            (refused,) = await answers(call, request)
+            assert isinstance(refused, InvalidInput)
+            assert str(refused).endswith(f"this service has {', '.join(NETWORKS)}")
+            request.network = NETWORKS[0]
+        for answer in await answers(call, request):
+            assert getattr(answer, "network", request.network) == request.network
+    return str(request.network)
 
 
 @cache
