@@ -9,6 +9,8 @@ from ipaddress import ip_address, ip_network
 from typing import Any, Final
 from unittest.mock import patch
 
+from flannelette.cloud.v1 import cloud_pb2
+
 from services.cloud import batches, writer
 from services.cloud.api import CloudServicer
 from services.cloud.routes import Route, Table, Target, View, Wanted, plan, wanted_routes
@@ -26,6 +28,8 @@ _PART: Final = Subnet(ip_network("10.5.200.0/24"), ip_address("10.99.200.1"))
 _GOOD: Final = Lease("10.5.200.0-24", "good", (_PART,), claim_order=1)
 _WANTED: Final = Wanted(_PART.cidr, "good", _PART.public_address)
 _TABLE: Final = Table("rtb", (Route("rtb", _PART.cidr, "eni-good"),), 50)
+_FOREIGN: Final = {"192.168.7.0/24": "igw-1", "10.5.77.0/24": "eni-77"}
+"""Routes of others in the cloud's table, one of them in the network."""
 
 
 async def _at_once(call: Callable[[], Any]) -> Any:
@@ -34,9 +38,11 @@ async def _at_once(call: Callable[[], Any]) -> Any:
 
 
 def cloud_calls(data: bytes) -> None:
-    """No call changes the routes that leases need, but the one that removes them."""
-    request = request_in("cloud", data)
-    if request and (request[0] != "TeardownRoutes" or request[1].dry_run):
+    """No call changes the routes that leases need, but the one that removes them; a comparison brings them back.
+
+    Routes that are not ours stay with every call.
+    """
+    if request := request_in("cloud", data):
         run(_to_cloud(*request))
 
 
@@ -44,6 +50,7 @@ def cloud_calls(data: bytes) -> None:
 def _scene() -> Scene:
     scene = Scene()
     scene.join(1, 2)
+    scene.cloud.routes.update(_FOREIGN)
     return scene
 
 
@@ -53,11 +60,18 @@ async def _to_cloud(method: str, request: Any) -> None:
     with ExitStack() as stack:
         for module in (batches, writer):
             stack.enter_context(patch.object(module, "in_thread", _at_once))
-        if not scene.cloud.routes:
+        if scene.cloud.routes == _FOREIGN:
             await scene.sync()
         there = dict(scene.cloud.routes)
         await answers(getattr(servicer, method), request)
+        if method == "TeardownRoutes" and not request.dry_run:
+            assert scene.cloud.routes == _FOREIGN
+            assert scene.is_paused()
+            await answers(servicer.SyncRoutes, cloud_pb2.SyncRoutesRequest())
     assert scene.cloud.routes == there
+    assert not scene.is_paused()
+    scene.cloud.calls.clear()
+    scene.cloud.done.clear()
 
 
 def cloud_leases(data: bytes) -> None:
