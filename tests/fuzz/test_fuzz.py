@@ -16,6 +16,7 @@ import pytest
 from tests.fuzz.limits import cpu_limit, memory_limit, quiet
 from tests.fuzz.mutation import cases
 from tests.fuzz.table import CORPUS, SHAPES, TARGETS, corpus
+from tests.fuzz.targets.calls.request import methods, request_in
 from tests.paths import ROOT
 
 COUNT: Final = 2_000
@@ -54,6 +55,14 @@ def test_no_change_of_the_corpus_crashes_a_parser_or_reaches_beyond_its_object(n
 def test_every_target_has_a_corpus_and_every_corpus_a_target() -> None:
     assert {path.name for path in CORPUS.iterdir()} == TARGETS.keys()
     assert all(map(corpus, TARGETS))
+
+
+@pytest.mark.parametrize("service", ["lease", "dataplane", "masq", "cloud"])
+def test_every_call_of_a_service_has_a_seed(service: str) -> None:
+    seeds = [path.read_bytes() for path in corpus(f"{service}_calls")]
+    read = {request[0] for seed in seeds if (request := request_in(service, seed)) is not None}
+    named = {seed.partition(b"\n")[0].decode() for seed in seeds}
+    assert methods(service).keys() - (read & named) == set()
 
 
 def test_the_corpus_is_small() -> None:
