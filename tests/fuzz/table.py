@@ -10,6 +10,7 @@ from tests.fuzz.targets.calls.cloud import cloud_calls, cloud_leases
 from tests.fuzz.targets.calls.lease import lease_calls
 from tests.fuzz.targets.calls.node import dataplane_calls, masq_calls
 from tests.fuzz.targets.calls.request import shaped_request
+from tests.fuzz.targets.command_line import command_line
 from tests.fuzz.targets.etcd import etcd
 from tests.fuzz.targets.files import files, network
 from tests.fuzz.targets.firewalls import iptables_save, legacy_table, nft_json, nft_netlink
@@ -36,6 +37,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         cloud_calls,
         cloud_leases,
         imports,
+        command_line,
         files,
         netlink,
         packets,

@@ -259,8 +259,8 @@ def compile_pattern(pattern: str) -> Callable[[str], object]:
     options.log_errors = False  # the exception says it
     try:
         search: Callable[[str], object] = re2.compile(pattern, options).search
-    except re2.error as error:
-        why = error.args[0].decode(errors="replace")
+    except (re2.error, UnicodeEncodeError) as error:
+        why = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is not UTF-8"
         raise Misconfigured(f"--iface-regex {pattern!r} is not an RE2 regular expression: {why}") from None
     return search
 
