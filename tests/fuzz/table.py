@@ -19,6 +19,7 @@ from tests.fuzz.targets.lease_events import lease_events
 from tests.fuzz.targets.lease_feed import imports, lease_feed, step_in
 from tests.fuzz.targets.netlink import netlink
 from tests.fuzz.targets.packets import packets
+from tests.fuzz.targets.relay import answer_in, relay
 from tests.paths import ROOT
 
 Target: TypeAlias = Callable[[bytes], None]
@@ -32,6 +33,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         lease_calls,
         lease_events,
         lease_feed,
+        relay,
         dataplane_calls,
         masq_calls,
         cloud_calls,
@@ -52,6 +54,7 @@ SHAPES: Final[Mapping[str, Shaped]] = {
     "lease_feed": step_in,
     "cloud_leases": step_in,
     "imports": step_in,
+    "relay": answer_in,
     "lease_calls": partial(shaped_request, "lease"),
     "dataplane_calls": partial(shaped_request, "dataplane"),
     "masq_calls": partial(shaped_request, "masq"),
