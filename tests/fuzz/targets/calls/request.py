@@ -124,5 +124,5 @@ def _runner() -> asyncio.Runner:
 
 
 def run(case: Coroutine[Any, Any, None]) -> None:
-    """In the one loop of all cases."""
-    _runner().run(case)
+    """In the one loop of all cases; without what Runner.run does about Ctrl-C, which takes as long as many a case."""
+    _runner().get_loop().run_until_complete(case)
