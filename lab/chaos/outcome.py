@@ -62,18 +62,13 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     """Those of no fault in particular: at the end, and what the lab could not do."""
 
-    @property
-    def left(self) -> int:
-        """MiB that the faults may have left in a process."""
-        return max((happened.fault.leaves for happened in self.each), default=0)
-
     def all_failures(self) -> Iterator[str]:
         """Everything that is not as the table says, a sentence each."""
         for happened in self.each:
             yield from (f"{happened.name} at {happened.hit.host.name}: {text}" for text in happened.failures)
         yield from forbidden(self.each, self.lost)
         for growth in self.growths:
-            yield from growth.excess(self.left)
+            yield from growth.excess()
         yield from self.failures
 
 

@@ -22,6 +22,22 @@ _HEAD: Final = (
     "| fault | what happens | how it ends | may be lost | times | lost | repaired after | slowest | at most |\n"
     "|---|---|---|---|--:|--:|--:|--:|--:|"
 )
+_GROWTH: Final = (
+    "| service | processes | longest | descriptors | threads | memory | left by faults |\n"
+    "|---|--:|--:|--:|--:|--:|--:|"
+)
+_MOST: Final = ("seconds", "descriptors", "threads", "mib", "left")
+
+
+def largest(growth: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """What the processes of each kind of service have grown by, at most; each figure may be another process's."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for each in growth:
+        kinds.setdefault(each["service"], []).append(each)
+    return {
+        kind: {"processes": len(some)} | {name: round(max(one[name] for one in some), 1) for name in _MOST}
+        for kind, some in sorted(kinds.items())
+    }
 
 
 def render(page: str, found: Mapping[str, Any]) -> str:
@@ -35,6 +51,12 @@ def render(page: str, found: Mapping[str, Any]) -> str:
             measured = f"| {figures['times']} | {figures['lost']:,} | {seconds} |"
         words = f"| {name} | {fault.does}{only} | {fault.undone} | {fault.loses.value}"
         rows.append(f"{words} {measured} {fault.within:.0f} s |")
+    if growth := found.get("growth"):
+        rows += ["", _GROWTH]
+        for title, most in growth.items():
+            memory = f"{most['mib']:+.0f} MiB | {most['left']:.0f} MiB"
+            numbers = f"{most['descriptors']:+} | {most['threads']:+} | {memory}"
+            rows.append(f"| {title} | {most['processes']} | {most['seconds'] / 60:.0f} min | {numbers} |")
     return _TABLE.sub(lambda match: match[1] + "\n".join(("", *rows, "", "")), page)
 
 
@@ -54,7 +76,7 @@ def main(arguments: Sequence[str]) -> None:
         found = json.loads(Path(arguments[0]).read_text())
         linux = ".".join(platform.release().split(".")[:2])
         found["machine"] = f"{os.cpu_count()} cores with a load of {os.getloadavg()[2]:.0f}, Linux {linux}"
-        del found["growth"]
+        found["growth"] = largest(found["growth"])
         STORED.write_text(json.dumps(found, indent=1) + "\n")
     PAGE.write_text(render(PAGE.read_text(), json.loads(STORED.read_text())))
 

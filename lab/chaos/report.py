@@ -77,7 +77,9 @@ def show(outcome: Outcome) -> None:
         for name in ("descriptors", "threads", "mib"):
             if most := max(outcome.growths, key=lambda growth: getattr(growth, name), default=None):
                 what = "MiB of memory" if name == "mib" else name
-                _console.print(f"most {what}: {getattr(most, name):+.0f} in {most.seconds:.0f} s, {most.title}")
+                beside = f", and {most.left:.0f} left by faults" if name == "mib" and most.left else ""
+                grown = f"{getattr(most, name):+.0f} in {most.seconds:.0f} s{beside}"
+                _console.print(f"most {what}: {grown}, {most.title}")
     failures = found["failures"]
     for failure in failures:
         _console.print(Text(f"✗ {failure}", style="red"), soft_wrap=True)

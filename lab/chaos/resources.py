@@ -1,12 +1,12 @@
 """Descriptors, threads and memory of the services, and what has grown while one process ran."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from lab.supervise import Supervised
+from lab.programs import Program
 
 WARM: Final = 15.0
 """Seconds after which a process has all that it needs."""
@@ -29,52 +29,106 @@ class Sample:
 class Growth:
     """From the first look at a warm process to the last one."""
 
+    service: str
+    """Its kind, such as `lease`."""
     title: str
     seconds: float
     descriptors: int
     threads: int
     mib: float
+    """But for `left`."""
+    left: float = 0.0
+    """MiB that came with the first fault of a kind, as far as its row lets them stay."""
 
-    def excess(self, left: int) -> Iterator[str]:
-        """What is more than may be, in words; `left`: MiB that the faults may have left behind."""
+    def excess(self) -> Iterator[str]:
+        """What is more than may be, in words."""
         for name, found, most in (
             ("descriptors", self.descriptors, MOST_DESCRIPTORS),
             ("threads", self.threads, MOST_THREADS),
-            ("MiB of memory", self.mib, MOST_MIB + left),
+            ("MiB of memory", self.mib, MOST_MIB),
         ):
             if found > most:
                 yield f"the {self.title} has {found:.0f} {name} more after {self.seconds:.0f} s; {most} may be"
 
 
+class Service(Protocol):
+    """What has a process."""
+
+    @property
+    def program(self) -> Program:
+        """What runs."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+
+
+@dataclass
+class _Process:
+    """One that was looked at."""
+
+    program: Program
+    born: float
+    """When it was seen first."""
+    first: Sample | None = None
+    """Of the warm process."""
+    last: Sample | None = None
+    left: float = 0.0
+    faults: set[str] = field(default_factory=set)
+    """Those that may leave memory in it, and have been there while it ran."""
+
+    def suffered(self, faults: Mapping[str, int], mib: float) -> None:
+        """It has this much memory after these faults, which may leave so much, each at its first time."""
+        for name, most in faults.items():
+            if name not in self.faults and self.first and self.last:
+                before = max(self.last.mib, self.first.mib + self.left)
+                self.left += min(max(mib - before, 0.0), most)
+        self.faults |= faults.keys()
+
+
 class Growths:
-    """Of every process that has run long enough to be looked at twice."""
+    """Of every process that has run long enough to be looked at twice.
+
+    A heap that was large once stays so, and has room for the same again: what the first fault of a kind leaves in a
+    process may be there from then on, and what stays of a second one is growth.
+    """
 
     def __init__(self) -> None:
-        self._born: dict[int, float] = {}
-        self._first: dict[int, Sample] = {}
-        self._found: dict[int, Growth] = {}
+        self._seen: dict[int, _Process] = {}
 
-    def look(self, services: list[Supervised], now: float) -> None:
-        """Takes a sample of each, at a moment in which nothing is wrong."""
+    def look(self, services: Iterable[Service], now: float, leaves: Mapping[str, Mapping[str, int]]) -> None:
+        """Takes a sample of each, at a moment in which nothing is wrong.
+
+        `leaves` has the faults since the last look, and how many MiB each may leave in which kind of service.
+        """
         for service in services:
-            pid = service.pid
-            with suppress(OSError):
-                sample = _sample(pid, now)
-                if now - self._born.setdefault(pid, now) < WARM:
-                    continue
-                first = self._first.setdefault(pid, sample)
-                self._found[pid] = Growth(
-                    service.program.title,
-                    now - first.at,
-                    sample.descriptors - first.descriptors,
-                    sample.threads - first.threads,
-                    sample.mib - first.mib,
-                )
+            with suppress(OSError):  # it has just ended
+                sample = _sample(service.pid, now)
+                name = service.program.name
+                some = {fault: row[name] for fault, row in leaves.items() if name in row}
+                process = self._seen.setdefault(service.pid, _Process(service.program, now))
+                if now - process.born >= WARM:  # it was there during the faults
+                    process.suffered(some, sample.mib)
+                    process.first = process.first or sample
+                    if not (some and process.last):  # what a fault left has not all been given back yet
+                        process.last = sample
 
     @property
     def all(self) -> list[Growth]:
         """Those found, also of processes that have ended since."""
-        return list(self._found.values())
+        return [
+            Growth(
+                process.program.name,
+                process.program.title,
+                last.at - first.at,
+                last.descriptors - first.descriptors,
+                last.threads - first.threads,
+                last.mib - first.mib - process.left,
+                process.left,
+            )
+            for process in self._seen.values()
+            if (first := process.first) and (last := process.last)
+        ]
 
 
 def _sample(pid: int, now: float) -> Sample:

@@ -133,7 +133,8 @@ class Run:
             each[0].failures.append(f"the {service.program.title} died (exit code {code})")
         for happened in each:
             self._tell(happened, sum(happened.allows(lost) for lost in stream.lost))
-        self._growths.look(scene.cluster.services, time.monotonic())
+        leaves = {happened.name: happened.fault.leaves for happened in each}
+        self._growths.look(scene.cluster.services, time.monotonic(), leaves)
         low, high = _PAUSE
         await asyncio.sleep(each[0].hit.chance.uniform(low, high))
 
@@ -163,7 +164,7 @@ class Run:
         outcome.failures += said
         outcome.failures += await scene.wrong_leases() + await scene.wrong(scene.hosts)
         outcome.failures += unreached(await reaching.matrix(), await reaching.outside())
-        self._growths.look(scene.cluster.services, time.monotonic())
+        self._growths.look(scene.cluster.services, time.monotonic(), {})
 
     async def _complaints(self, scene: Scene) -> list[str]:
         """What `flannelette doctor` and `diff` say, or the first of them that says something."""

@@ -1,7 +1,7 @@
 """The faults of `make chaos`, one row each: what happens, how it ends, and which packets it may cost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -47,8 +47,8 @@ class Fault:
     """Services of the host start again, and it is never done to the last host, whose services run all the time."""
     needs_tls: bool = False
     """It happens to hosts with TLS between their services alone."""
-    leaves: int = 0
-    """MiB of memory that a service may keep."""
+    leaves: Mapping[str, int] = field(default_factory=dict)
+    """MiB of memory that a service of a kind may keep after its first one, such as the heap that was large."""
 
     def concerns(self, backend: str) -> bool:
         """Whether there is anything to break with this backend."""
@@ -195,7 +195,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         within=_STORE,
         lasts=(2, 2),
         is_store=True,
-        leaves=200,
+        leaves={"lease": 200},
     ),
     "lease-churn": Fault(
         "10,000 leases of other nodes come and go",
@@ -203,7 +203,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         processes.churn,
         within=_STORE,
         is_store=True,
-        leaves=50,
+        leaves={"lease": 50},
     ),
     "route-deleted": Fault(
         "`ip route del` of one peer", "by the dataplane", typed("ip route del {subnet}"), Loses.PEER, _KERNEL
