@@ -26,6 +26,9 @@ _RETRY = (
     ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an older channel to the same socket is inherited
 )
 _PATIENCE: Final = 60.0
+_CALLS: Final = 6
+_MUCH: Final = 3 << 20
+"""Bytes; a gRPC server takes messages of 4 MiB."""
 _SOON: Final = 5.0
 """Seconds for an answer, of which one that is missing is an answer, too."""
 
@@ -79,6 +82,21 @@ async def refused(address: str) -> list[str]:
         ask = lease_pb2_grpc.LeaseServiceStub(channel).ListQuarantine
         answer = await ask(lease_pb2.ListQuarantineRequest(), wait_for_ready=True, timeout=_PATIENCE)
         return [each.key for each in answer.keys]
+
+
+async def call_with_much(address: str, said: list[str]) -> None:
+    """Sends large calls to the service there, which asks for memory; `said` gets why one has no success, if so."""
+
+    async def call() -> None:
+        async with _channel(address) as channel:
+            request = health_pb2.HealthCheckRequest(service="x" * _MUCH)
+            try:
+                await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_PATIENCE)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.NOT_FOUND:  # there is no service of that name
+                    said.append(error.code().name)
+
+    await asyncio.gather(*(call() for _ in range(_CALLS)))
 
 
 async def until_routed(address: str, nodes: Collection[str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from lab.stream import Lost
 MARGIN: Final = 1.0
 """Seconds before and after a fault in which a packet may be on its way."""
 NO_FAULT: Final = "no fault"
+OFTEN: Final = 8
+"""Times in which an effect that is often seen is seen once."""
 
 
 @dataclass
@@ -67,9 +69,21 @@ class Outcome:
         for happened in self.each:
             yield from (f"{happened.name} at {happened.hit.host.name}: {text}" for text in happened.failures)
         yield from forbidden(self.each, self.lost)
+        yield from unseen(self.each)
         for growth in self.growths:
             yield from growth.excess()
         yield from self.failures
+
+
+def unseen(each: Iterable[Happened]) -> Iterator[str]:
+    """The faults that had no effect, though they happened often enough to show one."""
+    found: dict[str, list[Happened]] = {}
+    for happened in each:
+        found.setdefault(happened.name, []).append(happened)
+    for name, some in found.items():
+        must_show = not FAULTS[name].shows_always and len(some) >= OFTEN  # one that always shows says so itself
+        if must_show and not any(happened.hit.seen for happened in some):
+            yield f"{name} happened {len(some)} times, and never was seen: {FAULTS[name].shows}"
 
 
 def blamed(each: Iterable[Happened], lost: Lost) -> Happened | None:

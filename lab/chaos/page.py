@@ -26,6 +26,7 @@ _GROWTH: Final = (
     "| service | processes | longest | descriptors | threads | memory | left by faults |\n"
     "|---|--:|--:|--:|--:|--:|--:|"
 )
+_SEEN: Final = "| fault | what shows that it had an effect | seen |\n|---|---|--:|"
 _MOST: Final = ("seconds", "descriptors", "threads", "mib", "left")
 
 
@@ -57,6 +58,11 @@ def render(page: str, found: Mapping[str, Any]) -> str:
             memory = f"{most['mib']:+.0f} MiB | {most['left']:.0f} MiB"
             numbers = f"{most['descriptors']:+} | {most['threads']:+} | {memory}"
             rows.append(f"| {title} | {most['processes']} | {most['seconds'] / 60:.0f} min | {numbers} |")
+    if seen := {name: each for name, each in found["faults"].items() if "seen" in each and FAULTS[name].shows}:
+        rows += ["", _SEEN]
+        rows += [
+            f"| {name} | {FAULTS[name].shows} | {each['seen']} of {each['times']} |" for name, each in seen.items()
+        ]
     return _TABLE.sub(lambda match: match[1] + "\n".join(("", *rows, "", "")), page)
 
 

@@ -1,16 +1,13 @@
-"""What is done to processes, to their clocks, limits and disks, and to the store."""
+"""What is done to processes, to their clocks and certificates, and to the store."""
 
 import asyncio
 import json
-import os
-import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from lab.chaos.scene import LEASES, SERVICES, Hit, Scene
+from lab.chaos.scene import LEASES, SERVICES, Hit, NoEffect, Scene
 from lab.cluster import CONFIG_KEY
 from lab.etcd import encoded
 from lab.supervise import Supervised
@@ -18,11 +15,11 @@ from lab.supervise import Supervised
 Act: TypeAlias = Callable[[Scene, Hit], AbstractAsyncContextManager[None]]
 """Brings a fault about; its end undoes what does not undo itself."""
 _STOPPED, _RUNNING = 0.2, 0.02
-_MARGIN: Final = 4 << 20
-"""Bytes that a process may still get."""
 _BATCH: Final = 100
 """Keys of a transaction; etcd takes 128."""
 _LEASE_SECONDS: Final = 3600
+_LAST: Final = 2.0
+"""Seconds that certificates last which run out."""
 
 
 def killed(name: str) -> Act:
@@ -63,42 +60,17 @@ async def clock_stepped(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def disk_full(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """No byte more can be written, and a service that starts again finds it so."""
-    ballast = scene.home(hit.host) / "ballast"
-    await asyncio.to_thread(_fill, ballast)
-    try:
-        await scene.kill(scene.service(hit.chance.choice(SERVICES), hit.host))
-        yield
-    finally:
-        ballast.unlink()
-
-
-@asynccontextmanager
-async def no_descriptors(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """A service gets no descriptor any more."""
-    service = scene.service(hit.chance.choice(SERVICES), hit.host)
-    used = max(map(int, os.listdir(f"/proc/{service.pid}/fd"))) + 1  # noqa: PTH208 - the kernel's, no disk
-    with _limited(service, resource.RLIMIT_NOFILE, used):
-        yield
-
-
-@asynccontextmanager
-async def no_memory(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """A service gets a few megabytes more, and then none; it may die of that, and come back."""
-    service = scene.service(hit.chance.choice(SERVICES), hit.host)
-    scene.doomed.add(service)
-    with _limited(service, resource.RLIMIT_AS, _address_space(service.pid) + _MARGIN):
-        yield
-
-
-@asynccontextmanager
 async def certificates_expired(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """Those of all services of the host, which have to connect again."""
-    scene.certificates.write(hit.host, expired=True)
+    """Those of all services of the host run out under live connections; then all have to connect again."""
+    scene.certificates.write(hit.host, lasts=_LAST)
     try:
+        await asyncio.sleep(_LAST + 1.0)
         await scene.kill(scene.service("lease", hit.host))
         yield
+        said = await asyncio.to_thread(scene.certificates.distrust, hit.host)
+        if "expired" not in said:
+            raise NoEffect(f"a client says of the lease service's certificate: {said or 'it is good'}")
+        hit.seen.append(said)
     finally:
         scene.certificates.write(hit.host)
 
@@ -237,30 +209,6 @@ def _key(subnet: str) -> str:
 
 def _put(key: str, value: str, lease: str = "0") -> dict[str, object]:
     return {"requestPut": {"key": encoded(key), "value": encoded(value), "lease": lease}}
-
-
-def _address_space(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        room = os.statvfs(path)
-        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_bsize)
-        while True:
-            file.write(bytes(4096))
-
-
-@contextmanager
-def _limited(service: Supervised, what: int, most: int) -> Iterator[None]:
-    pid = service.pid
-    before = resource.prlimit(pid, what)
-    resource.prlimit(pid, what, (most, before[1]))
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, what, before)
 
 
 @contextmanager

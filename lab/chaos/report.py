@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lab.chaos.options import Options
 from lab.chaos.outcome import NO_FAULT, Happened, Outcome, blamed
+from lab.chaos.table import FAULTS
 
 _console: Final = Console(highlight=False)
 
@@ -74,6 +75,9 @@ def show(outcome: Outcome) -> None:
             f"\n{len(outcome.each)} faults in {found['seconds'] / 60:.0f} min; {outcome.sent:,} pings, "
             f"{len(outcome.lost):,} lost, {found['lost_without_fault']} of them without a fault"
         )
+        for name, row in found["faults"].items():
+            if FAULTS[name].shows:
+                _console.print(f"{name}: its effect was seen {row['seen']} of {row['times']} times")
         for name in ("descriptors", "threads", "mib"):
             if most := max(outcome.growths, key=lambda growth: getattr(growth, name), default=None):
                 what = "MiB of memory" if name == "mib" else name
@@ -103,4 +107,5 @@ def _figures_of(name: str, outcome: Outcome, lost: Counter[str]) -> dict[str, An
         "allowed": some[0].fault.loses.name.lower() if some else "",
         "repaired": round(median(times), 3),
         "slowest": round(max(times), 3),
+        **({"seen": sum(bool(happened.hit.seen) for happened in some)} if FAULTS[name].shows else {}),
     }

@@ -12,7 +12,7 @@ from typing import Final
 from lab.chaos.certificates import Certificates
 from lab.chaos.outcome import MARGIN, Happened, Outcome
 from lab.chaos.resources import Growths
-from lab.chaos.scene import HOSTS, Hit, Scene, prepared
+from lab.chaos.scene import HOSTS, Hit, NoEffect, Scene, prepared
 from lab.chaos.table import CHANGE, FAULTS
 from lab.cluster import Cluster
 from lab.inside import CONTEXTS
@@ -22,7 +22,7 @@ from lab.stream import Stream
 from lab.supervise import Supervised
 from lab.topology import Host
 
-_INTERVAL: Final = 0.05
+INTERVAL: Final = 0.05
 """Seconds between two pings on a path."""
 _PAUSE: Final = (0.2, 2.0)
 _TWO_AT_ONCE: Final = 0.4
@@ -55,7 +55,7 @@ def schedule(
         together = [draw(list(hosts))]
         wants_two = chance.random() < _TWO_AT_ONCE
         name, first = together[0]
-        if wants_two and not FAULTS[name].is_store and deck and not FAULTS[deck[-1]].is_store:
+        if wants_two and not FAULTS[name].is_alone and deck and not FAULTS[deck[-1]].is_alone:
             others = [host for host in hosts if host not in (first.host, hosts[-1])]
             together.append(draw(others))
         yield together
@@ -100,7 +100,7 @@ class Run:
 
     async def _suffer(self, scene: Scene, reaching: Reach, step: Callable[[str], None]) -> None:
         outcome, options = self._outcome, self._options
-        outcome.began, stream = time.monotonic(), Stream(reaching.paths(), _INTERVAL)
+        outcome.began, stream = time.monotonic(), Stream(reaching.paths(), INTERVAL)
         try:
             async with stream:
                 await asyncio.sleep(MARGIN)
@@ -140,8 +140,11 @@ class Run:
 
     async def _suffer_one(self, scene: Scene, happened: Happened) -> None:
         fault, hit = happened.fault, happened.hit
-        async with fault.act(scene, hit):
-            await asyncio.sleep(hit.seconds)
+        try:
+            async with fault.act(scene, hit):
+                await asyncio.sleep(hit.seconds)
+        except NoEffect as error:
+            happened.failures.append(f"has no effect: {error}")
         happened.undone = time.monotonic()
         hosts = scene.hosts if fault.is_store else (hit.host,)
         try:

@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -43,6 +43,12 @@ class Hit:
     """Not a small one of its kind."""
     backend: str
     """In force, or the one that comes."""
+    seen: list[str] = field(default_factory=list, compare=False)
+    """What showed that it had an effect."""
+
+
+class NoEffect(Exception):
+    """A fault does nothing; the message says what should be otherwise."""
 
 
 class Scene:

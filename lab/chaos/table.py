@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from lab.chaos import processes, tampering
+from lab.chaos import limits, processes, tampering
 from lab.chaos.certificates import uses_tls
 from lab.chaos.processes import Act
 from lab.chaos.scene import SERVICES, Hit
@@ -43,12 +43,25 @@ class Fault:
     """Empty: all."""
     is_store: bool = False
     """It is not the host's alone."""
+    is_shared: bool = False
+    """Other hosts may feel it."""
     ends_services: bool = False
     """Services of the host start again, and it is never done to the last host, whose services run all the time."""
     needs_tls: bool = False
     """It happens to hosts with TLS between their services alone."""
+    needs_legacy: bool = False
+    """It happens to hosts with legacy iptables alone."""
+    shows: str = ""
+    """What is seen of it while it lasts, besides lost packets."""
+    shows_always: bool = True
+    """Else it may be missed: the service may need nothing meanwhile, or have no room for a line in its log."""
     leaves: Mapping[str, int] = field(default_factory=dict)
     """MiB of memory that a service of a kind may keep after its first one, such as the heap that was large."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else happens meanwhile."""
+        return self.is_store or self.is_shared
 
     def concerns(self, backend: str) -> bool:
         """Whether there is anything to break with this backend."""
@@ -56,6 +69,8 @@ class Fault:
 
     def may_hit(self, host: Host, *, is_last: bool) -> bool:
         """Whether it can happen there."""
+        if uses_tls(host) and self.needs_legacy:
+            return False
         return not (self.ends_services and is_last) and (uses_tls(host) or not self.needs_tls)
 
     def allows(self, hit: Hit, source: str, target: str) -> bool:
@@ -97,28 +112,34 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "disk-full": Fault(
         "the disk with state, logs and sockets is full, and a service is killed",
         "room again after 5 to 10 s",
-        processes.disk_full,
+        limits.disk_full,
+        shows="`No space left on device` in a log",
+        shows_always=False,
         lasts=(5, 10),
         ends_services=True,
     ),
     "no-descriptors": Fault(
         "a service gets no descriptor any more (`prlimit`)",
         "the limit is lifted after 3 to 10 s",
-        processes.no_descriptors,
+        limits.no_descriptors,
+        shows="a connection has no answer",
         lasts=(3, 10),
         ends_services=True,
     ),
     "no-memory": Fault(
-        "a service gets 4 MiB more, and then none (`prlimit`)",
+        "a service gets 4 MiB more, and then none (`prlimit`), under large calls",
         "the limit is lifted after 3 to 10 s",
-        processes.no_memory,
+        limits.no_memory,
+        shows="the service ends, or does not answer a call",
+        shows_always=False,
         lasts=(3, 10),
         ends_services=True,
     ),
     "certificates-expired": Fault(
-        "the certificates of the services have expired, and the lease service is killed",
+        "the certificates of the services run out, and then the lease service is killed",
         "there are new ones after 3 to 10 s",
         processes.certificates_expired,
+        shows="`certificate has expired`, says a client",
         within=_STORE,
         lasts=(3, 10),
         ends_services=True,
@@ -304,9 +325,13 @@ FAULTS: Final[Mapping[str, Fault]] = {
         lasts=(5, 5),
     ),
     "xtables-lock": Fault(
-        "the lock of iptables is held",
-        "released after 5 to 10 s",
+        "the lock of iptables is held, and the chain of FORWARD flushed",
+        "released after 5 to 10 s; by masq",
         tampering.lock_held,
+        Loses.HOST,
         lasts=(5, 10),
+        is_shared=True,
+        needs_legacy=True,
+        shows="no rule comes back",
     ),
 }

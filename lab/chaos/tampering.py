@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from lab.chaos.processes import Act, going_on
-from lab.chaos.scene import Hit, Scene
+from lab.chaos.scene import Hit, NoEffect, Scene
 from lab.topology import OUTSIDE_ADDRESS
 
 _TURN: Final = 0.1
@@ -67,8 +67,10 @@ async def firewall_flushed(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def lock_held(_: Scene, __: Hit) -> AsyncIterator[None]:
-    """The lock that every legacy iptables takes; the hosts of the lab share it."""
+async def lock_held(scene: Scene, hit: Hit) -> AsyncIterator[None]:
+    """The lock that every legacy iptables takes, by one that then empties a chain; the hosts of the lab share it."""
+    held = f"XTABLES_LOCKFILE={scene.home(hit.host) / 'other.lock'} {scene.iptables(hit.host)}"
+    is_legacy = scene.iptables(hit.host) == "iptables-legacy"
     with open(_LOCK, "w") as file:  # noqa: ASYNC230, PTH123 - as iptables does
         while True:
             try:
@@ -76,7 +78,13 @@ async def lock_held(_: Scene, __: Hit) -> AsyncIterator[None]:
                 break
             except BlockingIOError:
                 await asyncio.sleep(0.001)
+        if is_legacy:
+            await scene.run(hit.host, f"{held} -F FLANNEL-FWD")
         yield
+        if is_legacy:
+            if "-A" in (rules := await scene.run(hit.host, f"{held} -S FLANNEL-FWD")):
+                raise NoEffect(f"while another program holds the lock, masq writes {rules!r}")
+            hit.seen.append("no rule")
 
 
 def _words(scene: Scene, hit: Hit) -> dict[str, str]:

@@ -1,12 +1,11 @@
-"""A seed is a schedule; a packet is lost to a fault that allows it, or is a failure; what grows is a failure."""
+"""A seed is a schedule; a packet is lost to a fault that allows it, or is a failure."""
 
 import json
 import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -18,12 +17,10 @@ from lab.chaos.kernel import actual, leases_in, look, wanted
 from lab.chaos.options import parse
 from lab.chaos.outcome import MARGIN, Happened, Outcome, blamed
 from lab.chaos.page import PAGE, STORED, largest, render
-from lab.chaos.resources import MOST_DESCRIPTORS, MOST_MIB, WARM, Growth, Growths
+from lab.chaos.resources import Growth
 from lab.chaos.run import schedule
 from lab.chaos.scene import HOSTS, Hit
 from lab.chaos.table import CHANGE, FAULTS, Loses
-from lab.netns import NetworkNamespace
-from lab.programs import Program
 from lab.stream import Lost
 from lab.stream import Path as PingPath
 from lab.topology import Host
@@ -51,13 +48,15 @@ def test_each_fault_happens_once_before_one_happens_twice() -> None:
         assert sorted(names[start : start + len(ALL)]) == sorted(ALL)
 
 
-def test_two_at_once_are_on_two_hosts_and_the_store_s_faults_alone() -> None:
+def test_two_at_once_are_on_two_hosts_and_what_all_hosts_feel_is_alone() -> None:
     pairs = [together for together in planned("5") if len(together) == 2]
     assert pairs
     for (name, first), (other, second) in pairs:
         assert first.host != second.host
-        assert not FAULTS[name].is_store
-        assert not FAULTS[other].is_store
+        assert not FAULTS[name].is_alone
+        assert not FAULTS[other].is_alone
+    assert FAULTS["etcd-killed"].is_alone
+    assert FAULTS["xtables-lock"].is_alone
 
 
 def test_the_services_of_the_last_host_are_never_ended() -> None:
@@ -70,12 +69,28 @@ def test_certificates_expire_where_there_are_some() -> None:
     assert expired == {NODES[0], NODES[2]}
 
 
+def test_the_lock_of_iptables_is_held_where_masq_takes_it() -> None:
+    assert {host for name, host, *_ in shown("6") if name == "xtables-lock"} == {NODES[1], NODES[3]}
+
+
 def test_the_table_of_the_page_is_the_one_that_happens_with_the_figures_that_were_kept() -> None:
     found = json.loads(STORED.read_text())
     assert render(PAGE.read_text(), found) == PAGE.read_text(), "python -m lab.chaos.page"
     assert (found["failures"], found["lost_without_fault"]) == ([], 0)
     kept = {name for name, figures in found["faults"].items() if FAULTS[name].loses is Loses.NOTHING}
     assert {found["faults"][name]["lost"] for name in kept} == {0}
+
+
+def test_the_page_has_what_has_grown_and_what_was_seen_if_the_figures_have_it() -> None:
+    found = json.loads(STORED.read_text())
+    figures = {name: {**each, "seen": each["times"]} for name, each in found["faults"].items() if FAULTS[name].shows}
+    grown = [Growth("lease", "lease service of h1", 600.0, 1, 0, -4.0, 9.0), Growth("lease", "", 60.0, 0, 2, 7.04)]
+    found |= {"faults": found["faults"] | figures, "growth": largest([asdict(growth) for growth in grown])}
+    page = render(PAGE.read_text(), found)
+    assert "| lease | 2 | 10 min | +1 | +2 | +7 MiB | 9 MiB |\n" in page
+    assert "| no-descriptors | a connection has no answer | 15 of 15 |\n" in page
+    del found["growth"]
+    assert "left by faults" not in render(page, {**found, "growth": {}})
 
 
 HIT = Hit(NODES[0], NODES[1], 0.0, Random(1), is_full=False, backend="vxlan")  # noqa: S311 - no secret
@@ -127,135 +142,6 @@ def test_of_two_faults_the_one_that_allows_a_packet_is_blamed_for_it() -> None:
     assert blamed(each, lost("h1", "h4", 105.0)) is each[1]
     assert blamed(each, lost("h3", "h4", 105.0)) is each[0]
     assert blamed(each, lost("h3", "h4", 99.0 - MARGIN)) is None
-
-
-def test_what_grows_more_than_it_may_is_a_failure() -> None:
-    outcome = Outcome(parse([]), growths=[Growth("masq", "masq of h5", 60.0, MOST_DESCRIPTORS, 0, MOST_MIB)])
-    assert list(outcome.all_failures()) == []
-    outcome.growths = [Growth("masq", "masq of h5", 60.0, MOST_DESCRIPTORS + 1, 0, MOST_MIB + 1, left=99.0)]
-    assert [text.split(" has ")[1].split(";")[0] for text in outcome.all_failures()] == [
-        "9 descriptors more after 60 s",
-        "25 MiB of memory more after 60 s",
-    ]
-
-
-GROWING = """
-import os, sys, threading
-kept, wait = [], threading.Event()
-print(flush=True)
-for line in sys.stdin:
-    descriptors, threads, mib = map(int, line.split())
-    kept.append(([os.dup(0) for _ in range(descriptors)], b"x" * (mib << 20)))
-    for _ in range(threads):
-        threading.Thread(target=wait.wait, daemon=True).start()
-    print(flush=True)
-"""
-
-
-@dataclass(frozen=True)
-class Child:
-    """A process that grows by what it is told."""
-
-    process: subprocess.Popen[str]
-    program: Program
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def grow(self, descriptors: int = 0, threads: int = 0, mib: int = 0) -> None:
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(f"{descriptors} {threads} {mib}\n")
-        self.process.stdin.flush()
-        self.process.stdout.readline()
-
-
-@pytest.fixture
-def child(tmp_path: Path) -> Iterator[Child]:
-    command = [sys.executable, "-c", GROWING]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        process.stdout.readline()
-        yield Child(process, Program("lease", "h5", NetworkNamespace("h5"), (), tmp_path))
-
-
-def test_a_process_that_is_warm_is_seen_to_grow(child: Child) -> None:
-    growths = Growths()
-    growths.look([child], 0.0, {})
-    child.grow(descriptors=50, threads=3, mib=40)
-    growths.look([child], WARM - 0.1, {})
-    assert growths.all == []
-    growths.look([child], WARM, {})
-    child.grow(descriptors=9, threads=10, mib=30)
-    growths.look([child], WARM + 60, {})
-    (growth,) = growths.all
-    assert (growth.service, growth.title) == ("lease", "lease service of h5")
-    assert (growth.seconds, growth.descriptors, growth.threads) == (60, 9, 10)
-    assert 30 <= growth.mib < 32
-    assert len([*growth.excess()]) == 3
-
-
-JUNK = {"junk-keys": {"lease": 100}}
-
-
-def test_what_a_fault_leaves_is_no_growth_the_first_time(child: Child) -> None:
-    growths = Growths()
-    for now in (0.0, WARM):
-        growths.look([child], now, {})
-    child.grow(mib=80)
-    growths.look([child], 30.0, JUNK)
-    child.grow(mib=10)
-    growths.look([child], 40.0, {})
-    (growth,) = growths.all
-    assert 80 <= growth.left < 82
-    assert 10 <= growth.mib < 12
-    assert not [*growth.excess()]
-    child.grow(mib=80)
-    growths.look([child], 50.0, JUNK)
-    growths.look([child], 60.0, {})
-    (growth,) = growths.all
-    assert 90 <= growth.mib < 92
-    assert [*growth.excess()]
-
-
-@pytest.mark.parametrize(
-    ("leaves", "left"), [({"junk-keys": {"lease": 30}}, 30), ({"junk-keys": {"masq": 100}}, 0), ({}, 0)]
-)
-def test_a_fault_leaves_what_its_row_says_and_in_the_services_it_names(
-    leaves: dict[str, dict[str, int]], left: int, child: Child
-) -> None:
-    growths = Growths()
-    for now in (0.0, WARM):
-        growths.look([child], now, {})
-    child.grow(mib=70)
-    growths.look([child], 30.0, leaves)
-    growths.look([child], 40.0, {})
-    (growth,) = growths.all
-    assert growth.left == left
-    assert 70 <= growth.mib + left < 72
-
-
-def test_a_fault_before_a_process_was_there_leaves_nothing_in_it(child: Child) -> None:
-    growths = Growths()
-    growths.look([child], 0.0, JUNK)
-    growths.look([child], WARM, {})
-    child.grow(mib=40)
-    growths.look([child], 30.0, JUNK)
-    growths.look([child], 40.0, {})
-    (growth,) = growths.all
-    assert 40 <= growth.left < 42
-    assert growth.mib < 2
-
-
-def test_the_page_has_what_has_grown_if_the_figures_have_it() -> None:
-    found = json.loads(STORED.read_text())
-    grown = [Growth("lease", "lease service of h1", 600.0, 1, 0, -4.0, 9.0), Growth("lease", "", 60.0, 0, 2, 7.04)]
-    found["growth"] = largest([asdict(growth) for growth in grown])
-    page = render(PAGE.read_text(), found)
-    assert "| lease | 2 | 10 min | +1 | +2 | +7 MiB | 9 MiB |\n" in page
-    del found["growth"]
-    assert "left by faults" not in render(page, {**found, "growth": {}})
 
 
 def test_a_run_says_what_runs_it_again() -> None:
