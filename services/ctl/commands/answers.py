@@ -100,7 +100,9 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)
     masq = await _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))
     told = [each.networks for each in (dataplane, masq) if not isinstance(each, CallFailed)]
-    without = [DEFAULT] if named and any(not names for names in told) else []  # a service with one, without a name
+    # The one without a name: a service that has no other, or sockets of services that were killed or hang.
+    is_silent = not told and any(targets[each].has_socket for each in ("dataplane", "masq"))
+    without = [DEFAULT] if named and (is_silent or any(not names for names in told)) else []
     return list(
         dict.fromkeys([*without, *(name for names in told for name in names if is_network_name(name)), *named])
     )

@@ -70,6 +70,13 @@ class Target:
         return Path(self.address.removeprefix("unix:")) if self.address.startswith("unix:") else None
 
     @property
+    def has_socket(self) -> bool:
+        """There is one on this host; not where its directory is closed to us, which the call tells."""
+        with suppress(OSError):
+            return self.path is not None and self.path.exists()
+        return False
+
+    @property
     def program(self) -> str:
         """The program that should be running."""
         return f"flannelette-{self.service}"
@@ -104,10 +111,7 @@ def cloud_beside(there: Targets) -> Target | None:
 def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
     """With flannelette-cloud, where it has a socket or is asked for by name."""
     cloud = cloud_beside(there)
-    with suppress(OSError):  # as below
-        if cloud and cloud.path and (is_asked or cloud.path.exists()):
-            return {**there, "cloud": cloud}
-    return there
+    return {**there, "cloud": cloud} if cloud and (is_asked or cloud.has_socket) else there
 
 
 def _socket(directory: Path, service: Service, network: str) -> Path:

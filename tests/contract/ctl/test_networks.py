@@ -4,6 +4,8 @@ import re
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
 from tests.ctl.sysdump import unpacked
@@ -15,6 +17,13 @@ def with_another(node: FakeNode, directory: Path, network: str) -> FakeNode:
     for service in ("lease", "dataplane", "masq"):
         (node.directory / f"{service}-{network}.sock").symlink_to(directory / f"{service}.sock")
     return FakeNode(directory)
+
+
+def left_by_a_killed(path: Path) -> None:
+    """A socket on which no process listens."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
 
 
 async def test_a_network_with_a_name_is_shown_beside_the_one_without(node: FakeNode, tmp_path: Path) -> None:
@@ -33,11 +42,39 @@ async def test_a_network_whose_services_were_killed_is_missed_and_not_forgotten(
     node: FakeNode, tmp_path: Path
 ) -> None:
     for service in ("dataplane", "masq"):
-        with socket.socket(socket.AF_UNIX) as left:
-            left.bind(str(node.directory / f"{service}-blue.sock"))
+        left_by_a_killed(node.directory / f"{service}-blue.sock")
     ran = await run(node.directory, "status")
     assert re.findall(r"^(\S+) +(?:healthy|no answer)", ran.out, re.M) == ["default", "blue"], ran.out
     assert ran.code != 0
+
+
+@pytest.mark.parametrize("killed", [("dataplane", "masq"), ("lease", "dataplane", "masq")])
+async def test_so_is_the_one_without_a_name_beside_one_that_is_well(
+    node: FakeNode, tmp_path: Path, killed: tuple[str, ...]
+) -> None:
+    red = with_another(node, tmp_path / "red", "red")
+    await red.start()
+    await node.stop(*killed)
+    for service in killed:
+        left_by_a_killed(node.directory / f"{service}.sock")
+    ran = await run(node.directory, "status")
+    doctor = await run(node.directory, "doctor")
+    await red.stop()
+    assert re.findall(r"^(default|red) +(healthy|degraded|no answer)", ran.out, re.M) == [
+        ("default", "degraded" if "lease" not in killed else "no answer"),
+        ("red", "healthy"),
+    ], ran.out
+    assert re.findall(r"^--- network (\w+) ---", doctor.out, re.M) == ["default", "red"]
+    assert 0 not in {ran.code, doctor.code}
+
+
+async def test_one_that_was_stopped_is_not_missed_beside_others(node: FakeNode, tmp_path: Path) -> None:
+    red = with_another(node, tmp_path / "red", "red")
+    await red.start()
+    await node.stop()
+    ran = await run(node.directory, "status")
+    await red.stop()
+    assert ran.out.startswith("h1 is healthy\n"), ran.out
 
 
 async def test_a_command_about_no_network_where_each_has_its_services_says_which_there_are(
