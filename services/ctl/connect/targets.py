@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from services.core.errors import Misconfigured
-from services.runtime.process.networks import network_name, suffix_of
+from services.runtime.process.networks import is_network_name, network_name, suffix_of
 from services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
@@ -150,7 +150,8 @@ def networks_by_socket(target: Target) -> list[str]:
     if target.named or target.dialer or target.path is None:
         return []
     found = target.path.parent.glob(f"{target.service}-*.sock")
-    return sorted(each.stem.removeprefix(f"{target.service}-") for each in found)
+    names = (each.stem.removeprefix(f"{target.service}-") for each in found)
+    return sorted(filter(is_network_name, names))
 
 
 def read_address(text: str) -> str:

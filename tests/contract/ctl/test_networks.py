@@ -106,3 +106,13 @@ async def test_an_archive_has_a_directory_for_each_network(node: FakeNode, tmp_p
     assert names.count("kernel/links.txt") == 1
     peers = [text for name, text in files.items() if name.endswith("/peers.json")]
     assert [text.startswith("not collected") for text in peers] == [False, False]
+
+
+async def test_a_socket_whose_name_holds_no_network_is_of_none(node: FakeNode, tmp_path: Path) -> None:
+    for name in ("dataplane-...sock", "dataplane-Foo Bar.sock", "masq-$(id).sock"):
+        (node.directory / name).symlink_to("dataplane.sock")
+    assert (await run(node.directory, "status")).out.startswith("h1 is ")
+    ran = await run(node.directory, "sysdump", "-w", str(tmp_path / "all.tar.gz"))
+    assert ran.code == 0, ran.err
+    names = unpacked((tmp_path / "all.tar.gz").read_bytes())
+    assert {len(Path(name).parts) for name in names if name.endswith("/settings-lease.json")} == {2}
