@@ -1,7 +1,7 @@
 """Asks the services of a node for their status, and says it as a document."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc.aio
@@ -14,7 +14,15 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 
 from services.ctl.connect.call import CallFailed, Channels
 from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target, Targets, in_network, networks_by_socket, with_cloud
+from services.ctl.connect.targets import (
+    SERVICES,
+    Service,
+    Target,
+    Targets,
+    in_network,
+    networks_by_socket,
+    with_cloud,
+)
 from services.ctl.node_health import Answers, NodeHealth, assess
 from services.ctl.problems import headline
 from services.ctl.render.screen import to_json
@@ -64,17 +72,18 @@ async def assess_all(
     return {name: health for each in found for name, health in each.items()}
 
 
-async def by_network(nodes: Nodes) -> dict[str, Nodes]:
+async def by_network(nodes: Nodes, *, are_asked: bool = True) -> dict[str, Nodes]:
     """The nodes of each network, their services about that one; where there is one network, of "" alone.
 
-    flannelette-cloud, which belongs to none of them, is with the first of a node.
+    flannelette-cloud, which belongs to none of them, is with the first of a node. Where services are not asked, their
+    sockets alone say which networks there are.
     """
     async with Channels() as channels:
         turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
         async def ask(targets: Targets) -> list[str]:
             async with turns:
-                return await _networks(targets, channels)
+                return await _networks(targets, channels) if are_asked else _with_sockets(targets)
 
         told = await asyncio.gather(*map(ask, nodes.values()))
     found: dict[str, dict[str, Targets]] = {}
@@ -96,9 +105,11 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
         return []
     named = _by_socket(targets)
     request = dataplane_pb2.GetStatusRequest(networks_only=True)
-    dataplane = await _try(channels, targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request))
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)
-    masq = await _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))
+    dataplane, masq = await asyncio.gather(
+        _try(channels, targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request)),
+        _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq)),
+    )
     told = [each.networks for each in (dataplane, masq) if not isinstance(each, CallFailed)]
     # The one without a name: a service that has no other, or sockets of services that were killed or hang.
     is_silent = not told and any(targets[each].has_socket for each in ("dataplane", "masq"))
@@ -108,8 +119,18 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
     )
 
 
-def _by_socket(targets: Targets) -> list[str]:
-    return sorted({name for each in (targets["dataplane"], targets["masq"]) for name in networks_by_socket(each)})
+def _with_sockets(targets: Targets) -> list[str]:
+    """As `_networks`, without a call; the one without a name is there if it has a socket that no other uses."""
+    if targets["dataplane"].network:
+        return []
+    named = _by_socket(targets, SERVICES)
+    used = {each.address for name in named for each in in_network(targets, name).values()}
+    is_without = any(each.has_socket and each.address not in used for each in targets.values())
+    return [DEFAULT, *named] if named and is_without else named
+
+
+def _by_socket(targets: Targets, services: Sequence[Service] = ("dataplane", "masq")) -> list[str]:
+    return sorted({name for each in services for name in networks_by_socket(targets[each])})
 
 
 def status_document(node: NodeHealth) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -122,26 +122,52 @@ async def _collect_all(nodes: Nodes, seconds: float, *, host_only: bool) -> dict
 
     async def one(node: str, targets: Targets) -> tuple[str, list[Collected]]:
         async with turns:
-            name, answered, here = node or os.uname().nodename, list[Part](), list[Part]()
-            for network, nodes_there in (await by_network({node: targets})).items():
-                there = nodes_there[node]
-                here += _below(network, service_parts(there))
-                if not host_only:
-                    health = (await assess_all(nodes_there))[node]
-                    name = node or health.name or name
-                    answered += _below(network, [*_status(health), *answered_parts(there)])
-            left = max(until - time.monotonic(), 1)
-            try:
-                commands = await asyncio.to_thread(host_commands, node, targets)
-            except Unavailable as error:
-                return name, [*await collect(answered, left), failed("host.txt", str(error))]
-            if not commands:
-                return name, await collect([*answered, *host_parts(), *here], left)
-            told, shown = await asyncio.gather(collect(answered, left), collect_there(commands, left))
+            networks = asyncio.create_task(by_network({node: targets}, are_asked=not host_only))
+            (name, told), shown = await asyncio.gather(
+                _told(node, networks, until, host_only=host_only), _shown(node, targets, networks, until)
+            )
             return name, [*told, *shown]
 
     found = await asyncio.gather(*(one(node, targets) for node, targets in nodes.items()))
     return {re.sub(r"^\.|[^\w.-]", "_", name): files for name, files in found}
+
+
+async def _told(
+    node: str, networks: Awaitable[Mapping[str, Nodes]], until: float, *, host_only: bool
+) -> tuple[str, list[Collected]]:
+    """The name of the node, and what its services answer."""
+    by_name, name, parts = await networks, node or os.uname().nodename, list[Part]()
+    if host_only:
+        return name, []
+    assessed = await asyncio.gather(*map(assess_all, by_name.values()))
+    for (network, there), health in zip(by_name.items(), assessed, strict=True):
+        name = node or health[node].name or name
+        parts += _below(network, [*_status(health[node]), *answered_parts(there[node])])
+    return name, await collect(parts, _left(until))
+
+
+async def _shown(
+    node: str, targets: Targets, networks: Awaitable[Mapping[str, Nodes]], until: float
+) -> list[Collected]:
+    """What the node's host shows; it does not wait for services that hang."""
+    try:
+        commands = await asyncio.to_thread(host_commands, node, targets)
+    except Unavailable as error:
+        return [failed("host.txt", str(error))]
+    if commands:
+        return await collect_there(commands, _left(until))
+
+    async def of_services() -> list[Collected]:
+        by_name = (await networks).items()
+        parts = [part for name, there in by_name for part in _below(name, service_parts(there[node]))]
+        return await collect(parts, _left(until))
+
+    host, services = await asyncio.gather(collect(host_parts(), _left(until)), of_services())
+    return [*host, *services]
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 1)
 
 
 def _below(network: str, parts: Iterable[Part]) -> list[Part]:

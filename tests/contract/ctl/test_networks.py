@@ -2,6 +2,8 @@
 
 import re
 import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,12 @@ from tests.ctl.process import run
 from tests.ctl.sysdump import unpacked
 
 
-def with_another(node: FakeNode, directory: Path, network: str) -> FakeNode:
+def with_another(
+    node: FakeNode, directory: Path, network: str, services: Sequence[str] = ("lease", "dataplane", "masq")
+) -> FakeNode:
     """Services of a network with a name, at their sockets beside the node's; a test starts them."""
     directory.mkdir()
-    for service in ("lease", "dataplane", "masq"):
+    for service in services:
         (node.directory / f"{service}-{network}.sock").symlink_to(directory / f"{service}.sock")
     return FakeNode(directory)
 
@@ -106,6 +110,37 @@ async def test_an_archive_has_a_directory_for_each_network(node: FakeNode, tmp_p
     assert names.count("kernel/links.txt") == 1
     peers = [text for name, text in files.items() if name.endswith("/peers.json")]
     assert [text.startswith("not collected") for text in peers] == [False, False]
+
+
+@pytest.mark.parametrize("of_red", [("lease", "dataplane", "masq"), ("lease",)])
+async def test_an_archive_of_the_host_alone_has_them_by_their_sockets_and_asks_no_service(
+    node: FakeNode, tmp_path: Path, of_red: tuple[str, ...]
+) -> None:
+    red = with_another(node, tmp_path / "red", "red", of_red)
+    await red.start()
+    ran = await run(node.directory, "sysdump", "--host-only", "-w", str(tmp_path / "host.tar.gz"))
+    await red.stop()
+    assert ran.code == 0, ran.err
+    files = unpacked((tmp_path / "host.tar.gz").read_bytes())
+    settings = {name.partition("/")[2] for name in files if "/settings-" in name}
+    services = ("lease", "dataplane", "masq")
+    assert settings == {f"{each}/settings-{name}.json" for each in ("default", "red") for name in services}
+    for each in (node, red):
+        assert [each.lease.replies.asked, each.dataplane.replies.asked, each.masq.replies.asked] == [[], [], []]
+
+
+async def test_an_archive_of_services_that_hang_has_what_the_host_shows(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        for service in ("lease", "dataplane", "masq"):
+            hung = stack.enter_context(socket.socket(socket.AF_UNIX))
+            hung.bind(str(tmp_path / f"{service}.sock"))
+            hung.listen()
+        ran = await run(tmp_path, "sysdump", "--timeout=4", "-w", str(tmp_path / "all.tar.gz"))
+    assert ran.code == 0, ran.err
+    files = unpacked((tmp_path / "all.tar.gz").read_bytes())
+    shown = {name.partition("/")[2]: text for name, text in files.items()}
+    for name in ("kernel/sysctls.txt", "settings-dataplane.json", "status.json", "doctor.json"):
+        assert not shown[name].startswith("not collected"), shown[name]
 
 
 async def test_a_socket_whose_name_holds_no_network_is_of_none(node: FakeNode, tmp_path: Path) -> None:
