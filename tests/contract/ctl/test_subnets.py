@@ -67,9 +67,10 @@ async def test_a_living_node_is_not_reclaimed_and_its_lease_can_be_given_back(se
     assert "node h1, which holds 10.5.9.0-24, is alive: stop its dataplane first" in ran.err
     ran = await run(service, "reclaim", "--unseen-for=0s", "--yes")
     assert (ran.code, ran.out) == (0, "there is no lease to take back\n")
-    for name in ("west/10.6.7.0-24", "west/10.6.7.0/24"):
-        ran = await run(service, "reclaim", name, "--yes")
-        assert "west/10.6.7.0-24 may be imported from cluster west: reclaim 10.6.7.0-24 there" in ran.err
+    for name in ("10.6.7.0-24", "2a00:1450::-64", "fd00:10::-64"):
+        for typed in (f"west/{name}", f"west/{name.replace('-', '/')}"):
+            ran = await run(service, "reclaim", typed, "--yes")
+            assert f"west/{name} may be imported from cluster west: reclaim {name} there" in ran.err
     assert (await run(service, "release", "--node", "h1")).code == 0
     ran = await run(service, "leases", "-o", "json")
     assert "leases" not in ran.json
