@@ -105,7 +105,7 @@ def _command(
         if formats is not FORMATS:
             values["output"] = output
         try:
-            nodes = nodes_of(shared)
+            nodes = nodes_of(shared, is_named=bool(values.get("address")))
             if getattr(function, "each_network", False):
                 code = _in_each_network(
                     nodes, screen(output), output in _ONE, lambda *where: function(*where, *args, **values)

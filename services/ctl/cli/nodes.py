@@ -9,15 +9,17 @@ from services.ctl.connect.contexts import Contexts, Nodes, Place, read_contexts
 from services.ctl.connect.targets import Targets
 
 
-def nodes_of(shared: Shared) -> Nodes:
+def nodes_of(shared: Shared, *, is_named: bool = False) -> Nodes:
     """The nodes of the context, or the one that `--on` names; without a context this node, named "".
 
     An address that was given counts before the context's. The file's current context is not used beside one: who
-    gives an address means this node. Raises Misconfigured, and CallFailed for a certificate.
+    gives an address means this node. With `is_named` an option of the command's own names the service, as `--address`
+    of `flannelette cloud`: it needs no file. Raises Misconfigured, and CallFailed for a certificate.
     """
     given = Place(**{name: getattr(shared, name, None) or "" for name in Place.__slots__})
     path, is_here = contexts_path(), any((given.socket_dir, given.lease, given.dataplane, given.masq))
-    if os.environ.get("FLANNELETTE_CONTEXTS") and not path.exists() and (shared.context or not is_here):
+    needs_file = shared.context or not (is_here or is_named)
+    if os.environ.get("FLANNELETTE_CONTEXTS") and needs_file and _is_missing(path):
         raise Misconfigured(
             f"FLANNELETTE_CONTEXTS names {path}, which is not there: if it was a lab's, that lab has ended; start it "
             "again, or `unset FLANNELETTE_CONTEXTS FLANNELETTE_CONTEXT`"
@@ -59,6 +61,15 @@ def contexts_path() -> Path:
         return Path(named).expanduser()
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(home).expanduser() / "flannelette" / "contexts.toml"
+
+
+def _is_missing(path: Path) -> bool:
+    """Not where it cannot be looked for, as in a directory that is closed to us: reading it tells why."""
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def _without_context(contexts: Contexts, node: str) -> str:

@@ -137,6 +137,24 @@ def test_where_the_lab_of_the_shell_has_ended_no_command_is_about_this_host(cont
     assert [*addresses(Shared(socket_dir="/run/mine"))] == [""]
 
 
+def test_there_a_command_whose_own_option_names_its_service_is_about_that_one(contexts: Path) -> None:
+    contexts.unlink()
+    words = ["cloud", "status", "--address=127.0.0.1:1"]
+    reaches_it = "no answer at 127.0.0.1:1: is flannelette-cloud running there"
+    assert reaches_it in CliRunner().invoke(cli, words).output
+    assert reaches_it in CliRunner().invoke(cli, words[:2], env={"FLANNELETTE_CLOUD": "127.0.0.1:1"}).output
+    assert "which is not there" in CliRunner().invoke(cli, ["--context=lab", *words]).output
+    assert "which is not there" in CliRunner().invoke(cli, words[:2]).output
+
+
+def test_a_file_that_cannot_be_looked_for_is_told_as_one_that_cannot_be_read(
+    contexts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLANNELETTE_CONTEXTS", f"{contexts.parent}/{'x' * 256}")  # EACCES is none for root
+    ran = CliRunner().invoke(cli, ["status"])
+    assert (ran.exit_code, "Error: cannot read the contexts in" in ran.output) == (2, True), ran.output
+
+
 def test_a_network_whose_name_is_none_is_refused_before_any_socket_is_looked_for(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="a network's name has 1 to 15"):
         targets(tmp_path, {}, network="../blue")
