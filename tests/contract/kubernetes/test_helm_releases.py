@@ -72,6 +72,23 @@ def test_kube_flannels_manifest_becomes_a_release_by_way_of_our_manifests(kubect
     run_tool("helm", "uninstall", "flannel", *cluster)
 
 
+def test_the_release_of_flannels_chart_is_taken_over_under_its_own_name_alone(
+    kubectl: Kubectl, kube: ApiServer
+) -> None:
+    cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
+    run_tool("helm", "install", "overlay", str(of_flannel(".")), *cluster)
+    with pytest.raises(AssertionError, match="the DaemonSet kube-flannel-ds is of the release overlay, and"):
+        run_tool("helm", "upgrade", "--install", "flannelette", str(CHART), *cluster, "--take-ownership")
+    assert [each["name"] for each in pod_of([kube.call("GET", DAEMON_SET)])["containers"]] == ["kube-flannel"]
+    run_tool("helm", "upgrade", "--install", "overlay", str(CHART), *cluster)
+    ours = ["lease", "dataplane", "masq"]
+    assert [each["name"] for each in pod_of([kube.call("GET", DAEMON_SET)])["containers"]] == ours
+    run_tool("helm", "upgrade", "--install", "flannelette", str(CHART), *cluster, "--take-ownership")
+    assert [each["name"] for each in pod_of([kube.call("GET", DAEMON_SET)])["containers"]] == ours
+    run_tool("helm", "uninstall", "flannelette", *cluster)
+    run_tool("helm", "uninstall", "overlay", *cluster)
+
+
 @pytest.mark.parametrize("values", [(), ("--set=flannelette.central.enabled=true",)])
 def test_the_api_server_accepts_every_field_of_every_object(kubectl: Kubectl, values: tuple[str, ...]) -> None:
     documents = helm(f"--values={FLANNELS}", *values)
