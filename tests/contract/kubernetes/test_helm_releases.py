@@ -182,6 +182,10 @@ def test_nodes_can_wait_until_their_pod_is_deleted_and_then_go_on(kubectl: Kubec
     for strategy in ({"type": "OnDelete"}, {}, {"rollingUpdate": {"maxUnavailable": "5%"}}):
         run_tool("helm", *upgrade, f"--set-json=flannelette.updateStrategy={json.dumps(strategy)}")
         found.append(kube.call("GET", DAEMON_SET)["spec"]["updateStrategy"])
+        notes = run_tool("helm", "get", "notes", "flannel", *cluster)
+        waits = strategy.get("type") == "OnDelete"
+        assert ("delete pod --selector app=flannel --field-selector spec.nodeName=NODE" in notes) is waits
+        assert ("rollout status daemonset/kube-flannel-ds" in notes) is not waits
     run_tool("helm", "uninstall", "flannel", *cluster)
     assert [each["type"] for each in found] == ["OnDelete", "RollingUpdate", "RollingUpdate"]
     assert [each["rollingUpdate"]["maxUnavailable"] for each in found[1:]] == [1, "5%"]
