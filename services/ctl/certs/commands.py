@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
-_AGAIN: Final = "Next, copy them over those of before: services take new files without a restart."
+_AGAIN: Final = "Next, copy them over the old files: services read new ones without a restart."
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62}\.?)*", re.ASCII)
 
 

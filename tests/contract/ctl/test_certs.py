@@ -76,7 +76,7 @@ async def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> 
     assert {path: path.read_bytes() for path in lab.iterdir()} == contents
     said = await made(tmp_path, "node", "h1", str(lab), "--force")
     assert (lab / "h1-masq.crt").read_bytes() != contents[lab / "h1-masq.crt"]
-    assert said.endswith("\n\nNext, copy them over those of before: services take new files without a restart.\n")
+    assert said.endswith("\n\nNext, copy them over the old files: services read new ones without a restart.\n")
 
 
 @pytest.mark.parametrize(
