@@ -9,8 +9,8 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 55_100
-"""In services/: down with it whenever much has gone. The room of imported leases, and iptables-nft's hooks, came last."""
+MOST_LINES: Final = 55_150
+"""In services/: down with it whenever much has gone. Room for imports, and archives of hosts that hang, came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
 MOST_SMALL: Final = 8
