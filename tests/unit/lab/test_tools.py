@@ -99,8 +99,9 @@ async def test_builds_end_with_the_tests_or_what_interrupts_them(tmp_path: Path)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         machine.builds.write_text("")
-        interrupted = machine.make_test("sleep", "1000")
+        interrupted = machine.make_test("sh", "-c", f"echo >{number.name}; exec sleep 1000")
         await eventually(lambda: len(machine.running()) == 2)
+        await eventually((tmp_path / number.name).exists)  # a shell loses a signal between fork and exec
         os.killpg(interrupted.pid, number)
         assert interrupted.wait(PATIENCE) != 0
         await eventually(lambda: not machine.running() and not machine.is_locked())
@@ -116,7 +117,8 @@ async def test_the_next_tests_wait_for_builds_that_outlive_what_started_them(tmp
     run.wait(PATIENCE)
     try:
         for process in _members(group) - set(builds):
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         assert machine.is_locked()
     finally:
         os.killpg(group, signal.SIGKILL)
