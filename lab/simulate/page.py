@@ -87,7 +87,7 @@ def predictions_table(found: Mapping[str, Any]) -> str:
     rows = [
         f"b = {known.lease_bytes:.0f} bytes, m = {1e6 * known.message:.0f} µs, r = {1e6 * known.report:.0f} µs, "
         f"f = {1e6 * known.fold:.0f} µs, p = {1e6 * known.plan:.0f} µs, w = {1e6 * known.whole:.0f} µs, "
-        f"u = {1024 * known.stream:.0f} KiB:",
+        f"u = {1024 * known.stream:.0f} KiB, v = {1024 * known.waiting:.0f} KiB:",
         "",
         f"| N nodes | | {first:,} | measured |" + "".join(f" {size:,} |" for size in larger) + " |",
         "|---|---|" + "--:|" * (len(SIZES) + 1) + "---|",

@@ -23,7 +23,9 @@ class Constants:
     lease_bytes: float
     """Of a lease in a message."""
     stream: float
-    """A lease service: a stream, when all nodes come at once."""
+    """A relay: a stream, when all nodes come at once."""
+    waiting: float
+    """The lease service at etcd: the stream of a node, and a call of it that waits while etcd is away."""
     message: float = 82e-6
     """A lease service: a change to one watcher."""
     report: float = 430e-6
@@ -54,12 +56,19 @@ class Row:
 def constants(found: Mapping[str, Any]) -> Constants:
     """Those that the simulation has measured, beside those of the benches."""
     restart = next((act for act in found["acts"] if act["name"] == "nodes"), None)
-    nodes, top = found["options"]["nodes"], found["tiers"][1]
-    streams = nodes / top["processes"] * streams_of_a_node(found, 0)
+    nodes, services = found["options"]["nodes"], found["tiers"][1:-1]
+    top, leaf = services[0], services[-1]
+    below = nodes / leaf["processes"] * streams_of_a_node(found, len(services) - 1)
     return Constants(
         lease_bytes=restart["bytes"]["nodes"] / nodes / restart["leases"] if restart else 100.0,
-        stream=max(0.0, top["peak_mib"] / top["processes"] - _table(nodes)) / streams,
+        stream=_beyond_table(leaf, nodes) / below,
+        waiting=_beyond_table(top, nodes) / nodes * top["processes"],
     )
+
+
+def _beyond_table(tier: Mapping[str, Any], nodes: int) -> float:
+    """MiB of one service of the tier at its peak, without its table."""
+    return max(0.0, float(tier["peak_mib"]) / float(tier["processes"]) - _table(nodes))
 
 
 def streams_of_a_node(found: Mapping[str, Any], tier: int) -> int:
@@ -81,10 +90,10 @@ def _changes(nodes: int) -> float:
 
 
 def _peak(words: str, below: int, streams: int) -> Row:
-    """The memory of a lease service with so many nodes below it (0: all), each with so many streams."""
+    """The memory of a lease service with so many nodes below it (0: all), each with so many streams; 1: at etcd."""
 
     def figure(nodes: int, known: Constants) -> float:
-        return _table(nodes) + (below or nodes) * streams * known.stream
+        return _table(nodes) + (below or nodes) * (streams * known.stream if streams > 1 else known.waiting)
 
     def measured(found: Mapping[str, Any]) -> float | None:
         nodes = found["options"]["nodes"]
@@ -94,7 +103,7 @@ def _peak(words: str, below: int, streams: int) -> Row:
                 return float(tier["peak_mib"] / tier["processes"])
         return None
 
-    each = f"{streams} · u" if streams > 1 else "u"
+    each = f"{streams} · u" if streams > 1 else "v"
     of_nodes = f"N · {_LEASE_KIB} KiB + {below:,} · {each}" if below else f"N · ({_LEASE_KIB} KiB + {each})"
     return Row(words, f"{_EMPTY_SERVICE} MiB + {of_nodes}", "MiB", figure, measured)
 
