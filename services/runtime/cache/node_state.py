@@ -111,7 +111,7 @@ def decode(service: str, data: bytes, node: str) -> NodeState:
     try:
         header = json.loads(line)
         if header["node"] != node:
-            raise UnreadableState(f"the file is of node {header['node']}, and this is node {node}")
+            raise UnreadableState(f"the file is of node {header['node']!a}, and this is node {node!a}")
         own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
         previous = [parse_cidr(text) for text in header["former_subnets"]]
         earlier = [_step(b64decode(text)).network for text in header.get("earlier_networks", ())]

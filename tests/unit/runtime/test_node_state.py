@@ -70,7 +70,7 @@ def test_whatever_is_wrong_with_it_it_is_refused(data: st.DataObject) -> None:
         (b"", "the file is damaged, or another kind of file"),
         (b"\x7fELF\x02\x01\x01\0\0\n", "the file is damaged, or another kind of file"),
         (written().replace(b"-state 1 ", b"-state 2 ", 1), "another version of this service has written the file"),
-        (written(node="n2"), "the file is of node n2, and this is node n1"),
+        (written(node="n2"), "the file is of node 'n2', and this is node 'n1'"),
     ],
 )
 def test_what_is_not_ours_says_what_it_is(data: bytes, reason: str) -> None:
