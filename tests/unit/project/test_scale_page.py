@@ -1,6 +1,7 @@
 """docs/scale.md shows the stored figures of a simulation, and what they say about more nodes."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -46,7 +47,11 @@ def test_the_command_of_a_simulation_gives_its_options(arguments: list[str]) -> 
 def typed_options(typed: str) -> dict[str, object]:
     """As make hands them on."""
     make, *arguments = shlex.split(typed)
-    said = subprocess.run([make, "--dry-run", *arguments], capture_output=True, text=True, cwd=ROOT, check=True)
+    # Without the variables of a make that runs the tests.
+    own = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
+    said = subprocess.run(
+        [make, "--dry-run", *arguments], capture_output=True, text=True, cwd=ROOT, check=True, env=own
+    )
     return option_figures(parse(shlex.split(said.stdout.partition("-m lab.simulate ")[2], comments=True)))
 
 

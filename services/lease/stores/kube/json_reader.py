@@ -138,6 +138,6 @@ def read_batch(lines: Iterable[bytes], keys: Annotations, server: str) -> Batch 
 
 def _error(server: str, status: Any) -> Exception:
     code = status.get("code") if isinstance(status, dict) else None
-    if code in _TRANSIENT:
+    if isinstance(code, int) and code in _TRANSIENT:
         return refusal(server, "watch nodes", code, status)
     return Expired(f"the watch ended with {status!r:.300}")
