@@ -184,7 +184,8 @@ async def test_a_service_that_does_not_answer_leaves_a_dump_without_its_part(clu
     dump = Dump(out)
     (node,) = {name.split("/")[0] for name in dump.members if "/" in name}
     assert code == 0
-    assert "did not answer" in dump.text(f"{node}/status.json")
+    said = json.loads(dump.text(f"{node}/status.json"))["dataplane"]
+    assert (said["state"], "flannelette-dataplane at " in said["remarks"][0]) == ("AWAY", True), said
     assert dump.text(f"{node}/peers.json").startswith("not collected: ")
     assert json.loads(dump.text(f"{node}/leases.json"))["leases"]
     assert "vxlan id 1" in dump.text(f"{node}/kernel/links.txt")
