@@ -158,7 +158,7 @@ class FamilyPool:
 
 
 class SubnetPool:
-    """A Room for each enabled family."""
+    """The subnets of a network, free and taken: a FamilyPool for each enabled family."""
 
     def __init__(self, network: NetworkConfig, taken: Iterable[Taken] = ()) -> None:
         self.network = network
