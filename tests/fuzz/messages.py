@@ -33,6 +33,8 @@ _RANGES: Final = {
 }
 _MOST: Final = 8
 """Of a repeated field."""
+_LONGEST: Final = 4096
+"""Characters of a text: one change may make it 30 times as long, and the next change again."""
 
 
 def changed(case: bytes, shaped: Shaped, dice: Random, words: Sequence[bytes]) -> bytes | None:
@@ -96,4 +98,5 @@ def _text(before: str | bytes, dice: Random, words: Sequence[bytes]) -> str | by
     if isinstance(before, bytes):
         return dice.choice((word, before + word, before[: dice.randrange(len(before) + 1)]))
     text, at = word.decode(errors="replace"), dice.randrange(len(before) + 1)
-    return dice.choice((text, text, before[:at] + text + before[at:], before[:at], before * 30, before[:at] + "\0"))
+    longer = (before * 30)[:_LONGEST]
+    return dice.choice((text, text, before[:at] + text + before[at:], before[:at], longer, before[:at] + "\0"))
