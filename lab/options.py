@@ -1,10 +1,11 @@
 """What the lab shall be: read from the environment, as make gives it, or from NAME=value arguments."""
 
+import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from lab.topology import NETWORKS
 from services.core.formats.word_list import word_list
@@ -46,6 +47,33 @@ TOPOLOGY=lab.svg   write a picture of the cluster there: .svg, .dot, .mmd
 
 class BadOption(Exception):
     """One line that says what is wrong and what would be right."""
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """A parser of --flags that raises BadOption for a wrong command line, and prints nothing."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.register("type", int, _int)
+        self.register("type", float, _float)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises BadOption."""
+        raise BadOption(message.removeprefix("argument "))
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +152,14 @@ def _file(name: str, text: str) -> Path | None:
     if not text:
         return None
     path = file_to_write(name, Path(text))
-    if path.resolve().is_relative_to("/run"):
-        raise BadOption(f"{name}={text}: the lab has a /run of its own, name a file in another directory")
+    refuse_run(name, path)
     return path
+
+
+def refuse_run(name: str, path: Path) -> None:
+    """Raises BadOption if the path is in /run, which the lab has for itself."""
+    if path.resolve().is_relative_to("/run"):
+        raise BadOption(f"{name}={path}: the lab has a /run of its own, name a file in another directory")
 
 
 def given_options(names: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

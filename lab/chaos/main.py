@@ -1,4 +1,4 @@
-"""`make chaos`: runs it, tells fault by fault, and says at the end whether anything happened that may not."""
+"""`make chaos`: runs faults against a cluster, with a line for each and a verdict at the end."""
 
 import asyncio
 import json
@@ -16,6 +16,7 @@ from lab.chaos.run import Run, Stuck
 from lab.cluster import LabFailed
 from lab.directory import DirectoryUnusable, held, where
 from lab.inside import MARK
+from lab.options import BadOption
 from lab.programs import NoEtcd
 
 _OURS = (private.NamespacesForbidden, DirectoryUnusable, NoEtcd, CommandFailed, LabFailed, Stuck)
@@ -23,7 +24,13 @@ _OURS = (private.NamespacesForbidden, DirectoryUnusable, NoEtcd, CommandFailed, 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 if something happened that the table does not allow, 2 for a wrong command line."""
-    outcome = Outcome(parse(arguments))
+    try:
+        outcome = Outcome(parse(arguments))
+        if keep := outcome.options.keep:
+            _make(keep)
+    except BadOption as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 2
     try:
         if not private.is_private(MARK):
             seed = f"--seed={outcome.options.seed}"
@@ -37,6 +44,13 @@ def main(arguments: Sequence[str]) -> int:
         outcome.options.json.write_text(json.dumps(report.figures(outcome), indent=1) + "\n")
     report.show(outcome)
     return code or (1 if any(outcome.all_failures()) else 0)
+
+
+def _make(keep: Path) -> None:
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadOption(f"--keep={keep} cannot be made ({error.strerror}): name another directory") from None
 
 
 async def _run(outcome: Outcome, directory: Path) -> int:

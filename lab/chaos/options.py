@@ -1,6 +1,5 @@
-"""What a run of chaos shall be: the command line."""
+"""The options of a run of chaos, read from its command line."""
 
-import argparse
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.chaos.table import FAULTS
-from lab.options import BadOption, file_to_write
+from lab.options import ArgumentParser, file_to_write, refuse_run
 
 BACKENDS: Final = ("vxlan", "host-gw")
 _MOST_MINUTES: Final = 7 * 24 * 60
@@ -18,7 +17,7 @@ _FULL_SIZE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run shall be. The same options are the same faults, in the same order, at the same hosts."""
+    """The options of a run. The same options give the same faults, in the same order, at the same hosts."""
 
     minutes: float
     seed: int
@@ -41,17 +40,19 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Exits with 2 and a message for a wrong command line."""
-    parser = argparse.ArgumentParser(
-        "python -m lab.chaos", description="Five hosts under pings, and what goes wrong."
+    """The options of a command line. Raises BadOption."""
+    parser = ArgumentParser(
+        "python -m lab.chaos", description="A cluster of five hosts under pings, and one fault after another."
     )
     add = parser.add_argument
-    add("--minutes", type=float, default=5.0, help="how long faults happen; default 5")
-    add("--seed", type=int, help="replays the faults of the run that printed it; default: another one each time")
-    add("--backend", default="vxlan,host-gw", help="one or more, in turn. Default: %(default)s")
+    add("--minutes", type=float, default=5.0, help="how long faults happen. Default: %(default)g")
+    add("--seed", type=int, help="replays the faults of the run that printed it. Default: a new one each time")
+    add(
+        "--backend", default="vxlan,host-gw", help="vxlan, host-gw or both, one after the other. Default: %(default)s"
+    )
     add("--faults", default=",".join(FAULTS), help="only these, separated by commas. Default: all")
-    add("--list", action="store_true", help="print the faults, and leave")
-    add("--json", type=Path, help="write the figures there")
+    add("--list", action="store_true", help="print the names of the faults, and end")
+    add("--json", type=Path, help="file for the figures")
     add("--keep", type=Path, help="directory into which the logs are copied at the end")
     given = parser.parse_args(arguments)
     if given.list:
@@ -63,12 +64,12 @@ def parse(arguments: Sequence[str]) -> Options:
     if unknown := [name for name in backends if name not in BACKENDS]:
         parser.error(f"--backend names {unknown[0]!r}: use {' or '.join(BACKENDS)}, or both with a comma between")
     if unknown := [name for name in faults if name not in FAULTS]:
-        parser.error(f"--faults names {unknown[0]!r}: `python -m lab.chaos --list` prints all")
+        parser.error(f"--faults names {unknown[0]!r}: `make chaos ARGS=--list` prints all")
     if unusable := [b for b in backends if not any(FAULTS[name].concerns(b) for name in faults)]:
         parser.error(f"none of --faults can happen with {unusable[0]}: name one more")
-    try:
-        json = given.json and file_to_write("--json", given.json)
-    except BadOption as error:
-        parser.error(str(error))
+    for name, path in (("--json", given.json), ("--keep", given.keep)):
+        if path:
+            refuse_run(name, path)
+    json = given.json and file_to_write("--json", given.json)
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     return Options(given.minutes, seed, backends, faults, json, given.keep and given.keep.absolute())

@@ -1,4 +1,4 @@
-"""`make simulate`: runs it, tells act by act, and shows what came of it."""
+"""`make simulate`: runs a simulation, prints a line for each act, and tables at the end."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lab.options import BadOption
 from lab.programs import NoEtcd
 from lab.simulate import report
 from lab.simulate.faults import Act
@@ -23,16 +24,20 @@ from lab.simulate.run import Outcome, simulate
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 1 if a node differed from the store or a process failed, 2 for a wrong command line."""
-    options = parse(arguments)
+    try:
+        options = parse(arguments)
+    except BadOption as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     outcome, code = Outcome(options), 0
     try:
         with _directory(options) as directory:
             asyncio.run(_run(outcome, directory))
-    except (ProcessFailed, NoEtcd) as error:
+    except (ProcessFailed, NoEtcd, BadOption) as error:
         print(f"simulate: {error}", file=sys.stderr)
-        code = 1
+        code = 2 if isinstance(error, BadOption) else 1
     except asyncio.CancelledError:
         code = 130
     if outcome.acts:
@@ -47,6 +52,9 @@ async def _run(outcome: Outcome, directory: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     tiers = "one for each node" if options.per_node else " - ".join(map(str, options.tiers))
     print(f"{options.nodes:,} nodes, {options.kernels:,} of them with a kernel; lease services {tiers}", flush=True)
+    away = options.away * len({"store", "partition"} & {*options.faults})
+    minutes = max(1, round((options.seconds + away) / 60))
+    print(f"about {minutes} min, and what nodes need to recover; a line follows each act", flush=True)
 
     def tell(act: Act) -> None:
         print(report.line(act), flush=True)
@@ -62,7 +70,12 @@ async def _run(outcome: Outcome, directory: Path) -> None:
 @contextmanager
 def _directory(options: Options) -> Iterator[Path]:
     if options.keep:
-        options.keep.mkdir(parents=True)
+        try:
+            options.keep.mkdir(parents=True)
+        except OSError as error:
+            raise BadOption(
+                f"--keep={options.keep} cannot be made ({error.strerror}): name a new directory"
+            ) from None
         yield options.keep.absolute()
         return
     with tempfile.TemporaryDirectory(prefix="simulate-") as directory:

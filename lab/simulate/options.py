@@ -1,12 +1,12 @@
-"""What a simulation shall be: the command line."""
+"""The options of a simulation, read from its command line."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final
 
-from lab.options import BadOption, file_to_write
+from lab.options import ArgumentParser, file_to_write
 
 MOST_NODES: Final = 60_000
 """10.0.0.0/8 has 65,535 subnets."""
@@ -16,17 +16,18 @@ FAULTS: Final = ("services", "nodes", "store", "partition", "renumber")
 
 _FAULTS_HELP: Final = """\
 which faults happen, separated by commas, in this order: services (each lease service is restarted, one after the
-other), nodes (each node is), store (etcd is away), partition (half of the lease services that serve nodes are silent;
-where one serves all, half of the processes with nodes), renumber (all nodes come back with another address and an
-empty kernel); `none`. Default: all"""
+other), nodes (each node is restarted likewise), store (etcd is away), partition (half of the lease services that
+serve nodes are silent; where one serves all, half of the processes with nodes), renumber (all nodes come back with
+another address and an empty kernel); `none`. Default: all"""
 _TIERS_HELP: Final = """\
 lease services a tier, etcd's first: `1` is one central service, `8` are eight at etcd, `1,2,8` is one with two tiers
-of relays, `node` is one at etcd for each node. Default: 1, one for 5,000 nodes, one for 2,500 but two at least"""
+of relays, `node` is one at etcd for each node. Default: three tiers:
+one service; one for 5,000 nodes; one for 2,500 nodes, and two at least"""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a simulation shall be."""
+    """The options of a simulation."""
 
     nodes: int
     minutes: float
@@ -47,7 +48,7 @@ class Options:
 
     @property
     def seconds(self) -> float:
-        """The time that other disturbances last; what takes as long as it takes comes on top."""
+        """For how long churn, restarts and renumbering disturb the nodes, about; their recovery comes on top."""
         return 60 * self.minutes
 
     def has_kernel(self, number: int) -> bool:
@@ -56,8 +57,8 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Exits with 2 and a message for a wrong command line."""
-    parser = argparse.ArgumentParser(
+    """The options of a command line. Raises BadOption."""
+    parser = ArgumentParser(
         "python -m lab.simulate", description="Simulated nodes against real lease services and a real etcd."
     )
     add = parser.add_argument
@@ -66,7 +67,8 @@ def parse(arguments: Sequence[str]) -> Options:
         "--minutes",
         type=float,
         default=3.0,
-        help="how long it is disturbed, about, besides --away. Default: %(default)g",
+        help="how long nodes are disturbed, about; store and partition add --away each, and every recovery its own "
+        "time. Default: %(default)g",
     )
     add(
         "--churn",
@@ -78,25 +80,33 @@ def parse(arguments: Sequence[str]) -> Options:
     add(
         "--kernels",
         type=int,
-        help="nodes that go all the way to a kernel, 8 MB each for 5,000 nodes; the others end at their table. "
+        help="nodes that plan routes, neighbours and FDB entries for a simulated kernel, 8 MB of memory each for "
+        "5,000 nodes; the others keep the table of leases only. "
         "Default: 500,000 / nodes, and 250 at most",
     )
-    add("--crowds", type=int, default=0, help="processes with nodes. Default: 2, or one for 1,250 nodes")
+    add(
+        "--crowds",
+        type=int,
+        default=0,
+        help="processes that run the nodes. Default: one for 1,250 nodes, and 2 at least",
+    )
     add("--faults", default=",".join(FAULTS), help=_FAULTS_HELP)
     add(
         "--away",
         type=float,
         default=120.0,
-        help="seconds for which etcd is away, and as long half of the nodes. Default: %(default)g",
+        help="seconds for which etcd is away (store), and for which half of the nodes are cut off (partition). "
+        "Default: %(default)g",
     )
     add(
         "--patience",
         type=float,
-        help="seconds that nodes may take after a fault. Default: nodes / 2, and 600 at least: two cores for all",
+        help="seconds in which all nodes must have recovered from a fault. Default: nodes / 2, and 600 at "
+        "least, for all share this machine",
     )
-    add("--json", type=Path, help="write the figures there")
-    add("--svg", type=Path, help="draw them there")
-    add("--keep", type=Path, help="directory for logs and etcd's data, which is made and left there")
+    add("--json", type=Path, help="file for the figures, written after each act")
+    add("--svg", type=Path, help="file for a plot of the figures")
+    add("--keep", type=Path, help="new directory for the logs and etcd's data, which stays. Default: a temporary one")
     given = parser.parse_args(arguments)
     if not 1 <= given.nodes <= MOST_NODES:
         parser.error(f"--nodes is {given.nodes}: use 1 to {MOST_NODES}")
@@ -129,12 +139,9 @@ def parse(arguments: Sequence[str]) -> Options:
     if "partition" in faults and tiers[-1] == crowds == 1:
         one = "one lease service serves all nodes, which are one process: there is no half to cut off"
         parser.error(f"--faults has partition, but {one}; use --crowds 2, or --faults without it")
-    try:
-        json, svg = (
-            path and file_to_write(name, path) for name, path in (("--json", given.json), ("--svg", given.svg))
-        )
-    except BadOption as error:
-        parser.error(str(error))
+    if given.patience is not None and not 0 < given.patience < inf:
+        parser.error(f"--patience is {given.patience:g}: use more than 0 seconds")
+    json, svg = (path and file_to_write(name, path) for name, path in (("--json", given.json), ("--svg", given.svg)))
     return Options(
         given.nodes,
         given.minutes,

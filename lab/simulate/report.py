@@ -42,7 +42,7 @@ def option_figures(options: Options) -> dict[str, Any]:
 def line(act: Act) -> str:
     """One line when an act is over."""
     p50, p99, last = (_seconds(value) for value in _percentiles(act.told))
-    right = "all tables and kernels as the store" if act.is_right else "; ".join(differences(act))
+    right = "all tables and kernels as in etcd" if act.is_right else "; ".join(differences(act))
     return f"{act.ended:7.1f} s  {act.words}: p50 {p50}, p99 {p99}, last {last}; {right}"
 
 
@@ -50,13 +50,13 @@ def differences(act: Act) -> Iterator[str]:
     """What was not as it should be, in words."""
     for words, names in (
         ("did not get everything", act.missing),
-        ("had another table than the store", act.tables),
+        ("had another table than etcd", act.tables),
         ("had another kernel", act.kernels),
     ):
         if names:
             yield f"{len(names)} nodes {words} ({_some(names)})"
     if act.strays:
-        yield f"{len(act.strays)} leases of the store are no node's, or the second of one ({_some(act.strays)})"
+        yield f"{len(act.strays)} leases in etcd are no node's, or the second of one ({_some(act.strays)})"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def tables(outcome: Outcome) -> RenderableType:
             f"{tier['bytes'] / 1e6:,.1f}" if tier["bytes"] else "",
         )
     kernels = outcome.acts[-1].checked if outcome.acts else 0
-    verdict = "No table and no kernel differed from the store." if outcome.is_right else "NOT as the store:"
+    verdict = "No table and no kernel differed from etcd." if outcome.is_right else "Differences from etcd:"
     wrong = [f"{act.words}: {each}" for act in outcome.acts for each in differences(act)]
     return Group(
         acts,

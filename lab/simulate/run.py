@@ -1,4 +1,4 @@
-"""Runs a simulation: act by act, with what each took."""
+"""The run of a simulation: one act after another, with the time, CPU, memory and messages of each."""
 
 import asyncio
 from collections import Counter
@@ -77,7 +77,7 @@ async def simulate(outcome: Outcome, directory: Path, tell: Callable[[Act], None
         await scene.told()  # the first lease is the marker's
         await act("start", "all nodes start at once", partial(faults.start, scene))
         if options.churn:
-            words = f"churn, {options.churn:g} nodes a second"
+            words = f"churn, {options.churn:g} node{'s' * (options.churn != 1)} a second"
             await act("churn", words, partial(faults.churn, scene))
         for name in options.faults:
             fault = faults.FAULTS[name]

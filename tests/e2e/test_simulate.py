@@ -26,7 +26,7 @@ def test_after_every_fault_every_table_and_every_kernel_is_what_etcd_has(
     command = [sys.executable, "-m", "lab.simulate", *short, f"--json={figures}", f"--svg={drawn}"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "No table and no kernel differed from the store." in ran.stdout
+    assert "No table and no kernel differed from etcd." in ran.stdout
     found = json.loads(figures.read_text())
     assert [act["name"] for act in found["acts"]] == ["start", "churn", *FAULTS]
     for act in found["acts"]:

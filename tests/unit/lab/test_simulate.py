@@ -1,16 +1,20 @@
 """The simulation notices every difference, and shares among its nodes nothing that they decide."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 
 from bench.leases import lease
+from lab.options import BadOption
 from lab.simulate.crowd import differing
 from lab.simulate.kernel import SimulatedKernel, entries_for
+from lab.simulate.main import main
 from lab.simulate.options import parse
 from lab.simulate.plot import plot
 from lab.simulate.report import at_share
@@ -148,14 +152,26 @@ def test_half_of_the_nodes_are_those_of_a_lease_service_or_of_a_process(size: st
         ("--away=-1", "--away is -1: use 0 to 3600 seconds"),
         ("--kernels=-1", "--kernels is -1: use 0 or more"),
         ("--json=/nowhere/figures.json", "--json=/nowhere/figures.json: there is no directory /nowhere"),
+        ("--nodes=abc", "--nodes: 'abc' is not a whole number"),
+        ("--churn=x", "--churn: 'x' is not a number"),
+        ("--patience=-1", "--patience is -1: use more than 0 seconds"),
+        ("--bogus", "unrecognized arguments: --bogus"),
         ("--svg=/", "--svg=/ is a directory: name a file"),
     ],
 )
-def test_a_wrong_option_is_refused(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
+def test_a_wrong_option_gets_one_line(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadOption, match=re.escape(words)):
         parse(arguments.split())
-    assert caught.value.code == 2
-    assert words in capsys.readouterr().err
+    assert main(arguments.split()) == 2
+    said = capsys.readouterr().err
+    assert (said.startswith("simulate: "), said.count("\n")) == (True, 1)
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"--keep={tmp_path}"]) == 2
+    assert (
+        capsys.readouterr().err == f"simulate: --keep={tmp_path} cannot be made (File exists): name a new directory\n"
+    )
 
 
 def test_the_last_of_some_values_is_the_most() -> None:
