@@ -27,13 +27,19 @@ _DONE: Final = re.compile(r"#(\d+)\s+DONE\s+cov: (\d+).* exec/s: (\d+)")
 
 
 def main() -> int:
-    """1: a target has failed; 2: there is no such target."""
-    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("--target", action="append", default=[], help="default: all, one after another")
-    parser.add_argument("--seconds", type=int, default=0, help="for each target; default: 60, or as --runs takes")
-    parser.add_argument("--runs", type=int, default=0, help="cases for each target")
+    """The exit code: 1 if a target has failed, 2 for a wrong command line."""
+    parser = argparse.ArgumentParser(prog="make fuzz", usage=argparse.SUPPRESS, description=__doc__)
+    parser.add_argument(
+        "--target", action="append", default=[], help="may be repeated. Default: all, one after another"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=0, help="for each target. Default: 60, or with --runs no limit"
+    )
+    parser.add_argument("--runs", type=int, default=0, help="cases for each target. Default: no limit")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if min(asked.seconds, asked.runs) < 0:
+        parser.error("SECONDS and RUNS are numbers of 0 or more; 0 is the default")
     seconds = asked.seconds or (0 if asked.runs else 60)
     if asked.inside:
         _guided(asked.target[0], seconds, asked.runs)
@@ -59,7 +65,8 @@ def _supervised(name: str, seconds: int, runs: int) -> bool:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
             if done := _DONE.search(line):
-                print(f"{name}: {int(done[1]):,} cases, {done[3]} a second, {done[2]} branches reached", flush=True)
+                speed = f", {done[3]} a second" if int(done[3]) else ""  # libFuzzer says 0 of less than a second
+                print(f"{name}: {int(done[1]):,} cases{speed}, {done[2]} branches reached", flush=True)
             elif not (_DULL.search(line) or line.startswith(("#", "Done "))) or process.poll():
                 print(line, end="", flush=True)
     return process.returncode == 0
