@@ -87,12 +87,28 @@ def test_two_clusters_with_a_router_between_pass_their_trial(home: Path) -> None
     assert "2 clusters of" in process.output
 
 
-@pytest.mark.modules("esp4", "dummy")
-def test_two_clusters_with_ipsec_between_pass_their_trial(home: Path) -> None:
-    require_charon()
-    figures, _ = tried(home, "CLUSTERS=2", "NODES=1", "BACKEND=ipsec")
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("ipsec", marks=pytest.mark.modules("esp4", "dummy")),
+        pytest.param("wireguard", marks=pytest.mark.modules("wireguard")),
+        pytest.param("ipip", marks=pytest.mark.modules("ipip")),
+    ],
+)
+def test_two_clusters_pass_their_trial_through_each_backend(home: Path, backend: str) -> None:
+    if backend == "ipsec":
+        require_charon()
+    figures, _ = tried(home, "CLUSTERS=2", "NODES=1", f"BACKEND={backend}")
     assert figures["pod_pings"] == {"ok": 2, "total": 2}
     assert figures["masquerade"] == {"ok": 2, "total": 2}
+    assert figures["restart_lost"] == 0
+
+
+@pytest.mark.modules("wireguard")
+def test_two_wireguard_networks_on_each_host_pass_their_trial(home: Path) -> None:
+    figures, _ = tried(home, "NETWORKS=2", "NODES=2", "BACKEND=wireguard")
+    assert figures["pod_pings"] == {"ok": 4, "total": 4}
+    assert figures["masquerade"] == {"ok": 4, "total": 4}
     assert figures["restart_lost"] == 0
 
 
