@@ -23,7 +23,8 @@ _STORE: Final = "etcd"
 _NETWORK: Final = "--network="
 _MEANING: Final = (
     "Serve the network of this name, as NAME or NAME=PREFIX of its keys in etcd; may be repeated, then with the "
-    "prefix of each. Its files have -NAME in theirs: subnet-NAME.env. Without it: one network without a name."
+    "prefix of each. The names of its files end in -NAME: subnet-NAME.env. Without --network: one network without "
+    "a name."
 )
 
 

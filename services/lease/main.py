@@ -100,9 +100,12 @@ def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imp
     def make(policy: Import) -> ImportedCluster:
         file = settings.socket_dir / f"lease.import.{policy.name}"
         share = settings.guard_share / 100
-        return ImportedCluster(
-            policy, process.transport, broker, file, share, settings.guard_seconds, settings.max_leases
-        )
+        try:
+            return ImportedCluster(
+                policy, process.transport, broker, file, share, settings.guard_seconds, settings.max_leases
+            )
+        except Misconfigured as error:
+            raise Misconfigured(f"--import {policy.name}: {error}") from None
 
     imports = Imports([make(policy) for policy in settings.imports], broker, settings.max_leases)
     process.health.finders.append(imports.findings)

@@ -46,7 +46,7 @@ _PAUSE: Final = 1.0
 class ImportedCluster:
     """Keeps `leases.shown` as the other cluster shows it.
 
-    * Without an answer of the other cluster the leases known last stay, also over a restart: it is awaited
+    * Without an answer of the other cluster the leases last received stay, also over a restart: it is awaited
       (`Foreign.awaited`) until it has answered this process, and nodes keep what they have. Nodes that have nothing
       get what a file remembers.
     * Removals go through a guard of its own (ADR 12). What it holds back goes when `guard_seconds` later the other
@@ -65,7 +65,7 @@ class ImportedCluster:
     ) -> None:
         self.leases = ClusterLeases(policy)
         self.network: NetworkConfig | None = None
-        """The other cluster's."""
+        """The network of the other cluster."""
         self.guard = MassRemovalGuard(share)
         self._status = StoreStatus("import", False, f"not connected to {policy.address} yet")
         self._transport = transport
@@ -86,7 +86,7 @@ class ImportedCluster:
 
     @property
     def name(self) -> str:
-        """Of the cluster."""
+        """The name of the other cluster."""
         return self.leases.policy.name
 
     @property
@@ -95,7 +95,7 @@ class ImportedCluster:
         return self._status
 
     async def run(self) -> None:
-        """For ever."""
+        """Follows the other cluster until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed.run())
             group.create_task(self._follow())
@@ -108,12 +108,13 @@ class ImportedCluster:
         self._save()
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with the import."""
+        """What an operator must know about the import."""
         policy, own = self.leases.policy, self._broker.table.network
         if not self.status.connected:
-            what = f"its {len(self.leases.in_force)} leases known last stay in force"
+            count = len(self.leases.in_force)
+            what = f"the {count} lease{'s' * (count != 1)} last received from it remain{'s' * (count == 1)} in force"
             if not self.leases.has_answered:
-                what = "nodes keep those of its leases that they have, for it has not answered since the start"
+                what = "nodes keep the leases of this cluster that they have, as it has not answered since the start"
             yield Finding(
                 "import",
                 f"The lease service of cluster {self.name} is away: {what}.",
@@ -133,7 +134,7 @@ class ImportedCluster:
             yield from expiry_findings(self._transport.credentials, time.time())
 
     def to_proto(self) -> pb.ImportedCluster:
-        """For GetStatus."""
+        """The import as GetStatus answers it."""
         refused = sorted(self.leases.refused.items())
         return pb.ImportedCluster(
             name=self.name,
@@ -207,7 +208,7 @@ class ImportedCluster:
             return
         was_connected, self._status = self._status.connected, status
         if was_connected != status.connected:
-            what = "answers" if status.connected else "is away; its leases known last stay in force"
+            what = "answers" if status.connected else "is away; the leases last received from it remain in force"
             self._broker.journal.note(Event(EventKind.IMPORT, f"cluster {self.name} {what}", status.error))
 
     async def _look_after(self) -> None:

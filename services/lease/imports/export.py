@@ -21,8 +21,7 @@ _PAUSE: Final = 0.05
 async def watch_exported(broker: Broker, shows: Callable[[Lease], bool]) -> AsyncGenerator[bytes, None]:
     """The leases that are shown, then every change. It starts with a snapshot, and has no cursor.
 
-    What is no peer's business is left out: when a lease expires, and what the configuration says beside the ranges
-    and the backend.
+    Other clusters do not see when a lease expires, nor what the configuration says beside the ranges and the backend.
     """
     shown = Table()
     while True:
@@ -62,7 +61,7 @@ def _step(table: Table, shown: Table, shows: Callable[[Lease], bool]) -> Step:
 
 
 def exported(network: NetworkConfig) -> NetworkConfig:
-    """The network without what is no other cluster's business: keys, passwords and commands among it."""
+    """The network as other clusters may see it: without keys, passwords and commands."""
     told: dict[str, Any] = {"EnableIPv4": False}
     for n in network.families:
         prefix = n.family.key_prefix

@@ -28,11 +28,11 @@ class ClusterLeases:
     in_force: dict[str, Lease] = field(default_factory=dict)
     """By their names here."""
     refused: dict[str, str] = field(default_factory=dict)
-    """The reason, by the name here; ranges that are not imported too."""
+    """Why a lease or a range is not imported, by its name here."""
     crowded_out: set[str] = field(default_factory=set)
-    """Those of `shown` that are refused for want of room alone."""
+    """The names in `shown` that are refused for want of room alone."""
     has_answered: bool = False
-    """Since the start of this process. What is shown before that is remembered, and may lack something."""
+    """Whether the cluster has answered this process. Before that, `shown` is what a file remembers, or empty."""
 
 
 class Foreign:
@@ -59,9 +59,9 @@ class Foreign:
         self.own_leases = 0
         """How many leases the own store has."""
         self.network: NetworkConfig | None = None
-        """The own one."""
+        """The own network."""
         self.leases: dict[str, Lease] = {}
-        """All that are in force."""
+        """All leases that are in force."""
         self._awaited_above: frozenset[str] = frozenset()
 
     @property

@@ -1,4 +1,4 @@
-"""The imports of a process: all other clusters beside the own one."""
+"""The imports of a lease service: each other cluster whose leases it follows."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ log = get_logger()
 
 
 class Imports:
-    """The clusters of a process; usually none."""
+    """The imported clusters of a lease service; usually none."""
 
     def __init__(self, clusters: Sequence[ImportedCluster], broker: Broker, most: int = MOST_LEASES) -> None:
         self.clusters = clusters
@@ -33,11 +33,11 @@ class Imports:
 
     @property
     def held_reason(self) -> str:
-        """What they wait for; empty when none is held."""
+        """Why removals are held back, a sentence for each cluster; empty when none is."""
         return "; ".join(each.held_reason for each in self.clusters if each.guard.held)
 
     async def run(self) -> None:
-        """For ever."""
+        """Follows all clusters until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             for cluster in self.clusters:
                 group.create_task(cluster.run(), name=f"import {cluster.name}")
@@ -47,7 +47,7 @@ class Imports:
         return [name for each in self.clusters for name in each.confirm()]
 
     def findings(self) -> Iterator[Finding]:
-        """Of all."""
+        """What an operator must know about any of the imports."""
         return (finding for cluster in self.clusters for finding in cluster.findings())
 
     def _tell_refusals(self, refused: Mapping[str, str]) -> None:
@@ -58,7 +58,7 @@ class Imports:
             log.warning("what another cluster shows is not imported", name=name, reason=reason, more=len(refused) - 1)
 
     async def close(self) -> None:
-        """Ends the streams."""
+        """Ends the streams, and writes what is not written."""
         for cluster in self.clusters:
             await cluster.close()
 

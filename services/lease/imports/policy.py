@@ -34,11 +34,11 @@ class Import:
     """One `--import`."""
 
     name: str
-    """Of the cluster."""
+    """The name of the other cluster."""
     address: str
-    """Of a lease service there: `unix:PATH` or HOST:PORT."""
+    """The address of a lease service of the other cluster: `unix:PATH` or HOST:PORT."""
     allow: tuple[Network, ...]
-    """Where its leases may lie."""
+    """The ranges in which its leases may lie."""
     files: tuple[str, ...] = ()
     """Certificate, key and authorities for this connection; empty: those of the process."""
     server_name: str = ""
@@ -56,7 +56,7 @@ class Import:
         return "its name is too long" if is_long else ""
 
     def imported(self, lease: Lease) -> Lease:
-        """The lease as it stands in our table."""
+        """The lease as it stands in the table of this cluster."""
         node = f"{self.name}/{lease.node}" if lease.node else ""
         name = f"{self.name}/{lease.name}"
         return replace(lease, name=name, node=node, cluster=self.name, expires_at=None, reserved=False)
@@ -171,10 +171,13 @@ def _parse(text: str) -> Import:
         key, _, value = option.partition("=")
         if key == "allow":
             allow.append(_network(f"--import {name}: allow", value))
-        elif key in (*_FILES, "server-name") and value and key not in given:
-            given[key] = value
+        elif key not in (*_FILES, "server-name"):
+            raise Misconfigured(f"--import {name}: {option!r} is no option: write {_FORM}")
+        elif not value or key in given:
+            fault = "is given twice" if value else "has no value"
+            raise Misconfigured(f"--import {name}: {key}= {fault}: write {_FORM}")
         else:
-            raise Misconfigured(f"--import {name}: {option!r} is no option, or given twice: write {_FORM}")
+            given[key] = value
     if not address or not allow:
         what = "the address of its lease service" if not address else "allow=CIDR, where its leases may lie"
         raise Misconfigured(f"--import {name} lacks {what}: write {_FORM}")
@@ -187,8 +190,9 @@ def _parse(text: str) -> Import:
 def _network(what: str, text: str) -> Network:
     network = exact_cidr(text)
     if network is None or network.prefixlen == 0:
+        why = "every address" if network else "no network, or has bits behind its prefix length"
         example = "10.6.0.0/16 or fd00:10:6::/48"
-        raise Misconfigured(f"{what} is {text!r}: use a network such as {example}")
+        raise Misconfigured(f"{what} is {text!r}, which is {why}: use a network such as {example}")
     return network
 
 

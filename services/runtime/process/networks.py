@@ -18,8 +18,8 @@ NAMED_PROTOCOLS: Final = range(100, 180)
 
 NETWORK_FLAG: Final = (
     "Serve the network of this name, as NAME or NAME=ADDRESS of its lease service (default: lease-NAME.sock in "
-    "--socket-dir); may be repeated. Its files have -NAME in theirs: subnet-NAME.env. Without it: one network "
-    "without a name, which is called default beside others."
+    "--socket-dir); may be repeated. The names of its files end in -NAME: subnet-NAME.env. Without --network: "
+    "one network without a name, which is called default beside others."
 )
 """The meaning of `--network` for those that serve several."""
 
@@ -31,15 +31,15 @@ class NodeNetwork:
     name: str = ""
     """Empty: the only one, without a name."""
     lease_address: str = ""
-    """Of its lease service."""
+    """The address of the network's lease service."""
 
     @property
     def suffix(self) -> str:
-        """Behind the names of its files, sockets and tables: `-blue`."""
+        """What the names of the network's files, sockets and tables end in: `-blue`."""
         return suffix_of(self.name)
 
     def place(self, path: Path) -> Path:
-        """Its own of a kind of file: `/run/flannel/subnet-blue.env`."""
+        """The network's file beside the one of a network without a name: `/run/flannel/subnet-blue.env`."""
         return path.with_name(f"{path.stem}{self.suffix}{path.suffix}")
 
     @property
@@ -52,7 +52,7 @@ class NodeNetwork:
 
 
 def suffix_of(name: str) -> str:
-    """See NodeNetwork."""
+    """NodeNetwork.suffix of a network of this name."""
     return "" if name in ("", DEFAULT) else f"-{name}"
 
 
@@ -91,7 +91,15 @@ def networks_of(texts: Sequence[str], lease_address: str, socket_dir: Path) -> t
         raise Misconfigured(
             "--lease-address is one lease service, and each network has its own: write --network NAME=ADDRESS"
         )
-    return tuple(
+    networks = tuple(
         NodeNetwork(name, address or lease_address or socket_address(socket_dir, f"lease{suffix_of(name)}"))
         for name, _, address in rows
     )
+    by_address = dict[str, str]()
+    for each in networks:
+        if (other := by_address.setdefault(each.lease_address, each.name)) != each.name:
+            raise Misconfigured(
+                f"--network {other} and {each.name} have the same lease service, {each.lease_address}: a lease "
+                "service has one network, so give each its own"
+            )
+    return networks

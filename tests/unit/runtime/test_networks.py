@@ -53,6 +53,7 @@ def test_a_network_with_a_name_has_its_own() -> None:
     [
         (("--network=Blue",), "--network is 'Blue': a network's name has 1 to 15 of a to z, 0 to 9 and -"),
         (("--network=a", "--network=a=unix:/x"), "--network a is given twice"),
+        (("--network=a=unix:/x", "--network=b=unix:/x"), "--network a and b have the same lease service, unix:/x"),
         (("--network=a", "--network=b", "--lease-address=unix:/x"), "write --network NAME=ADDRESS"),
         (("--network=a", "--network=b", "--route-protocol=80"), "each network has its own: leave it out"),
     ],
