@@ -1,5 +1,6 @@
 """Point 15: rules of another network's flanneld stay as they are and are shown; those of our former networks go."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
 
@@ -151,5 +152,39 @@ async def test_two_of_ours_keep_their_rules_beside_each_other(firewall: str, hos
     assert ("10.5." in left, left.count("10.6.3.0/24")) == (False, 3)
     assert ("fd00:10:5:" in left, left.count("fd00:10:6:3::/64")) == (False, 3)
     assert await red.resync(dry_run=True) == []
+    for kept in firewalls:
+        await kept.close()
+
+
+@pytest.mark.parametrize("firewall", FIREWALLS)
+async def test_two_of_ours_and_a_flanneld_that_repair_at_once_take_no_rule_from_each_other(
+    firewall: str, host: Host
+) -> None:
+    """Each reads and then writes, and between the two come the others. flanneld deletes the rule that all share."""
+    host.run(f"iptables-{firewall}", *HINT.split())
+    leave(host, firewall, "v0.28", ip_network("10.7.0.0/16"), ip_network("10.7.3.0/24"), random=True)
+    firewalls = [HostsFirewall("auto", host.lock) for _ in range(2)]
+    blue, red = (Reconciler("n1", SETTINGS, 3600, each, Health()) for each in firewalls)
+    await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")
+    await put(red, network("10.6.0.0/16"), "10.6.3.0/24")
+    rules = {line for line in save(host, firewall) if any(net in line for net in ("10.5.", "10.6.", "10.7."))}
+    assert len(rules) == 3 * 7
+    program, table = f"iptables-{firewall}", ("-w", "-t", "nat")
+    mark = (
+        "FLANNEL-POSTRTG",
+        *"-m mark --mark 0x4000/0x4000 -m comment --comment".split(),
+        "flanneld masq",
+        "-j",
+        "RETURN",
+    )
+    for _ in range(5):
+        host.run(program, *table, "-D", *mark)
+        other = asyncio.to_thread(host.run, program, *table, "-A", *mark)
+        await asyncio.gather(other, *(each.resync(dry_run=False) for each in (blue, red)))
+        assert rules <= set(save(host, firewall))
+    for each in (blue, red, blue):
+        await each.resync(dry_run=False)
+    assert [await each.resync(dry_run=True) for each in (blue, red)] == [[], []]
+    assert len([line for line in save(host, firewall) if "0x4000" in line]) == 1
     for kept in firewalls:
         await kept.close()

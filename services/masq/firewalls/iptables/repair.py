@@ -52,7 +52,7 @@ class FoundChain:
     first_in_hook: str = ""
     """The first rule of the hook, as text, unless that is a jump to ours."""
     places: tuple[int, ...] = ()
-    """Of our rules in the chain, if there are others."""
+    """Of our rules in the chain, if the networks are known that are ours."""
     others: tuple[FoundJump, ...] = ()
     """Rules of other networks in the chain, which are not among `rules`."""
 
@@ -116,9 +116,12 @@ class DeleteAt:
     chain: str
     position: int
     """0 is first, at the time when it is this action's turn."""
+    text: str = ""
+    """As iptables-save has it: the rule is known by that, wherever another program has moved it since it was read.
+    Empty: it is known by its place."""
 
     def __str__(self) -> str:
-        return f"-D {self.chain} {self.position + 1}"
+        return self.text.replace("-A", "-D", 1) or f"-D {self.chain} {self.position + 1}"
 
 
 Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | InsertFirst | DeleteAt
@@ -136,24 +139,26 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
     """What brings a chain and its jump to what is wanted.
 
     Touches our chain and jumps to it only. A chain that differs is written anew as a whole, but for rules of other
-    networks, which stay behind ours; a jump that is right keeps its place and its counters.
+    networks, which stay behind ours, also those that come after the reading; the only jump that is right keeps its
+    place and its counters.
     """
     if not wanted.rules:
         return _removal(wanted, found)
     chain_causes = _chain_causes([rule.form for rule in wanted.rules], found)
     actions: list[Action] = []
-    if chain_causes and found.others:
-        actions += [DeleteAt(wanted.name, place) for place in reversed(found.places)]
+    if chain_causes and found.rules is not None and wanted.networks is not None:
+        actions += _deletions(wanted, _ours(wanted, found))
         actions += [InsertFirst(wanted.name, rule) for rule in reversed(wanted.rules)]
     elif chain_causes:
         actions.append(MakeChain(wanted.name) if found.rules is None else EmptyChain(wanted.name))
         actions += [Append(wanted.name, rule) for rule in wanted.rules]
-    right = next((jump for jump in found.jumps if _is_right(wanted, jump)), None)
     in_hook = [jump for jump in found.jumps if jump.chain == wanted.hook]
-    actions += _deletions([*(jump for jump in in_hook if jump is not right), *found.bare])
+    exact = [jump for jump in in_hook if jump.rule.form == wanted.jump.form]
+    right = exact[0] if len(exact) == 1 and exact[0].position == 0 else None
+    actions += _deletions(wanted, [*(jump for jump in in_hook if jump is not right), *found.bare])
     if right is None:
         actions.append(InsertFirst(wanted.hook, wanted.jump))
-    return Repair((*chain_causes, *_jump_causes(wanted, in_hook), *_old_causes(found)), tuple(actions))
+    return Repair((*chain_causes, *_jump_causes(in_hook, exact), *_old_causes(found)), tuple(actions))
 
 
 def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: FoundChain, program: str) -> ChainState:
@@ -220,13 +225,15 @@ def _rule_state(chain: Chain, name: str, wanted: RuleForm, found: FoundRule | No
 
 def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
     if found.others:  # they need the chain and the jump
-        ours = [DeleteAt(wanted.name, place) for place in reversed(found.places)]
-        causes_of_ours = (NOT_WANTED,) if ours else ()
-        return Repair((*causes_of_ours, *_old_causes(found)), (*ours, *_deletions(found.bare)))
-    actions: list[Action] = [*_deletions([*found.jumps, *found.bare])]
+        ours = _deletions(wanted, [*_ours(wanted, found), *found.bare])
+        return Repair((*((NOT_WANTED,) if found.rules else ()), *_old_causes(found)), tuple(ours))
+    known = wanted.networks is not None
+    actions: list[Action] = [
+        *_deletions(wanted, [*found.jumps, *found.bare, *(_ours(wanted, found) if known else ())])
+    ]
     if found.rules is None:
         return Repair(_old_causes(found), tuple(actions))
-    if found.rules:
+    if found.rules and not known:
         actions.append(EmptyChain(wanted.name))
     return Repair((NOT_WANTED, *_old_causes(found)), (*actions, RemoveChain(wanted.name)))
 
@@ -235,13 +242,19 @@ def _old_causes(found: FoundChain) -> tuple[str, ...]:
     return (OLD_RULES,) if found.bare else ()
 
 
-def _deletions(jumps: Iterable[FoundJump]) -> list[Action]:
-    """The last one first, so that the positions of the others hold."""
-    return [DeleteAt(j.chain, j.position) for j in sorted(jumps, key=lambda j: (j.chain, -j.position))]
+def _ours(wanted: ChainForm, found: FoundChain) -> list[FoundJump]:
+    """Our rules in the chain."""
+    return [FoundJump(wanted.name, *each) for each in zip(found.places, found.rules or (), strict=True)]
 
 
-def _is_right(wanted: ChainForm, jump: FoundJump) -> bool:
-    return jump.chain == wanted.hook and jump.position == 0 and jump.rule.form == wanted.jump.form
+def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
+    """First those that are known by their place, the last one before the others, so that the positions hold."""
+    found = [
+        DeleteAt(each.chain, each.position, text if f'--comment "{wanted.comment}"' in text else "")
+        for each in rules
+        for text in [(each.rule.form or {}).get("text", "")]
+    ]
+    return [*sorted(found, key=lambda each: (bool(each.text), each.chain, -each.position))]
 
 
 def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
@@ -250,10 +263,10 @@ def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
     return differences([_key(form) for form in wanted], [_key(rule.form) for rule in found.rules])
 
 
-def _jump_causes(wanted: ChainForm, in_hook: list[FoundJump]) -> list[str]:
+def _jump_causes(in_hook: list[FoundJump], exact: list[FoundJump]) -> list[str]:
+    """`exact` are those of the wanted form."""
     if not in_hook:
         return ["jump missing"]
-    exact = [jump for jump in in_hook if jump.rule.form == wanted.jump.form]
     sentences = [
         ("jump different", len(exact) < len(in_hook)),
         ("jump duplicated", len(exact) > 1),

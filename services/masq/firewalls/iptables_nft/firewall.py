@@ -20,6 +20,7 @@ from services.masq.kernel.nf_tables import ChainName, generation, make_base_chai
 from services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
+_TRIES: Final = 5
 _HOOKS: Final = {"FORWARD": ("filter", 2, 0), "POSTROUTING": ("nat", 4, 100)}
 """Kind, number and priority of the kernel's chains, as iptables-nft makes them."""
 _PROGRAMS: Final = {4: "iptables-nft", 6: "ip6tables-nft"}
@@ -54,14 +55,21 @@ class IptablesNftFirewall:
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
         wanted = [as_text(chain_form(chain)) for chain in chains]
-        before = found = await _read(wanted, chains)
-        repairs = [repair_of(chain, each) for chain, each in zip(wanted, before, strict=True)]
-        if repair and any(each.actions for each in repairs):
-            for family in FAMILIES:
-                await _carry_out(
-                    family, [pair for pair in zip(chains, repairs, strict=True) if pair[0].family is family]
-                )
+        for left in reversed(range(_TRIES)):
+            before = found = await _read(wanted, chains)
+            repairs = [repair_of(chain, each) for chain, each in zip(wanted, before, strict=True)]
+            if not repair or not any(each.actions for each in repairs):
+                break
+            pairs = list(zip(chains, repairs, strict=True))
+            try:
+                for family in FAMILIES:
+                    await _carry_out(family, [pair for pair in pairs if pair[0].family is family])
+            except Unavailable:
+                if not left or await _read(wanted, chains) == before:
+                    raise
+                continue  # another program has changed what was read
             found = await _read(wanted, chains)
+            break
         rows = zip(chains, wanted, before, found, strict=True)
         return tuple(chain_state(*row, _PROGRAMS[row[0].family.version]) for row in rows)
 
