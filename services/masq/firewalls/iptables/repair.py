@@ -52,7 +52,7 @@ class FoundChain:
     first_in_hook: str = ""
     """The first rule of the hook, as text, unless that is a jump to ours."""
     places: tuple[int, ...] = ()
-    """Of our rules in the chain, if the networks are known that are ours."""
+    """The places of our rules in the chain, if it is known which networks are ours."""
     others: tuple[FoundJump, ...] = ()
     """Rules of other networks in the chain, which are not among `rules`."""
 
@@ -111,14 +111,14 @@ class InsertFirst:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAt:
-    """The rule at this place goes."""
+    """One rule goes."""
 
     chain: str
     position: int
-    """0 is first, at the time when it is this action's turn."""
+    """The place of the rule, 0 is first, at the time when it is this action's turn."""
     text: str = ""
-    """As iptables-save has it: the rule is known by that, wherever another program has moved it since it was read.
-    Empty: it is known by its place."""
+    """The rule as iptables-save prints it, which goes wherever another program has moved it since it was read. Empty:
+    the rule at `position` goes."""
 
     def __str__(self) -> str:
         return self.text.replace("-A", "-D", 1) or f"-D {self.chain} {self.position + 1}"
@@ -225,15 +225,14 @@ def _rule_state(chain: Chain, name: str, wanted: RuleForm, found: FoundRule | No
 
 def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
     if found.others:  # they need the chain and the jump
-        ours = _deletions(wanted, [*_ours(wanted, found), *found.bare])
-        return Repair((*((NOT_WANTED,) if found.rules else ()), *_old_causes(found)), tuple(ours))
-    known = wanted.networks is not None
-    actions: list[Action] = [
-        *_deletions(wanted, [*found.jumps, *found.bare, *(_ours(wanted, found) if known else ())])
-    ]
+        actions = _deletions(wanted, [*_ours(wanted, found), *found.bare])
+        return Repair((*((NOT_WANTED,) if found.rules else ()), *_old_causes(found)), tuple(actions))
+    ours_are_known = wanted.networks is not None
+    ours = _ours(wanted, found) if ours_are_known else []
+    actions = _deletions(wanted, [*found.jumps, *found.bare, *ours])
     if found.rules is None:
         return Repair(_old_causes(found), tuple(actions))
-    if found.rules and not known:
+    if found.rules and not ours_are_known:
         actions.append(EmptyChain(wanted.name))
     return Repair((NOT_WANTED, *_old_causes(found)), (*actions, RemoveChain(wanted.name)))
 
@@ -248,12 +247,12 @@ def _ours(wanted: ChainForm, found: FoundChain) -> list[FoundJump]:
 
 
 def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
-    """First those that are known by their place, the last one before the others, so that the positions hold."""
-    found = [
-        DeleteAt(each.chain, each.position, text if f'--comment "{wanted.comment}"' in text else "")
-        for each in rules
-        for text in [(each.rule.form or {}).get("text", "")]
-    ]
+    """First those without a text, the last of them before the others, so that the positions hold."""
+    found = []
+    for each in rules:
+        text = (each.rule.form or {}).get("text", "")
+        is_ours = f'--comment "{wanted.comment}"' in text
+        found.append(DeleteAt(each.chain, each.position, text if is_ours else ""))
     return [*sorted(found, key=lambda each: (bool(each.text), each.chain, -each.position))]
 
 
