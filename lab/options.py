@@ -1,4 +1,4 @@
-"""What the lab shall be: read from the environment, as make gives it, or from NAME=value arguments."""
+"""The options of the lab, read from the environment, as make gives it, or from NAME=value arguments."""
 
 import argparse
 import os
@@ -27,10 +27,10 @@ USAGE: Final = f"""\
 make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
 NODES=3            hosts, 1 to {MOST_NODES}
-CLUSTERS=1         1 to {MOST_CLUSTERS}, each with so many hosts: leases are imported, and a
-                   router is between them
-NETWORKS=1         1 to {len(NETWORKS)}: each host is in so many networks, with a pod in each;
-                   not with CLUSTERS
+CLUSTERS=1         1 to {MOST_CLUSTERS}, each with NODES hosts: each imports the leases of the
+                   others, and a router is between them
+NETWORKS=1         1 to {len(NETWORKS)}: networks of each host, with a pod in each; not with
+                   CLUSTERS
 BACKEND=vxlan      {word_list(BACKENDS)};
                    udp: a network configuration without Backend;
                    aws-vpc: a VPC of moto, and a router with its table
@@ -78,7 +78,7 @@ def _float(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the lab shall be."""
+    """The options of the lab."""
 
     nodes: int = 3
     backend: str = "vxlan"

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rich.table import Table
+
 from lab import look
 from lab.cluster import Cluster, Pod
 from lab.inside import CONTEXTS
@@ -97,11 +99,15 @@ class Session:
         with self._screen.step("pings", f"from every pod to {other} and to the outside host") as step:
             matrix, outside = await reaching.matrix(), await reaching.outside()
             step.is_good = not any(unreached(matrix, outside))
+        tables = list[Table]()
         for network in self._options.networks:
             dataplanes = [await look.dataplane(address, network) for address in self._addresses("dataplane")]
             masqs = [await look.masq(address, network) for address in self._addresses("masq")]
             one_each = list({pod.host: pod for pod in reversed(pods) if pod.network == network}.values())[::-1]
-            self._screen.show(hosts_table(one_each, dataplanes, masqs), matrix_table(one_each, matrix, outside))
+            hosts = hosts_table(one_each, dataplanes, masqs)
+            hosts.title = f"network {network}" if network else None
+            tables += [hosts, matrix_table(one_each, matrix, outside)]
+        self._screen.show(*tables)
         await self._show_routes()
         return matrix, outside
 

@@ -168,6 +168,7 @@ def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table
 def plain_table(*columns: str) -> Table:
     """Without lines, and with headers."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    table.title_style, table.title_justify = "bold", "left"
     for column in columns:
         table.add_column(column, no_wrap=True)
     return table

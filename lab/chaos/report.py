@@ -64,15 +64,16 @@ def show(outcome: Outcome) -> None:
     if outcome.each:
         table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
         table.add_column("fault")
-        for name in ("times", "lost", "allowed", "repaired (half)", "slowest"):
+        for name in ("times", "lost", "allowed", "median repair", "slowest"):
             table.add_column(name, justify="right", no_wrap=True)
         for name, row in sorted(found["faults"].items()):
             times = (f"{row['repaired']:.2f} s", f"{row['slowest']:.2f} s")
             table.add_row(name, str(row["times"]), str(row["lost"]), row["allowed"], *times)
         _console.print()
         _console.print(table)
+        faults = "1 fault" if len(outcome.each) == 1 else f"{len(outcome.each)} faults"
         _console.print(
-            f"\n{len(outcome.each)} faults in {found['seconds'] / 60:.0f} min; {outcome.sent:,} pings, "
+            f"\n{faults} in {found['seconds'] / 60:.1f} min; {outcome.sent:,} pings, "
             f"{len(outcome.lost):,} lost, {found['lost_without_fault']} of them without a fault"
         )
         for name, row in found["faults"].items():
@@ -83,14 +84,14 @@ def show(outcome: Outcome) -> None:
                 what = "MiB of memory" if name == "mib" else name
                 beside = f", and {most.left:.0f} left by faults" if name == "mib" and most.left else ""
                 grown = f"{getattr(most, name):+.0f} in {most.seconds:.0f} s{beside}"
-                _console.print(f"most {what}: {grown}, {most.title}")
+                _console.print(f"largest growth, {what}: {grown}, {most.title}")
     failures = found["failures"]
     for failure in failures:
         _console.print(Text(f"✗ {failure}", style="red"), soft_wrap=True)
     if failures:
         _console.print(f"\nThe same faults again: {outcome.options.command}", soft_wrap=True)
     else:
-        _console.print("[green]✓ no packet was lost that the table does not allow; all is as it should be[/]")
+        _console.print("[green]✓ no packet was lost that the table does not allow; every kernel is as desired[/]")
 
 
 def _lost(outcome: Outcome) -> Counter[str]:

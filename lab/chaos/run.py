@@ -1,4 +1,4 @@
-"""Lets faults happen, one after another or two at once, and waits each time until all is right again."""
+"""The run of chaos: faults, one after another or two at once, and after each the wait until it is repaired."""
 
 import asyncio
 import shutil
@@ -90,7 +90,7 @@ class Run:
             await scene.remember()
             await scene.until_right(cluster.hosts, store=True)
             with reach(pods) as reaching:
-                step("all is right")
+                step("every kernel is as desired; pings and faults begin")
                 await self._suffer(scene, reaching, step)
         finally:
             await cluster.stop()
@@ -114,7 +114,7 @@ class Run:
                     plan = schedule(seed, names, scene.hosts, backend, is_full=options.is_full)
                     while time.monotonic() < end:
                         await self._happen(scene, next(plan), stream)
-                step("waiting until nothing is wrong")
+                step("no more faults; waiting for the last repairs")
                 await self._judge(scene, reaching)
         finally:
             outcome.ended = time.monotonic()
