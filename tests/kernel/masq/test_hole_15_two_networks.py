@@ -85,6 +85,29 @@ async def test_hole_15_a_table_of_another_networks_flanneld_stays(host: Host) ->
             assert "flannelette" not in host.run("nft", "list", "tables")
 
 
+@pytest.mark.parametrize("firewall", FIREWALLS)
+async def test_rules_of_an_old_flanneld_that_are_about_another_network_stay(firewall: str, host: Host) -> None:
+    """Those of a flanneld before v0.20 stand in the kernel's chains, in every kind of iptables."""
+    other = "legacy" if firewall == "nft" else "nft"
+    host.run(f"iptables-{firewall}", *HINT.split())
+    for kind in (firewall, other):
+        leave(host, kind, "v0.12", OTHER, OTHER_SUBNET, random=True)
+        leave(host, kind, "v0.12", ip_network("10.5.0.0/16"), ip_network("10.5.27.0/24"), random=True)
+
+    def bare(cidr: str) -> list[str]:
+        lines = [line for kind in FIREWALLS for line in host.run(f"iptables-{kind}-save").splitlines()]
+        return [line for line in lines if cidr in line and "flanneld" not in line]
+
+    before = bare("10.6.")
+    assert len(before) == 12
+    with lease_service(host) as leases:
+        async with masq_on(host, "--ip-masq", "--iptables-resync=1") as masq:
+            await acquire(leases)
+            await masq.until()
+            assert bare("10.6.") == before
+            assert bare("10.5.") == []
+
+
 @pytest.fixture(params=FIREWALLS)
 async def reconciler(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Reconciler]:
     host.run(f"iptables-{request.param}", *HINT.split())

@@ -10,6 +10,7 @@ from ipaddress import ip_network
 
 from services.core.family import Network, family_of
 from services.core.network import contains
+from services.masq.rules.other_networks import is_another_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,13 @@ class BareRule:
     """`RETURN`, `ACCEPT`, `MASQUERADE` (with or without --random-fully)."""
 
 
-def bare_set(table: str, rules: Sequence[BareRule | None]) -> list[int]:
+def bare_set(table: str, rules: Sequence[BareRule | None], ours: Sequence[Network] | None = None) -> list[int]:
     """The places of the rules of one or more complete sets, ascending; None is a rule that asks for something else.
 
-    A set about all addresses is never one.
+    A set about all addresses is never one, nor one about another network than `ours` (None: any is ours).
     """
     found: set[int] = set()
-    for network in _networks(rules):
+    for network in (n for n in _networks(rules) if ours is None or not is_another_network([n], ours)):
         places = {
             place: shape for place, rule in enumerate(rules) if rule and (shape := _shape(table, rule, network))
         }

@@ -50,7 +50,7 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
     in_the_way = _text(hook[0]) if hook and _target(hook[0]) != wanted.name else ""
     # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
     may_be_old = wanted.replaces_old and any(" -d " in line for line in hook)
-    old = bare_set(wanted.table, [bare_rule(line) for line in hook]) if may_be_old else []
+    old = bare_set(wanted.table, [bare_rule(line) for line in hook], wanted.networks) if may_be_old else []
     bare = tuple(FoundJump(wanted.hook, place, _found(hook[place])) for place in old)
     ours = None if rules is None else tuple(map(_found, rules))
     return without_others(wanted, FoundChain(ours, tuple(jumps), bare, in_the_way))

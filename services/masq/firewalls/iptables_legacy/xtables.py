@@ -86,7 +86,7 @@ class LegacyTable:
     def _bare(self, wanted: ChainForm) -> Iterator[FoundJump]:
         """The rules of a flannel before v0.20, which cost a walk over the chain."""
         found = [self._found(wanted.hook, entry) for entry in self._entries(wanted.hook)]
-        for place in bare_set(wanted.table, [_bare_rule(rule.form) for rule in found]):
+        for place in bare_set(wanted.table, [_bare_rule(rule.form) for rule in found], wanted.networks):
             yield FoundJump(wanted.hook, place, found[place])
 
     def carry_out(self, actions: Sequence[Action]) -> None:
