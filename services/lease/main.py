@@ -98,7 +98,7 @@ def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imp
     """The clusters of --import. Raises Misconfigured."""
 
     def make(policy: Import) -> ImportedCluster:
-        file = settings.socket_dir / f"lease.import.{policy.name}"
+        file = settings.socket_dir / f"lease{settings.socket_suffix}.import.{policy.name}"
         share = settings.guard_share / 100
         try:
             return ImportedCluster(

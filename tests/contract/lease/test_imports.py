@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -280,3 +281,35 @@ async def test_another_cluster_leaves_room_for_the_own_one_whatever_it_shows(clu
             await acquired(east.running, make_request("h3", "172.16.0.3"))
         assert ours < here.table.leases.keys()
         assert here.connected
+
+
+async def test_two_networks_of_a_host_remember_what_each_imports_from_a_cluster_of_one_name(tmp_path: Path) -> None:
+    """Their lease services have one --socket-dir, and each of the two clusters is called west."""
+    shared, again = tmp_path / "host", list[tuple[Cluster, tuple[str, str, str, str]]]()
+    shared.mkdir()
+    for number, name in ((7, "blue"), (8, "red")):
+        west = Cluster(tmp_path, f"west-{name}", f'{{"Network":"10.{number}.0.0/16","Backend":{{"Type":"vxlan"}}}}')
+        here = Cluster(tmp_path, name, f'{{"Network":"10.{number + 10}.0.0/16","Backend":{{"Type":"vxlan"}}}}')
+        imports = west.imports(f"10.{number}.0.0/16").replace(west.name, "west", 1)
+        flags = imports, f"--network={name}", f"--listen={here.address}", f"--socket-dir={shared}"
+        try:
+            west.start()
+            await acquired(west.running, make_request("h1", "172.16.1.1"))
+            here.start(*flags)
+            await here.until_imported(lambda each: each.leases == 1)
+            await eventually(partial(_is_remembered, shared, f"10.{number}."))
+        finally:
+            here.stop()
+            west.stop()
+        again.append((here, flags))
+    for here, said in again:  # the other cluster is away now
+        try:
+            here.start(*said)
+            state = await here.until_imported(lambda each: each.leases + each.refused_count > 0)
+            assert (state.connected, state.leases, state.refused_count) == (False, 1, 0)
+        finally:
+            here.stop()
+
+
+def _is_remembered(directory: Path, net: str) -> bool:
+    return any(net.encode() in file.read_bytes() for file in directory.glob("*.import.west"))
