@@ -2,10 +2,11 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 
 from services.core.errors import InvalidInput
+from services.core.family import Network
 from services.core.network import NetworkConfig
 from services.masq.api.service import MasqServicer
 from services.masq.firewalls.auto import AutoFirewall
@@ -97,6 +99,7 @@ async def _network(settings: MasqSettings, network: NodeNetwork, process: Proces
             earlier_network=cached.network,
             journal=journal,
             refusal=partial(_refusal, claims),
+            unclaimed=partial(free_ranges, claims),
         )
         cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(
@@ -138,6 +141,12 @@ def _refusal(claims: Claims, network: NetworkConfig) -> str:
     except InvalidInput as error:
         return str(error)
     return ""
+
+
+def free_ranges(claims: Claims, former: Iterable[Network]) -> list[Network]:
+    """Those of these networks that no other one of the host has now."""
+    others = [ip_network(text) for text in claims.of_others(RANGE)]
+    return [n for n in former if not any(n.version == o.version and n.overlaps(o) for o in others)]
 
 
 async def _retry(reconciler: Reconciler, learn: Callable[[], None]) -> None:

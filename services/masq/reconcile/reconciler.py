@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -64,6 +64,7 @@ class Reconciler:
         earlier_network: NetworkConfig | None = None,
         journal: Journal | None = None,
         refusal: Refusal = no_refusal,
+        unclaimed: Callable[[Iterable[Network]], Iterable[Network]] = tuple,
     ) -> None:
         self.node, self.settings = node, settings
         self.firewall, self.host_checks = firewall, host_checks
@@ -75,11 +76,11 @@ class Reconciler:
         """Unix seconds."""
         self._earlier_network = earlier_network
         """The network configuration that an earlier process applied."""
-        self._resync_seconds, self._refusal = resync_seconds, refusal
+        self._resync_seconds, self._refusal, self._unclaimed = resync_seconds, refusal, unclaimed
         self._health, self._clock = health, clock
         self._lock = Exclusive()
         self._news = asyncio.Event()
-        self._paused = False
+        self._failure, self._paused = "", False
         self._seen: Digest | None = None
         """The tables before the last check."""
         self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
@@ -92,7 +93,6 @@ class Reconciler:
         self._newer: frozenset[Chain] | None = frozenset()
         """The chains that differed from the cached inputs at the first check: the firewall is newer than the cache,
         and they stay until there is a snapshot. None: there was no check yet."""
-        self._failure = ""
         self._former: set[Network] = set()
         """Networks that were in force before, until none of their rules is left."""
         self._health.set("firewall", "the firewall was not read yet")
@@ -202,9 +202,9 @@ class Reconciler:
         return belonging(chains, self._ours(), self.settings.nft_table)
 
     def _ours(self) -> tuple[Network, ...] | None:
-        """The networks whose rules are ours: the one in force, and earlier ones whose rules may be left."""
-        network = self.inputs.network
-        return None if network is None else tuple({*self._former, *networks_of(network)})
+        """The networks whose rules are ours: the one in force, and earlier ones that no other has taken since."""
+        network, former = self.inputs.network, self._unclaimed(self._former) if self._former else ()
+        return None if network is None else tuple({*former, *networks_of(network)})
 
     async def _until_due(self) -> None:
         """Sleeps until there is something to check."""

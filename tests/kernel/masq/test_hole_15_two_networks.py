@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from ipaddress import ip_network
 
 import pytest
@@ -13,8 +14,10 @@ from services.core.leases.table import Step, Table, Upserted
 from services.core.network import NetworkConfig, parse_network
 from services.masq.firewalls.auto import AutoFirewall
 from services.masq.firewalls.detect import HostProbe
+from services.masq.main import free_ranges
 from services.masq.reconcile.reconciler import Reconciler
 from services.masq.rules.model import RuleSettings
+from services.runtime.os.claims import RANGE, Claim, Claims
 from services.runtime.telemetry.health import Health
 from tests.flannel.old_rules import leave
 from tests.hosts.masq import SETTINGS, Host, HostsFirewall
@@ -153,6 +156,24 @@ async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconc
     await put(second, network("10.7.0.0/16"), "10.7.9.0/24")
     assert not any("10.5" in line for line in save(host, firewall))
     assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
+
+
+async def test_what_another_network_has_by_now_of_an_earlier_process_stays(
+    host: Host, reconciler: Reconciler
+) -> None:
+    """Two networks have swapped their ranges; the one that starts now ran last with what the other has."""
+    await put(reconciler, network("10.5.0.0/16"), "10.5.27.0/24")  # by now another network's
+    firewall = reconciler.firewall.name.removeprefix("iptables-")
+    before = save(host, firewall)
+    with Claims("masq", "red") as red, Claims("masq", "blue") as blue:
+        red.take([Claim(RANGE, "10.5.0.0/16")])
+        free, earlier = partial(free_ranges, blue), network("10.5.0.0/16")
+        second = Reconciler(
+            "n1", SETTINGS, 3600, reconciler.firewall, Health(), earlier_network=earlier, unclaimed=free
+        )
+        await put(second, network("10.7.0.0/16"), "10.7.9.0/24")
+        assert of(save(host, firewall), ip_network("10.5.0.0/16")) == of(before, ip_network("10.5.0.0/16"))
+        assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
 
 
 @pytest.mark.parametrize("firewall", ["iptables", "nftables"])
