@@ -27,6 +27,8 @@ _COMPARED: Final[Mapping[str, Mapping[str, int | str]]] = {
     "ipsec": {"ESPProposal": ESP_PROPOSAL},
 }
 """By backend: the options that peers must have alike beside a PSK, with flannel's defaults."""
+_WITH_PSK: Final = frozenset({"wireguard", "ipsec"})
+"""The backends whose PSK is one, and was checked: in the options of others it may be anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def mismatch(own: NetworkConfig, theirs: NetworkConfig) -> str:
     for option in there:
         if here[option] != there[option]:
             return f"its {own.backend_type} has {option} {there[option]}, and here it is {here[option]}"
-    if here.get("PSK", "") != theirs.backend_options.secret("PSK"):
+    if own.backend_type in _WITH_PSK and here.get("PSK", "") != theirs.backend_options.secret("PSK"):
         return f"its {own.backend_type} has another PSK, or one of the two has none"
     missing = [n.family for n in own.families if theirs.family(n.family) is None]
     return f"it has no {missing[0]}, which this network has" if missing else ""

@@ -173,6 +173,11 @@ def test_clusters_with_other_backends_cannot_be_peers(backend: str, reason: str)
     assert mismatch(SMALL, network(f'{{"Network":"10.6.0.0/16","Backend":{backend}}}')) == reason
 
 
+def test_an_option_of_another_backend_may_be_anything_where_two_clusters_are_compared() -> None:
+    theirs = network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan","PSK":5}}')
+    assert mismatch(SMALL, theirs) == ""
+
+
 PSK = "ab" * 48
 WG_PSK, OTHER_WG_PSK = b64encode(b"k" * 32).decode(), b64encode(b"o" * 32).decode()
 
