@@ -143,10 +143,11 @@ class ConflictIndex:
     def __init__(self, network: NetworkConfig, claims: Iterable[Claim] = ()) -> None:
         claims = list(claims)
         self._bounds = {
-            n.family.version: (int(n.cidr.network_address), int(n.cidr.broadcast_address)) for n in network.families
+            n.family.version: [(int(c.network_address), int(c.broadcast_address)) for c in network.cidrs(n.family)]
+            for n in network.families
         }
         self._subnets = OverlapIndex((subnet.cidr, lease.name) for lease, subnet in claims)
-        # Empty unless the network contains the underlay, which is rare.
+        # Empty unless the network, or what may be imported, contains the underlay, which is rare.
         self._addresses = OverlapIndex(
             (inner, lease.name) for lease, subnet in claims for inner in self._inner(subnet)
         )
@@ -224,11 +225,11 @@ class ConflictIndex:
         return held if isinstance(held, tuple) else (held,)
 
     def _inner(self, subnet: Subnet) -> Iterator[Network]:
-        """The public address, if it lies in the network."""
+        """The public address, if it lies where leases may lie."""
         address = subnet.public_address
         if address is not None:
-            first, last = self._bounds.get(address.version, (0, -1))
-            if first <= int(address) <= last:
+            number = int(address)
+            if any(first <= number <= last for first, last in self._bounds.get(address.version, ())):
                 yield ip_network(address)
 
 

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -147,6 +147,22 @@ def test_imported_leases_make_room_for_own_ones_that_another_program_has_written
     broker.take(Snapshot(by_name(*(lease(f"o{n}", f"10.5.{n}.0/24") for n in range(2))), SMALL))
     assert west.in_force.keys() == {"west/w1", "west/w2", "west/w3"}
     assert len(broker.table.leases) == 5
+
+
+def test_an_imported_lease_that_covers_the_underlay_of_the_own_nodes_loses() -> None:
+    """Where `allow` is wide; so does one whose public address lies behind another imported one."""
+    config = replace(SMALL, imported=(ip_network("172.16.0.0/12"),))
+    ours = lease("z", "10.5.1.0/24")
+    assert ours.subnets[0].public_address in ip_network("172.16.0.0/24")
+    covering = replace(lease("west/a", "172.16.0.0/24", number=2), cluster="west")
+    plain = replace(lease("west/b", "172.20.1.0/24", number=3), cluster="west")
+    inside = Subnet(ip_network("172.20.2.0/24"), ip_address("172.20.1.9"), VxlanData(1, mac(4)))
+    nested = Lease("west/c", "west/c", (inside,), "vxlan", cluster="west")
+    found = losses(config, [(each, each.subnets[0]) for each in (covering, ours, plain, nested)])
+    assert {name: loss.kind for (name, _), loss in found.items()} == {
+        "west/a": "peer-address",
+        "west/c": "inner-address",
+    }
 
 
 def test_of_two_leases_with_one_mac_the_imported_one_loses_however_old() -> None:
