@@ -28,7 +28,7 @@ from services.dataplane.node.config_events import (
     tell_underlay,
     tell_warnings,
 )
-from services.dataplane.node.other_networks import claim, unclaimed
+from services.dataplane.node.other_networks import claim, keep_claims, unclaimed
 from services.dataplane.node.overlay_config import (
     EarlierOverlay,
     EarlierOverlays,
@@ -273,6 +273,7 @@ class ConfigTracker:
         left = self._left - {device.name for device in self.all_devices()}
         await self._remove(left, "an earlier network configuration or an earlier process needed it")
         self._left.clear()
+        keep_claims(self.configs[0].devices(NodeIdentity(self._node)), self.all_devices(), self._backends.claims)
 
     async def remove_all(self, *, dry_run: bool) -> list[str]:
         """Removes every device; returns the commands."""

@@ -8,7 +8,7 @@ from services.core.family import Network
 from services.core.network import NetworkConfig, contains
 from services.core.tunnel import UDP
 from services.dataplane.links import actual as links
-from services.dataplane.links.desired import LinkSpec
+from services.dataplane.links.desired import Device, LinkSpec
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import Route
 from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
@@ -48,6 +48,12 @@ async def claim(
             _require_own_routes(await kernel.routes(row.family.af), ranges, settings.route_protocol)
     if claims is not None:
         claims.take(wanted)
+
+
+def keep_claims(specs: Iterable[LinkSpec], devices: Iterable[Device], claims: Claims | None) -> None:
+    """Of the claims of devices only these stay: those that are asked for, and those that are there."""
+    if claims is not None:
+        claims.keep_devices({each.name for some in (specs, devices) for each in some})
 
 
 def unclaimed(names: Iterable[str], claims: Claims | None) -> frozenset[str]:

@@ -5,7 +5,7 @@ in /proc/net/unix, and frees them with the process (unix(7)).
 """
 
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack
 from ipaddress import ip_network
 from pathlib import Path
@@ -53,7 +53,7 @@ class Claims:
         self._refuse(claims, list(self.others()))
 
     def take(self, claims: Iterable[Claim]) -> None:
-        """Has these claims and no others. Raises InvalidInput, naming both networks; then those of before stay."""
+        """Has these, and devices until `keep_devices`. Raises InvalidInput, naming both networks; then all stays."""
         wanted = dict.fromkeys(claims)
         self._refuse(wanted, list(self.others()))
         with ExitStack() as opened:
@@ -61,9 +61,14 @@ class Claims:
             # Of two that take it at this moment one sees the other here: the first by name goes on.
             self._refuse(wanted, [(name, claim) for name, claim in self.others() if name < self._network])
             opened.pop_all()
-        for claim in [claim for claim in self._held if claim not in wanted]:
+        for claim in [claim for claim in self._held if claim not in wanted and claim.kind != DEVICE]:
             self._held.pop(claim).close()
         self._held |= new
+
+    def keep_devices(self, names: Container[str]) -> None:
+        """Gives back the claims of devices that have none of these names."""
+        for claim in [c for c in self._held if c.kind == DEVICE and c.value.partition(" ")[0] not in names]:
+            self._held.pop(claim).close()
 
     def others(self) -> Iterator[tuple[str, Claim]]:
         """The claims of other networks, by name."""

@@ -1,5 +1,6 @@
 """Two networks in one network namespace: each has its kernel objects, and what one does is nothing to the other."""
 
+import asyncio
 import json
 import re
 import signal
@@ -244,3 +245,29 @@ def everything(host: Host) -> list[str]:
     looks = ("ip -br link", "ip route show table all", "ip neigh show nud permanent", "nft list tables")
     found = [line.strip() for look in looks for line in host.namespace.run(*look.split()).splitlines()]
     return [line for line in found if line not in ("table ip nat", "table ip filter")] + host.rules()
+
+
+async def test_a_device_is_another_networks_once_its_peers_need_it_no_more_and_not_before(
+    make_netns: NamespaceMaker,
+) -> None:
+    """The one without a name waits for the VNI that blue has changed, as long as peers of blue may have it."""
+    network = '{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%d}}'
+    async with two_networks(make_netns, {"blue": network % (5, 1), "default": network % (6, 2)}) as networks:
+        host, ip = networks.n1, networks.n1.namespace.ip
+        here, there = (each.serve("dataplane", "default", "blue") for each in (networks.n1, networks.n2))
+        for service in (here, there):
+            for name in ("default", "blue"):
+                await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
+        before = ip("-br", "link", "show", "flannel.1"), ip("-br", "-4", "address", "show", "flannel.1")
+        (host.home / "default" / "net-conf.json").write_text(network % (6, 1))
+        await here.until(lambda status: "device flannel.1 " in "".join(status.reasons), "default")
+        (host.home / "blue" / "net-conf.json").write_text(network % (5, 3))
+        await eventually(lambda: "dev flannel.3" in ip("route"))
+        while "flannel.1:" in ip("-o", "link") and "10.5." in ip("-br", "-4", "address", "show", "flannel.1"):
+            assert (ip("-br", "link", "show", "flannel.1"), ip("-br", "-4", "address", "show", "flannel.1")) == before
+            await asyncio.sleep(1)
+        await here.until(lambda status: status.ready and status.peers.programmed == 1, "default")
+        await eventually(lambda: "10.6." in ip("-br", "-4", "address", "show", "flannel.1"))
+        await eventually(lambda: "10.5." not in ip("-br", "-4", "address", "show", "flannel.1"))
+        for name in ("default", "blue"):
+            await here.until(lambda status: status.ready and status.peers.programmed == 1, name)

@@ -90,6 +90,10 @@ def test_two_networks_cannot_have_these(one: Claim, other: Claim, excludes: bool
         with pytest.raises(InvalidInput, match=said):
             red.check([other])
         blue.take([])
+        if one.kind == DEVICE:  # it may still be there
+            with pytest.raises(InvalidInput, match=said):
+                red.take([other])
+            blue.keep_devices([])
         red.take([other])
 
 
