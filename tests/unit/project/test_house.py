@@ -9,7 +9,7 @@ import pytest
 
 from tests import house
 
-MOST_LINES: Final = 55_150
+MOST_LINES: Final = 55_200
 """In services/: down with it whenever much has gone. Room for imports, and archives of hosts that hang, came last."""
 LARGE_FOLDERS: Final[dict[str, int]] = {}
 DEEP_SERVICES: Final = {"dataplane": 12}
