@@ -181,5 +181,5 @@ def carry_out(table: Chains, action: Action) -> None:
             table[chain].append(rule.text)
         case InsertFirst(chain, rule):
             table[chain].insert(0, rule.text)
-        case DeleteAt(chain, position):
-            del table[chain][position]
+        case DeleteAt(chain, position, text):
+            del table[chain][table[chain].index(text) if text else position]

@@ -232,3 +232,18 @@ async def test_two_of_ours_and_a_flanneld_that_repair_at_once_take_no_rule_from_
     assert len([line for line in save(host, firewall) if "0x4000" in line]) == 1
     for kept in firewalls:
         await kept.close()
+
+
+async def test_a_rule_that_iptables_does_not_find_by_its_text_is_deleted_too(host: Host) -> None:
+    """With `-m recent`, `iptables-nft -D` finds no rule by what `iptables-nft-save` prints of it."""
+    host.run("iptables-nft", *HINT.split())
+    firewall = HostsFirewall("auto", host.lock)
+    blue = Reconciler("n1", SETTINGS, 3600, firewall, Health())
+    await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")
+    before = save(host, "nft")
+    odd = "-s 10.5.0.0/16 -m recent --name seen --set -m comment --comment"
+    host.run("iptables-nft", "-t", "nat", "-I", "FLANNEL-POSTRTG", "2", *odd.split(), "flanneld masq", "-j", "RETURN")
+    assert len(save(host, "nft")) == len(before) + 1
+    await blue.resync(dry_run=False)
+    assert save(host, "nft") == before
+    await firewall.close()

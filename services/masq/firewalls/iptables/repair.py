@@ -1,9 +1,10 @@
 """The difference between a desired chain and what was found of it in a table, and the repair. Pure."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from services.core.family import Network
 from services.masq.firewalls.firewall import (
@@ -18,6 +19,11 @@ from services.masq.firewalls.firewall import (
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm, form_text
 from services.masq.rules.model import Chain
 from services.masq.rules.other_networks import addresses_in, is_another_network, parse_all
+
+_OF_FLANNEL: Final = re.compile(
+    r'-A \S+(?: (?:! )?-[sd] \S+)*(?: -m mark --mark \S+)? -m comment --comment "[^"\\]*" -j \S+(?: --random-fully)?'
+)
+"""A rule as flannel writes it, which iptables-nft finds by its text. It finds none with `-m recent`, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ class DeleteAt:
 
     chain: str
     position: int
-    """The place of the rule, 0 is first, at the time when it is this action's turn."""
+    """The place of the rule, 0 is first: when it is this action's turn, or with a text when it was read."""
     text: str = ""
     """The rule as iptables-save prints it, which goes wherever another program has moved it since it was read. Empty:
     the rule at `position` goes."""
@@ -251,7 +257,7 @@ def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
     found = []
     for each in rules:
         text = (each.rule.form or {}).get("text", "")
-        is_ours = f'--comment "{wanted.comment}"' in text
+        is_ours = f'--comment "{wanted.comment}"' in text and _OF_FLANNEL.fullmatch(text)
         found.append(DeleteAt(each.chain, each.position, text if is_ours else ""))
     return [*sorted(found, key=lambda each: (bool(each.text), each.chain, -each.position))]
 

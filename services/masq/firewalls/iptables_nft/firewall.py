@@ -56,9 +56,12 @@ class IptablesNftFirewall:
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
         wanted = [as_text(chain_form(chain)) for chain in chains]
+        told: list[FoundChain] = []  # each chain before its last repair
         for left in reversed(range(_TRIES)):
-            before = found = await _read(wanted, chains)
-            repairs = [repair_of(chain, each) for chain, each in zip(wanted, before, strict=True)]
+            found = await _read(wanted, chains)
+            repairs = list(map(repair_of, wanted, found))
+            shown = told or found
+            told = [now if each.actions else was for now, each, was in zip(found, repairs, shown, strict=True)]
             if not repair or not any(each.actions for each in repairs):
                 break
             pairs = list(zip(chains, repairs, strict=True))
@@ -66,12 +69,12 @@ class IptablesNftFirewall:
                 for family in FAMILIES:
                     await _carry_out(family, [pair for pair in pairs if pair[0].family is family])
             except Unavailable:
-                if not left or await _read(wanted, chains) == before:
+                if not left or list(map(repair_of, wanted, await _read(wanted, chains))) == repairs:
                     raise
                 continue  # another program has changed what was read
             found = await _read(wanted, chains)
             break
-        rows = zip(chains, wanted, before, found, strict=True)
+        rows = zip(chains, wanted, told, found, strict=True)
         return tuple(chain_state(*row, _PROGRAMS[row[0].family.version]) for row in rows)
 
     async def close(self) -> None:
