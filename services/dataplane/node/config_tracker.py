@@ -126,9 +126,8 @@ class ConfigTracker:
         if found == config:
             return False
         await self._put_in_force(found)
-        if (
-            config is None or (config.network, config.backend.way) != (found.network, found.backend.way)
-        ) and not is_retry:
+        was_in_force = config and (config.network, config.backend.way)
+        if was_in_force != (found.network, found.backend.way) and not is_retry:
             tell_network(self._journal, network, found.backend.way)
         if config is None or not is_same_place(config.underlay, found.underlay):
             tell_underlay(self._journal, found.underlay)
@@ -273,7 +272,7 @@ class ConfigTracker:
         left = self._left - {device.name for device in self.all_devices()}
         await self._remove(left, "an earlier network configuration or an earlier process needed it")
         self._left.clear()
-        keep_claims(self.configs[0].devices(NodeIdentity(self._node)), self.all_devices(), self._backends.claims)
+        keep_claims(self.config, self._node, self.all_devices(), self._backends.claims)
 
     async def remove_all(self, *, dry_run: bool) -> list[str]:
         """Removes every device; returns the commands."""
@@ -286,6 +285,7 @@ class ConfigTracker:
         self.earlier.forget()
         self._is_overtaken = True  # so that the backend is prepared again
         self._left.clear()
+        keep_claims(self.config, self._node, self.all_devices(), self._backends.claims)
         return commands
 
     async def _remove(self, names: Collection[str], cause: str) -> list[str]:

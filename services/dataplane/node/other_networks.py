@@ -7,10 +7,12 @@ from services.core.errors import InvalidInput
 from services.core.family import Network
 from services.core.network import NetworkConfig, contains
 from services.core.tunnel import UDP
+from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.links import actual as links
 from services.dataplane.links.desired import Device, LinkSpec
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import Route
+from services.dataplane.node.overlay_config import OverlayConfig
 from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
 from services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
 from services.runtime.process.networks import NAMED_PROTOCOLS
@@ -37,11 +39,11 @@ async def claim(
         wanted += [Claim(UDP_PORT, f"{port} {network.backend_type}") for port in ports]
     if claims is not None:
         claims.check(wanted)
-    if settings.is_named:  # what processes have left that do not run now
-        if network.backend_type == "ipsec":
-            raise InvalidInput(
-                "backend ipsec is for the network without a name: charon and the kernel's policies are one for all"
-            )
+    if settings.is_named and network.backend_type == "ipsec":
+        raise InvalidInput(
+            "backend ipsec is for the network without a name: charon and the kernel's policies are one for all"
+        )
+    if settings.network:  # what other networks have without a claim: of a process that has ended, or before a restart
         for spec in specs:
             await _require_own_device(spec, [*former, *ranges])
         for row in network.families:
@@ -50,10 +52,11 @@ async def claim(
         claims.take(wanted)
 
 
-def keep_claims(specs: Iterable[LinkSpec], devices: Iterable[Device], claims: Claims | None) -> None:
-    """Of the claims of devices only these stay: those that are asked for, and those that are there."""
+def keep_claims(config: OverlayConfig | None, node: str, devices: Iterable[Device], claims: Claims | None) -> None:
+    """Gives back the claims of devices, but for these and those that the configuration in force asks for."""
     if claims is not None:
-        claims.keep_devices({each.name for some in (specs, devices) for each in some})
+        asked = config.devices(NodeIdentity(node)) if config else ()
+        claims.keep_devices({each.name for some in (asked, devices) for each in some})
 
 
 def unclaimed(names: Iterable[str], claims: Claims | None) -> frozenset[str]:
