@@ -30,7 +30,7 @@ from services.masq.firewalls.iptables.repair import (
     repair_of,
 )
 from services.masq.firewalls.iptables.rule_syntax import as_text, chain_form
-from services.masq.firewalls.iptables.save_format import find
+from services.masq.firewalls.iptables.save_format import find, without_counters
 from services.masq.firewalls.nftables.syntax import PLACES, TABLE, family_word, removing, rule_text, writing
 from services.masq.rules.model import Chain
 
@@ -182,4 +182,4 @@ def carry_out(table: Chains, action: Action) -> None:
         case InsertFirst(chain, rule):
             table[chain].insert(0, rule.text)
         case DeleteAt(chain, position, text):
-            del table[chain][table[chain].index(text) if text else position]
+            del table[chain][list(map(without_counters, table[chain])).index(text) if text else position]

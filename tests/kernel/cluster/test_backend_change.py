@@ -1,6 +1,7 @@
 """The backend of a running network changes, and no packet between its pods is lost."""
 
 import asyncio
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -137,9 +138,12 @@ async def test_two_earlier_vnis_are_told_apart_and_go_each_at_its_own_time(scene
         await scene.until(lambda s: names(s) == ["vxlan VNI 7"])
         await scene.until(lambda s: not s.earlier_backends)
     assert lost == []
-    for host in scene.cluster.hosts:
-        links = host.namespace.ip("link", "show")
-        assert ("flannel.8" in links, "flannel.7" in links, "flannel.1:" in links) == (True, False, False)
+
+    def devices() -> set[str]:
+        shown = [host.namespace.ip("link", "show") for host in scene.cluster.hosts]
+        return {name for text in shown for name in re.findall(r"flannel\.\d+", text)}
+
+    await eventually(lambda: devices() == {"flannel.8"})
 
 
 async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Scene) -> None:

@@ -47,7 +47,7 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
         if wanted.name in line and _target(line) == wanted.name
     ]
     hook = table.get(wanted.hook, ())
-    in_the_way = _text(hook[0]) if hook and _target(hook[0]) != wanted.name else ""
+    in_the_way = without_counters(hook[0]) if hook and _target(hook[0]) != wanted.name else ""
     # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
     may_be_old = wanted.replaces_old and any(" -d " in line for line in hook)
     old = bare_set(wanted.table, [bare_rule(line) for line in hook], wanted.networks) if may_be_old else []
@@ -68,11 +68,11 @@ def bare_rule(text: str) -> BareRule | None:
 def _found(line: str) -> FoundRule:
     counters = _COUNTERS.search(line)
     packets, octets = (int(number) for number in counters.groups() if number) if counters else (0, 0)
-    return FoundRule({"text": _text(line)}, packets, octets)
+    return FoundRule({"text": without_counters(line)}, packets, octets)
 
 
-def _text(line: str) -> str:
-    """Without its counters."""
+def without_counters(line: str) -> str:
+    """The rule of a line, without its counters."""
     return _COUNTERS.sub("", line, count=1)
 
 
