@@ -272,7 +272,7 @@ class ConfigTracker:
         left = self._left - {device.name for device in self.all_devices()}
         await self._remove(left, "an earlier network configuration or an earlier process needed it")
         self._left.clear()
-        keep_claims(self.config, self._node, self.all_devices(), self._backends.claims)
+        keep_claims(self.all_devices(), self._backends.claims)
 
     async def remove_all(self, *, dry_run: bool) -> list[str]:
         """Removes every device; returns the commands."""
@@ -285,7 +285,7 @@ class ConfigTracker:
         self.earlier.forget()
         self._is_overtaken = True  # so that the backend is prepared again
         self._left.clear()
-        keep_claims(self.config, self._node, self.all_devices(), self._backends.claims)
+        keep_claims(self.all_devices(), self._backends.claims)
         return commands
 
     async def _remove(self, names: Collection[str], cause: str) -> list[str]:

@@ -7,12 +7,10 @@ from services.core.errors import InvalidInput
 from services.core.family import Network
 from services.core.network import NetworkConfig, contains
 from services.core.tunnel import UDP
-from services.dataplane.backends.backend import NodeIdentity
 from services.dataplane.links import actual as links
 from services.dataplane.links.desired import Device, LinkSpec
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import Route
-from services.dataplane.node.overlay_config import OverlayConfig
 from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
 from services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
 from services.runtime.process.networks import NAMED_PROTOCOLS
@@ -52,11 +50,10 @@ async def claim(
         claims.take(wanted)
 
 
-def keep_claims(config: OverlayConfig | None, node: str, devices: Iterable[Device], claims: Claims | None) -> None:
-    """Gives back the claims of devices, but for these and those that the configuration in force asks for."""
+def keep_claims(devices: Iterable[Device], claims: Claims | None) -> None:
+    """Gives back the claims of all devices but these."""
     if claims is not None:
-        asked = config.devices(NodeIdentity(node)) if config else ()
-        claims.keep_devices({each.name for some in (asked, devices) for each in some})
+        claims.keep_devices({device.name for device in devices})
 
 
 def unclaimed(names: Iterable[str], claims: Claims | None) -> frozenset[str]:

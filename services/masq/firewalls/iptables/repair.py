@@ -253,9 +253,11 @@ def _ours(wanted: ChainForm, found: FoundChain) -> list[FoundJump]:
 
 
 def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
-    """First those without a text, the last of them before the others, so that the positions hold."""
+    """First those without a text, the last of them before the others, so that the positions hold. A rule that is
+    there as a jump and as one of our chain goes once.
+    """
     found = []
-    for each in rules:
+    for each in {(each.chain, each.position): each for each in rules}.values():
         text = (each.rule.form or {}).get("text", "")
         is_ours = f'--comment "{wanted.comment}"' in text and _OF_FLANNEL.fullmatch(text)
         found.append(DeleteAt(each.chain, each.position, text if is_ours else ""))
