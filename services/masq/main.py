@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -145,8 +144,7 @@ def _refusal(claims: Claims, network: NetworkConfig) -> str:
 
 def free_ranges(claims: Claims, former: Iterable[Network]) -> list[Network]:
     """Those of these networks that no other one of the host has now."""
-    others = [ip_network(text) for text in claims.of_others(RANGE)]
-    return [n for n in former if not any(n.version == o.version and n.overlaps(o) for o in others)]
+    return [each for each in former if claims.is_free(Claim(RANGE, str(each)))]
 
 
 async def _retry(reconciler: Reconciler, learn: Callable[[], None]) -> None:

@@ -21,7 +21,7 @@ from services.masq.firewalls.firewall import (
 from services.masq.firewalls.iptables.repair import (
     Action,
     Append,
-    DeleteAt,
+    DeleteRule,
     EmptyChain,
     InsertFirst,
     MakeChain,
@@ -181,5 +181,5 @@ def carry_out(table: Chains, action: Action) -> None:
             table[chain].append(rule.text)
         case InsertFirst(chain, rule):
             table[chain].insert(0, rule.text)
-        case DeleteAt(chain, position, text):
+        case DeleteRule(chain, position, text):
             del table[chain][list(map(without_counters, table[chain])).index(text) if text else position]

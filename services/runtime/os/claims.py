@@ -80,6 +80,10 @@ class Claims:
                 if name != self._network and _is_readable(kind, value):
                     yield name, Claim(kind, value)
 
+    def is_free(self, claim: Claim) -> bool:
+        """Whether no other network has what excludes this claim."""
+        return not any(claim.excludes(other) for _, other in self.others())
+
     def of_others(self, kind: str) -> frozenset[str]:
         """The first words of what other networks claim of this kind: names of devices, say."""
         return frozenset(claim.value.partition(" ")[0] for _, claim in self.others() if claim.kind == kind)

@@ -1,6 +1,5 @@
 """Two networks in one network namespace: each has its kernel objects, and what one does is nothing to the other."""
 
-import asyncio
 import json
 import re
 import signal
@@ -245,68 +244,3 @@ def everything(host: Host) -> list[str]:
     looks = ("ip -br link", "ip route show table all", "ip neigh show nud permanent", "nft list tables")
     found = [line.strip() for look in looks for line in host.namespace.run(*look.split()).splitlines()]
     return [line for line in found if line not in ("table ip nat", "table ip filter")] + host.rules()
-
-
-async def test_a_device_is_another_networks_once_its_peers_need_it_no_more_and_not_before(
-    make_netns: NamespaceMaker,
-) -> None:
-    """The one without a name waits for the VNI that blue has changed, as long as peers of blue may have it."""
-    network = '{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%d}}'
-    async with two_networks(make_netns, {"blue": network % (5, 1), "default": network % (6, 2)}) as networks:
-        host, ip = networks.n1, networks.n1.namespace.ip
-        here, there = (each.serve("dataplane", "default", "blue") for each in (networks.n1, networks.n2))
-        for service in (here, there):
-            for name in ("default", "blue"):
-                await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
-
-        def shown() -> tuple[str, str]:
-            """The MAC and the IPv4 addresses of flannel.1."""
-            there = [each for each in json.loads(ip("-json", "address")) if each.get("ifname") == "flannel.1"]
-            addresses = (a["local"] for each in there for a in each["addr_info"] if a["family"] == "inet")
-            return "".join(each["address"] for each in there), " ".join(addresses)
-
-        before = shown()
-        (host.home / "default" / "net-conf.json").write_text(network % (6, 1))
-        await here.until(lambda status: "device flannel.1 " in "".join(status.reasons), "default")
-        (host.home / "blue" / "net-conf.json").write_text(network % (5, 3))
-        await eventually(lambda: "dev flannel.3" in ip("route"))
-        while "10.5." in (now := shown())[1]:
-            assert now == before
-            await asyncio.sleep(1)
-        await here.until(lambda status: status.ready and status.peers.programmed == 1, "default")
-        await eventually(lambda: "10.6." in shown()[1] and "10.5." not in shown()[1])
-        for name in ("default", "blue"):
-            await here.until(lambda status: status.ready and status.peers.programmed == 1, name)
-
-
-@pytest.mark.parametrize("how", ["restart", "teardown"])
-async def test_a_device_that_a_peer_needs_outlives_a_restart_and_is_free_after_a_teardown(
-    make_netns: NamespaceMaker, how: str
-) -> None:
-    """blue has changed its VNI, but a peer that does not answer still has the old one; another network wants that."""
-    network = '{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%d}}'
-    async with two_networks(make_netns, {"blue": network % (5, 1), "default": network % (6, 2)}) as networks:
-        host, ip = networks.n1, networks.n1.namespace.ip
-        here, there = (each.serve("dataplane", "default", "blue") for each in (networks.n1, networks.n2))
-        for service in (here, there):
-            for name in ("default", "blue"):
-                await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
-        there.end(signal.SIGKILL)
-        (host.home / "blue" / "net-conf.json").write_text(network % (5, 3))
-        await eventually(lambda: "flannel.3" in ip("-br", "link"))
-        (host.home / "default" / "net-conf.json").write_text(network % (6, 1))
-        await here.until(lambda status: "device flannel.1 " in "".join(status.reasons), "default")
-        before = ip("-o", "address", "show", "flannel.1"), ip("-o", "link", "show", "flannel.1")
-        if how == "restart":
-            here.end(signal.SIGTERM)
-            here.start()
-            await here.until(
-                lambda status: "flannel.1 (VNI 1 and port 8472) has 10.5." in "".join(status.reasons), "default"
-            )
-            await here.until(lambda status: status.ready and status.peers.programmed == 1, "blue")
-            assert (ip("-o", "address", "show", "flannel.1"), ip("-o", "link", "show", "flannel.1")) == before
-        else:
-            await here.call("TeardownKernel", "blue")
-            await here.until(
-                lambda status: status.ready and "flannel.1" in {d.name for d in status.devices}, "default"
-            )

@@ -1,8 +1,11 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lab.options import BadOption, Options, parse
+from tests.paths import ROOT
 
 
 def test_without_settings_the_lab_is_three_vxlan_hosts_with_the_embedded_store() -> None:
@@ -98,3 +101,12 @@ def test_networks_of_a_host_have_names_and_a_backend_that_can_be_there_twice() -
     for word in ("CLUSTERS=2", "TOPOLOGY=lab.svg"):
         with pytest.raises(BadOption, match=f"NETWORKS=2 with {word}: the lab has no such pair, leave one out"):
             parse(["NETWORKS=2", word], {})
+
+
+@pytest.mark.parametrize("program", ["lab", "lab.simulate", "lab.chaos"])
+def test_a_python_without_the_packages_gets_one_line_with_the_way_out(program: str) -> None:
+    command = [sys.executable, "-S", "-m", program, "NODES=1"]  # -S: without what is installed
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert len(ran.stderr.splitlines()) == 1
+    assert ran.stderr.endswith(f"or .venv/bin/python -m {program}\n")

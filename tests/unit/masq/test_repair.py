@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.masq.firewalls.iptables.repair import (
     Append,
-    DeleteAt,
+    DeleteRule,
     EmptyChain,
     FoundChain,
     FoundJump,
@@ -73,7 +73,7 @@ class FakeTable:
                     self.chains[chain].append(rule.form)
                 case InsertFirst(chain, rule):
                     self.chains[chain].insert(0, rule.form)
-                case DeleteAt(chain, position):
+                case DeleteRule(chain, position):
                     del self.chains[chain][position]
 
 
@@ -127,12 +127,12 @@ def test_what_is_right_is_left_alone() -> None:
 
 def test_the_jump_keeps_its_place_and_counters_when_only_the_chain_is_wrong() -> None:
     repair = repair_of(WANTED, table([JUMP, FOREIGN], []).find(WANTED))
-    assert not any(isinstance(action, InsertFirst | DeleteAt) for action in repair.actions)
+    assert not any(isinstance(action, InsertFirst | DeleteRule) for action in repair.actions)
 
 
 def test_the_chain_keeps_its_counters_when_only_the_jump_is_wrong() -> None:
     repair = repair_of(WANTED, table([FOREIGN, JUMP], list(RULES)).find(WANTED))
-    assert repair.actions == (DeleteAt(HOOK, 1), InsertFirst(HOOK, WANTED.jump))
+    assert repair.actions == (DeleteRule(HOOK, 1), InsertFirst(HOOK, WANTED.jump))
 
 
 def test_the_actions_read_like_iptables() -> None:
@@ -168,10 +168,10 @@ def test_a_teardown_of_nothing_is_nothing() -> None:
 def test_what_lives_elsewhere_goes_with_the_rules_of_an_old_flanneld() -> None:
     bare = (FoundJump(HOOK, 1, FoundRule(OTHER)), FoundJump(HOOK, 3, FoundRule(OTHER)))
     alone = repair_of(UNWANTED, FoundChain(None, bare=bare))
-    assert alone == Repair(("rules of an old flanneld",), (DeleteAt(HOOK, 3), DeleteAt(HOOK, 1)))
+    assert alone == Repair(("rules of an old flanneld",), (DeleteRule(HOOK, 3), DeleteRule(HOOK, 1)))
     beside = repair_of(UNWANTED, FoundChain((), (FoundJump(HOOK, 2, FoundRule(JUMP)),), bare))
     assert beside.causes == ("not wanted any more", "rules of an old flanneld")
-    assert beside.actions == (*(DeleteAt(HOOK, place) for place in (3, 2, 1)), RemoveChain(OURS))
+    assert beside.actions == (*(DeleteRule(HOOK, place) for place in (3, 2, 1)), RemoveChain(OURS))
 
 
 def test_two_equal_rules_that_are_both_wanted_are_no_duplicate() -> None:

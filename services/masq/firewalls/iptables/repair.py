@@ -116,7 +116,7 @@ class InsertFirst:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteAt:
+class DeleteRule:
     """One rule goes."""
 
     chain: str
@@ -130,7 +130,7 @@ class DeleteAt:
         return self.text.replace("-A", "-D", 1) or f"-D {self.chain} {self.position + 1}"
 
 
-Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | InsertFirst | DeleteAt
+Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | InsertFirst | DeleteRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
     for each in {(each.chain, each.position): each for each in rules}.values():
         text = (each.rule.form or {}).get("text", "")
         is_ours = f'--comment "{wanted.comment}"' in text and _OF_FLANNEL.fullmatch(text)
-        found.append(DeleteAt(each.chain, each.position, text if is_ours else ""))
+        found.append(DeleteRule(each.chain, each.position, text if is_ours else ""))
     return [*sorted(found, key=lambda each: (bool(each.text), each.chain, -each.position))]
 
 

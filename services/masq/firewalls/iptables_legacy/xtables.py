@@ -17,7 +17,7 @@ from services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
 from services.masq.firewalls.iptables.repair import (
     Action,
     Append,
-    DeleteAt,
+    DeleteRule,
     EmptyChain,
     FoundChain,
     FoundJump,
@@ -118,7 +118,7 @@ class LegacyTable:
                 iptc.Chain(self._table, chain).append_rule(self._encode(rule.form))
             case InsertFirst(chain, rule):
                 iptc.Chain(self._table, chain).insert_rule(self._encode(rule.form), 0)
-            case DeleteAt(chain, position):
+            case DeleteRule(chain, position):
                 # By place: iptc's own delete compares rules, which it cannot do reliably.
                 library, handle = self._table._iptc, self._table._handle
                 if library.iptc_delete_num_entry(chain.encode(), position, handle) != 1:

@@ -1,0 +1,94 @@
+"""A VXLAN device is one network's as long as a peer may need it, also after the network has changed its VNI."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from tests.hosts.namespaces import NamespaceMaker
+from tests.services.lease import eventually
+from tests.services.networks import Host, Service, two_networks
+
+NETWORK: Final = '{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%d}}'
+
+
+@dataclass
+class Scene:
+    """blue with VNI 1 and default with VNI 2, on this host and on another, all ready."""
+
+    host: Host
+    here: Service
+    there: Service
+
+    def change(self, name: str, number: int, vni: int) -> None:
+        """A network gets another VNI."""
+        (self.host.home / name / "net-conf.json").write_text(NETWORK % (number, vni))
+
+    def shown(self) -> tuple[str, str]:
+        """The MAC and the IPv4 addresses of flannel.1."""
+        found = json.loads(self.host.namespace.ip("-json", "address"))
+        there = [each for each in found if each.get("ifname") == "flannel.1"]
+        addresses = (a["local"] for each in there for a in each["addr_info"] if a["family"] == "inet")
+        return "".join(each["address"] for each in there), " ".join(addresses)
+
+    async def until_refused(self, words: str) -> None:
+        """default says why it has not the device."""
+        await self.here.until(lambda status: words in "".join(status.reasons), "default")
+
+    async def until_ready(self, service: Service, *names: str) -> None:
+        """These networks of a service have their peer."""
+        for name in names:
+            await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
+
+
+@pytest.fixture
+async def scene(make_netns: NamespaceMaker) -> AsyncIterator[Scene]:
+    async with two_networks(make_netns, {"blue": NETWORK % (5, 1), "default": NETWORK % (6, 2)}) as networks:
+        here, there = (each.serve("dataplane", "default", "blue") for each in (networks.n1, networks.n2))
+        made = Scene(networks.n1, here, there)
+        for service in (here, there):
+            await made.until_ready(service, "default", "blue")
+        yield made
+
+
+async def test_a_device_is_another_networks_once_its_peers_need_it_no_more_and_not_before(scene: Scene) -> None:
+    """default waits for the VNI that blue has changed, as long as peers of blue may have it."""
+    before = scene.shown()
+    scene.change("default", 6, vni=1)
+    await scene.until_refused("device flannel.1 ")
+    scene.change("blue", 5, vni=3)
+    await eventually(lambda: "dev flannel.3" in scene.host.namespace.ip("route"))
+    while "10.5." in (now := scene.shown())[1]:
+        assert now == before
+        await asyncio.sleep(1)
+    await scene.until_ready(scene.here, "default")
+    await eventually(lambda: "10.6." in scene.shown()[1] and "10.5." not in scene.shown()[1])
+    await scene.until_ready(scene.here, "default", "blue")
+
+
+@pytest.mark.parametrize("how", ["restart", "teardown"])
+async def test_a_device_that_a_peer_needs_outlives_a_restart_and_is_free_after_a_teardown(
+    scene: Scene, how: str
+) -> None:
+    """blue has changed its VNI, but a peer that does not answer still has the old one, which default wants."""
+    scene.there.end(signal.SIGKILL)
+    scene.change("blue", 5, vni=3)
+    await eventually(lambda: "flannel.3" in scene.host.namespace.ip("-br", "link"))
+    scene.change("default", 6, vni=1)
+    await scene.until_refused("device flannel.1 ")
+    before = scene.shown()
+    if how == "restart":
+        scene.here.end(signal.SIGTERM)
+        scene.here.start()
+        await scene.until_refused("flannel.1 (VNI 1 and port 8472) has 10.5.")
+        await scene.until_ready(scene.here, "blue")
+        assert scene.shown() == before
+    else:
+        await scene.here.call("TeardownKernel", "blue")
+        await scene.here.until(
+            lambda status: status.ready and "flannel.1" in {d.name for d in status.devices}, "default"
+        )
