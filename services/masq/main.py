@@ -143,7 +143,7 @@ def _refusal(claims: Claims, network: NetworkConfig) -> str:
 
 
 def free_ranges(claims: Claims, former: Iterable[Network]) -> list[Network]:
-    """Those of these networks that no other one of the host has now."""
+    """The former ranges that no other network of the host has now."""
     return [each for each in former if claims.is_free(Claim(RANGE, str(each)))]
 
 

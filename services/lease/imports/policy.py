@@ -28,7 +28,7 @@ _COMPARED: Final[Mapping[str, Mapping[str, int | str]]] = {
 }
 """By backend: the options that peers must have alike beside a PSK, with flannel's defaults."""
 _WITH_PSK: Final = frozenset({"wireguard", "ipsec"})
-"""The backends whose PSK is one, and was checked: in the options of others it may be anything."""
+"""The backends that have a pre-shared key. Other backends ignore the option PSK, whose value may be anything."""
 
 
 @dataclass(frozen=True, slots=True)

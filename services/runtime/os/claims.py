@@ -53,7 +53,10 @@ class Claims:
         self._refuse(claims, list(self.others()))
 
     def take(self, claims: Iterable[Claim]) -> None:
-        """Has these, and devices until `keep_devices`. Raises InvalidInput, naming both networks; then all stays."""
+        """Takes these claims and gives back all others but devices, which stay until `keep_devices`.
+
+        Raises InvalidInput, naming both networks; then all claims stay as they are.
+        """
         wanted = dict.fromkeys(claims)
         self._refuse(wanted, list(self.others()))
         with ExitStack() as opened:
@@ -81,7 +84,7 @@ class Claims:
                     yield name, Claim(kind, value)
 
     def is_free(self, claim: Claim) -> bool:
-        """Whether no other network has what excludes this claim."""
+        """Whether this claim excludes no claim of another network."""
         return not any(claim.excludes(other) for _, other in self.others())
 
     def of_others(self, kind: str) -> frozenset[str]:

@@ -42,7 +42,7 @@ class Hosts:
     stack: AsyncExitStack
 
     async def flanneld(self, network: str, host: topology.Host) -> Flanneld:
-        """One that is ready. It ends if another takes the shared rule while it starts, and is started again."""
+        """A flanneld that is ready. One that starts ends if another deletes the shared rule; it is started again."""
         (home := self.ours.home / f"{host.name}-{network}").mkdir()
         made = Flanneld(self, host.namespace, home, f"--etcd-prefix=/{network}/network", "--iptables-resync=1")
         self.stack.callback(made.discard)

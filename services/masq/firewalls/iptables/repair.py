@@ -23,7 +23,7 @@ from services.masq.rules.other_networks import addresses_in, is_another_network,
 _OF_FLANNEL: Final = re.compile(
     r'-A \S+(?: (?:! )?-[sd] \S+)*(?: -m mark --mark \S+)? -m comment --comment "[^"\\]*" -j \S+(?: --random-fully)?'
 )
-"""A rule as flannel writes it, which iptables-nft finds by its text. It finds none with `-m recent`, for example."""
+"""A rule as flannel writes it. iptables-nft finds it by its text, but no rule with `-m recent`, for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +248,14 @@ def _old_causes(found: FoundChain) -> tuple[str, ...]:
 
 
 def _ours(wanted: ChainForm, found: FoundChain) -> list[FoundJump]:
-    """Our rules in the chain."""
+    """The rules in our chain that are not of another network."""
     return [FoundJump(wanted.name, *each) for each in zip(found.places, found.rules or (), strict=True)]
 
 
 def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
-    """First those without a text, the last of them before the others, so that the positions hold. A rule that is
-    there as a jump and as one of our chain goes once.
+    """The deletions of these rules: first those by place, from the last to the first, so that the places hold.
+
+    A jump that stands in our own chain is found twice, and deleted once.
     """
     found = []
     for each in {(each.chain, each.position): each for each in rules}.values():
@@ -271,7 +272,7 @@ def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
 
 
 def _jump_causes(in_hook: list[FoundJump], exact: list[FoundJump]) -> list[str]:
-    """`exact` are those of the wanted form."""
+    """What is wrong with the jumps in the hook; `exact` are the jumps of the wanted form."""
     if not in_hook:
         return ["jump missing"]
     sentences = [

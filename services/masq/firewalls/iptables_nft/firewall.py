@@ -21,7 +21,7 @@ from services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
 _TRIES: Final = 5
-"""Of a repair that fails since another program has changed the tables after they were read."""
+"""How often a repair is tried that fails because another program has changed the tables after the reading."""
 _HOOKS: Final = {"FORWARD": ("filter", 2, 0), "POSTROUTING": ("nat", 4, 100)}
 """Kind, number and priority of the kernel's chains, as iptables-nft makes them."""
 _PROGRAMS: Final = {4: "iptables-nft", 6: "ip6tables-nft"}
