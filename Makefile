@@ -22,7 +22,7 @@ fuzz: venv ; @$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m 
 grpcurl: ; @sh lab/tools.sh grpcurl $(CACHE) && if [ -x $(CACHE)/bin/grpcurl ]; then echo $(CACHE)/bin/grpcurl; fi  ## fetches grpcurl alone, into the cache
 tools: venv ; @sh lab/tools.sh tests $(CACHE)  ## what tests run that is not in .venv; takes minutes, once
 lint: venv ; @$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports && sh lab/tools.sh buf $(CACHE) && if command -v buf >/dev/null; then buf lint proto && for each in proto/released/*.binpb; do buf breaking proto --against $$each || exit; done; fi  ## style, layers, protocols
-house: venv ; @$(BIN)/python -m tests.house  ## sizes, depths and stops of the source tree, and what is over a limit
+house: venv ; @$(BIN)/python -m tests.house  ## sizes, depths and stops of the source tree
 map: venv ; @$(BIN)/python -m tests.pages.architecture  ## the map of packages in docs/architecture.md, from their docstrings
 man: pages ; @$(BIN)/python -m tests.pages.man && $(BIN)/python -m tests.pages.completion  ## deploy/man and deploy/completion, from the help of the programs
 pages: venv ; @for each in configuration metrics troubleshooting; do $(BIN)/python -m tests.pages.reference.$$each || exit; done  ## the tables of docs/ that are made from the code

@@ -45,19 +45,13 @@ def test_the_map_is_that_of_the_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "most"),
-    [
-        ("A lease change", 16),
-        ("A lost route", 16),
-        ("A moved default route", 16),
-        ("An acquire", 16),
-        ("A repair of a firewall rule", 16),
-    ],
+    "title",
+    ["A lease change", "A lost route", "A moved default route", "An acquire", "A repair of a firewall rule"],
 )
-def test_the_stops_of_a_path_are_numbered_and_few(title: str, most: int) -> None:
+def test_the_stops_of_a_path_are_numbered(title: str) -> None:
     rows = re.findall(r"^\| (\d+) \| `services/[\w/]+\.py::[\w.]+` \| .+ \|$", section(title), re.M)
     assert [int(row) for row in rows] == list(range(1, len(rows) + 1))
-    assert 1 < len(rows) <= most
+    assert len(rows) > 1
 
 
 def test_the_glossary_is_sorted_and_short_and_has_the_terms_of_the_field() -> None:
