@@ -190,7 +190,16 @@ def version() -> None:
     click.echo(f"flannelette {installed()}")
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
+class _Untouched(click.Command):
+    """A command with words of another grammar: all of them are its argument, in their order, `--` among them."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Leaves nothing of the words to click."""
+        context.params["flags"] = tuple(args)
+        return []
+
+
+@cli.command(cls=_Untouched, add_help_option=False)
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def flanneld(flags: tuple[str, ...]) -> None:
     """Run the three services with flanneld's own FLAGS.

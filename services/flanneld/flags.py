@@ -50,14 +50,16 @@ class Child:
         return self.settings.socket_dir / f"{self.name}.http"
 
 
-def children(arguments: Sequence[str], environment: Mapping[str, str]) -> list[Child]:
-    """The three services, each with its share of the flags.
+def children(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[list[Child], str]:
+    """The three services, each with its share of the flags; and a warning about words that are no flags, or none.
 
     The store is etcd, as flanneld's, unless the flags say otherwise. This program serves the one HTTP port that the
     flags name; the services then serve HTTP on unix sockets, and otherwise not at all. Raises Misconfigured for a
     flag that no service knows or a value that one refuses, HelpRequested.
     """
-    shares = split_flags("flannelette flanneld", SERVICES, arguments, {"store": _STORE}, {"network": _MEANING})
+    shares, warning = split_flags(
+        "flannelette flanneld", SERVICES, arguments, {"store": _STORE}, {"network": _MEANING}
+    )
     shares["lease"].insert(0, f"--store={environment.get('FLANNELD_STORE') or _STORE}")  # the last one counts
     prefixes = _prefixes(shares["lease"], environment)
     found = []
@@ -70,7 +72,7 @@ def children(arguments: Sequence[str], environment: Mapping[str, str]) -> list[C
         child.arguments.extend((f"--healthz-ip=unix:{child.http_socket}",) if served else ())
         child.arguments.append("--healthz-port=0")
         found.append(child)
-    return found
+    return found, warning
 
 
 def _prefixes(flags: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

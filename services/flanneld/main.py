@@ -10,17 +10,19 @@ from services.core.errors import Misconfigured
 from services.flanneld.flags import Child, children
 from services.flanneld.metrics import collect
 from services.flanneld.supervisor import health_before, supervise
-from services.runtime.process.settings import HelpRequested
+from services.runtime.process.settings import HelpRequested, unknown_variables
 from services.runtime.process.version import version
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.http import http_server
-from services.runtime.telemetry.logs import configure_logs
+from services.runtime.telemetry.logs import configure_logs, get_logger
+
+log = get_logger()
 
 
 def main() -> int:
     """The exit code: 0 stopped, 1 a service ended by itself or could not start, 2 wrong flags."""
     try:
-        found = children(sys.argv[1:], os.environ)
+        found, warning = children(sys.argv[1:], os.environ)
     except HelpRequested as help_text:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its reader may be `head`
         print(help_text)
@@ -33,6 +35,8 @@ def main() -> int:
         print(f"flanneld (flannelette {version()})")
         return 0
     configure_logs("flanneld", settings.log_format, settings.v)
+    for line in filter(None, (warning, *unknown_variables(type(settings), os.environ).values())):
+        log.warning(line)
     health = health_before(found)
     try:
         return asyncio.run(_serve(found, health))

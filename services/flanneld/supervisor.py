@@ -16,6 +16,7 @@ from services.flanneld.flags import Child
 from services.runtime.os.parent import with_parent
 from services.runtime.os.systemd import notify
 from services.runtime.process.options import listen_addresses, transport_of
+from services.runtime.process.settings import unknown_variables
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.logs import get_logger
 
@@ -59,7 +60,9 @@ async def supervise(children: Sequence[Child], health: Health) -> int:
 
 
 async def _start(child: Child) -> Process:
-    environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    # Of variables that no flag has, this process has told.
+    left_out = {"NOTIFY_SOCKET", *unknown_variables(type(child.settings), os.environ)}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     program = (sys.executable, "-P", "-m", f"services.{child.service}.main")
     return await asyncio.create_subprocess_exec(*program, *child.arguments, env=environment | with_parent())
 

@@ -18,7 +18,7 @@ from services.runtime.os.netns_guard import until_deleted, until_moved
 from services.runtime.os.parent import end_with_parent
 from services.runtime.os.systemd import notify
 from services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
-from services.runtime.process.settings import HelpRequested, parse_settings
+from services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
 from services.runtime.process.version import version
 from services.runtime.rpc.authorization import Authorizer
 from services.runtime.rpc.connection_limits import (
@@ -193,6 +193,8 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
         print(f"{program} {version()}")
         return 0
     configure_logs(name, settings.log_format, settings.v)
+    for line in unknown_variables(kind, os.environ).values():
+        log.warning(line)
     gc.set_threshold(*_COLLECT_AT_START)
     atexit.register(gc.freeze)  # Python searches for garbage a last time, up to 60 ms, and the memory goes anyway
     raise_descriptor_limit()

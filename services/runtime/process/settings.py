@@ -6,8 +6,9 @@ default.
 """
 
 import dataclasses
+import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
@@ -19,6 +20,11 @@ S = TypeVar("S")
 
 _TRUE: Final = frozenset("1 t T TRUE true True".split())
 _FALSE: Final = frozenset("0 f F FALSE false False".split())
+
+_PREFIX: Final = "FLANNELD_"
+_OF_KUBERNETES: Final = re.compile(r"FLANNELD_(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
+"""Variables that a kubelet sets in pods beside a Service of the name `flanneld`."""
+_OCTAL: Final = re.compile(r"[+-]?0[0-7_]+")
 
 FLAGS: Final[Mapping[str, str]] = {
     "lease": "network store central lease-seconds guard-share guard-seconds net-config-path store-file upstream "
@@ -67,10 +73,14 @@ def parse_settings(kind: type[S], program: str, arguments: Sequence[str], enviro
     fields = _flags(kind)
     hints = get_type_hints(kind)
     texts: dict[str, list[str]] = {}
-    for name, text in _tokens(arguments, fields, hints):
+    pairs, rest = _parsed(arguments, fields, hints)
+    for name, text in pairs:
         if name in ("h", "help"):
             raise HelpRequested(usage(program, kind))
         texts.setdefault(name, []).append(text)
+    if rest:
+        meant = _value_apart(arguments, rest) or "--name=value (--help lists them)"
+        raise Misconfigured(f"{rest[0]!r} is not a flag: write {meant}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, field in fields.items():
@@ -93,27 +103,51 @@ def split_flags(
     arguments: Sequence[str],
     defaults: Mapping[str, str],
     meanings: Mapping[str, str],
-) -> dict[str, list[str]]:
-    """The flags of each settings class, as `--name=value`. A flag that several classes have goes to each of them.
+) -> tuple[dict[str, list[str]], str]:
+    """The flags of each settings class, as `--name=value`, and a warning about words that are no flags, or none.
 
-    Raises Misconfigured for an unknown flag, HelpRequested with the flags of all classes. `defaults` has defaults
-    that differ from those of the classes, and `meanings` what flags mean here alone.
+    A flag that several classes have goes to each of them. Words from the first one on that is no flag have no
+    effect, as with Go's package flag. Raises Misconfigured for an unknown flag, HelpRequested with the flags of all
+    classes. `defaults` has defaults that differ from those of the classes, and `meanings` what flags mean here alone.
     """
     fields = {name: field for kind in kinds.values() for name, field in _flags(kind).items()}
     hints = {name: hint for kind in kinds.values() for name, hint in get_type_hints(kind).items()}
     shares: dict[str, list[str]] = {each: [] for each in kinds}
-    for name, text in _tokens(arguments, fields, hints):
+    pairs, rest = _parsed(arguments, fields, hints)
+    for name, text in pairs:
         if name in ("h", "help"):
             raise HelpRequested(usage(program, *kinds.values(), defaults=defaults, here=meanings))
         for each, kind in kinds.items():
             if name in _flags(kind):
                 shares[each].append(f"--{name}={text}")
-    return shares
+    return shares, _ignored(arguments, rest) if rest else ""
+
+
+def _ignored(arguments: Sequence[str], rest: Sequence[str]) -> str:
+    meant = _value_apart(arguments, rest)
+    cure = f"write {meant}" if meant else "remove it, or write --name=value"
+    behind = f", and so have the words after it: {' '.join(rest[1:])}" if rest[1:] else ""
+    return f"{rest[0]!r} is no flag and has no effect, as with flanneld{behind}; {cure}"
+
+
+def unknown_variables(kind: type[Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables FLANNELD_... that no flag of any service has, and a line about each with the nearest one."""
+    names = {*_flags(kind), *(name for flags in FLAGS.values() for name in flags.split())}
+    known = sorted(filter(None, map(variable_of, names)))
+    lines = {}
+    for variable in sorted(environment):
+        if variable.startswith(_PREFIX) and variable not in known and not _OF_KUBERNETES.fullmatch(variable):
+            import difflib  # for a mistake only
+
+            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
+            meant = f": did you mean {near[0]}?" if near else ""
+            lines[variable] = f"no flag has the variable {variable}, which has no effect{meant}"
+    return lines
 
 
 def variable_of(flag_name: str) -> str:
-    """The environment variable of a flag, as flannel names it."""
-    return "FLANNELD_" + flag_name.upper().replace("-", "_")
+    """The environment variable of a flag, as flannel names it; empty: --version, which has none there either."""
+    return "" if flag_name == "version" else _PREFIX + flag_name.upper().replace("-", "_")
 
 
 def usage(
@@ -158,29 +192,43 @@ def _flag_name(field: "dataclasses.Field[Any]") -> str:
     return field.metadata["flag"] or field.name.replace("_", "-")
 
 
-def _tokens(
+def _parsed(
     arguments: Sequence[str], fields: Mapping[str, "dataclasses.Field[Any]"], hints: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """(flag, text) pairs, by the rules of Go's package flag: a boolean never takes the next word."""
-    rest = iter(arguments)
-    for word in rest:
-        name, equals, text = word.lstrip("-").partition("=") if word.startswith("-") else ("", "", "")
-        if not name or word.startswith("---"):
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """(flag, text) pairs, and the words that are left, by the rules of Go's package flag.
+
+    A boolean never takes the next word. Parsing ends at the first word that is no flag, at `--`, and at a request for
+    help, which is the last pair then. Raises Misconfigured for an unknown flag, and for one without its value.
+    """
+    pairs: list[tuple[str, str]] = []
+    rest = list(arguments)
+    while rest and len(rest[0]) > 1 and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, equals, text = word.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
             raise Misconfigured(f"{word!r} is not a flag: write --name=value (--help lists them)")
         if name in ("h", "help") and name not in fields:
-            yield name, ""
-            continue
+            return [*pairs, (name, "")], rest
         if name not in fields:
             raise Misconfigured(_unknown(name, fields))
-        if equals:
-            yield name, text
-        elif hints[fields[name].name] is bool:
-            yield name, "true"
-        else:
-            following = next(rest, None)
-            if following is None:
+        if not equals and hints[fields[name].name] is bool:
+            text = "true"
+        elif not equals:
+            if not rest:
                 raise Misconfigured(f"--{name} needs a value")
-            yield name, following
+            text = rest.pop(0)
+        pairs.append((name, text))
+    return pairs, rest
+
+
+def _value_apart(arguments: Sequence[str], rest: Sequence[str]) -> str:
+    """The last flag with the first word that is left, `--ip-masq=false`; empty: that word is no boolean's value."""
+    before = arguments[: len(arguments) - len(rest)]
+    if not before or "=" in before[-1] or rest[0] not in _TRUE | _FALSE:
+        return ""
+    return f"--{before[-1].lstrip('-')}={rest[0]}"
 
 
 def _unknown(name: str, fields: Iterable[str]) -> str:
@@ -214,6 +262,13 @@ def _convert_one(source: str, field: "dataclasses.Field[Any]", hint: Any, text: 
     if hint is str:
         return text
     try:
-        return hint(text)
+        return _whole_number(text) if hint is int else hint(text)
     except ValueError:
         raise Misconfigured(f"{source} is {text!r}: use a {'whole ' if hint is int else ''}number") from None
+
+
+def _whole_number(text: str) -> int:
+    """A number in one of Go's spellings: 16, 0x10, 0o20, 0b10000, and 020, which is octal. Raises ValueError."""
+    if text != text.strip():
+        raise ValueError(text)
+    return int(text, 8 if _OCTAL.fullmatch(text) else 0)

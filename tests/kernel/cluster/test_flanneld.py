@@ -174,3 +174,20 @@ def test_a_wrong_flag_is_one_line(host: Host, tmp_path: Path) -> None:
     assert flanneld.process.wait(PATIENCE) == 2
     said = "there is no flag --kube-subnet-manager: did you mean --kube-subnet-mgr? (--help lists them)"
     assert flanneld.log.read_text() == f"flanneld: {said}\n"
+
+
+def test_words_behind_the_flags_and_misspelt_variables_are_told_once_and_it_runs(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    flanneld = Flanneld(host, tmp_path, "-ip-masq", "true", "--iface=nosuch", "--", "-x", FLANNELD_IFCE="eth9")
+    try:
+        flanneld.until_ready()
+        assert "FLANNEL_IPMASQ=true" in flanneld.subnet_file.read_text()
+        assert flanneld.end() == 0
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+    log = flanneld.log.read_text()
+    said = "'true' is no flag and has no effect, as with flanneld, and so have the words after it:"
+    assert log.count(f"{said} --iface=nosuch -- -x; write --ip-masq=true") == 1
+    assert log.count("no flag has the variable FLANNELD_IFCE, which has no effect: did you mean FLANNELD_IFACE?") == 1

@@ -134,7 +134,8 @@ def _flags(kind: type[Any], without: type[Any] | None = None) -> Iterator[tuple[
             meaning = field.metadata["meaning"]
             if choices := field.metadata["choices"]:
                 meaning += f" One of {', '.join(choices)}."
-            yield f"`--{name}`<br>`{variable_of(name)}`", _default(field.default), meaning
+            names = filter(None, (f"--{name}", variable_of(name)))
+            yield "<br>".join(f"`{each}`" for each in names), _default(field.default), meaning
 
 
 def _default(value: object) -> str:

@@ -3,12 +3,13 @@
 import pytest
 
 from services.core.errors import Misconfigured
+from services.dataplane.settings import DataplaneSettings
 from services.flanneld.flags import Child, children
 from services.runtime.process.settings import HelpRequested
 
 
 def started(*arguments: str, **environment: str) -> dict[str, Child]:
-    return {child.name: child for child in children(arguments, environment)}
+    return {child.name: child for child in children(arguments, environment)[0]}
 
 
 def test_each_service_gets_the_flags_that_it_knows() -> None:
@@ -74,6 +75,36 @@ def test_what_no_service_knows_is_refused_before_anything_starts() -> None:
         started("--remote=1.2.3.4")
     with pytest.raises(Misconfigured, match="--iptables-resync is 0"):
         started("--iptables-resync=0")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--ip-masq true", "'true' is no flag and has no effect, as with flanneld; write --ip-masq=true"),
+        (
+            "--ip-masq false -iface=eth1 --nonsense",
+            "'false' is no flag and has no effect, as with flanneld, and so have the words after it: -iface=eth1 "
+            "--nonsense; write --ip-masq=false",
+        ),
+        (
+            "--ip-masq start",
+            "'start' is no flag and has no effect, as with flanneld; remove it, or write --name=value",
+        ),
+        ("--ip-masq - --iface=x", "'-' is no flag and has no effect, as with flanneld, and so have the"),
+        ("--ip-masq -- --iface=x", "'--iface=x' is no flag and has no effect, as with flanneld; remove it"),
+        ("--ip-masq --", ""),
+        ("--ip-masq", ""),
+    ],
+)
+def test_flags_end_at_the_first_word_that_is_none_as_with_flanneld_and_a_warning_says_so(
+    words: str, said: str
+) -> None:
+    found, warning = children(words.split(), {})
+    dataplane = found[1].settings
+    assert isinstance(dataplane, DataplaneSettings)
+    assert (dataplane.iface, dataplane.ip_masq) == ((), True)
+    assert warning.startswith(said)
+    assert bool(warning) == bool(said)
 
 
 def test_help_names_the_flags_of_all_three_each_once_with_the_default_that_is_in_force() -> None:

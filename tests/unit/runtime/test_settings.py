@@ -35,6 +35,12 @@ def parse(*arguments: str, **environment: str) -> Example:
         (["-margin=5", "--margin", "6"], Example(margin=6)),
         (["--margin=-5"], Example(margin=-5)),
         (["--margin", "-5"], Example(margin=-5)),
+        (["-margin=0x10"], Example(margin=16)),
+        (["-margin=020"], Example(margin=16)),
+        (["-margin=0b1_0000", "--"], Example(margin=16)),
+        (["--margin=+7"], Example(margin=7)),
+        (["--iface="], Example(iface=("",))),
+        (["--iface", "--ip-masq"], Example(iface=("--ip-masq",))),
         (["--interval=2"], Example(interval=2.0)),
         (["--file", "/a=b"], Example(file=Path("/a=b"))),
         (["--iface=eth0", "-iface", "eth1"], Example(iface=("eth0", "eth1"))),
@@ -64,7 +70,7 @@ def test_a_boolean_is_false_in_all_of_gos_spellings(text: str) -> None:
 
 
 def test_a_boolean_never_takes_the_next_word() -> None:
-    with pytest.raises(Misconfigured, match="'false' is not a flag"):
+    with pytest.raises(Misconfigured, match="'false' is not a flag: write --ip-masq=false"):
         parse("--ip-masq", "false")
 
 
@@ -80,6 +86,10 @@ def test_a_boolean_never_takes_the_next_word() -> None:
         (["word"], "'word' is not a flag"),
         (["-"], "'-' is not a flag"),
         (["---margin=5"], "is not a flag"),
+        (["-=5"], "is not a flag"),
+        (["--margin=08"], "--margin is '08': use a whole number"),
+        (["--margin= 8"], "--margin is ' 8': use a whole number"),
+        (["--", "--margin=5"], "'--margin=5' is not a flag"),
         (["--=5"], "is not a flag"),
     ],
 )
