@@ -66,13 +66,16 @@ class Problem:
 
 
 def problems(node: NodeHealth, services: Collection[str] = SERVICES) -> list[Problem]:
-    """The problems of the node that these services tell, the gravest first."""
+    """The problems of the node that these services tell, the gravest first; what two of them find is told once."""
     if not node.answered and {*services} == {*SERVICES}:  # one fault, and not three
         return [_silence(node)]
     found = [each for service in SERVICES if service in services for each in _problems(node, service)]
     if {*services} == {*SERVICES}:
         found += [*_clocks(node), *different_versions(_versions(node), "services")]
-    return sorted(found, key=lambda each: each.weight)
+    once = dict[tuple[str, str, str, str], Problem]()
+    for each in sorted(found, key=lambda each: each.weight):
+        once.setdefault((each.check, each.problem, each.cause, each.cure), each)
+    return [*once.values()]
 
 
 def merged(by_node: Iterable[tuple[str, Iterable[Problem]]]) -> list[Problem]:

@@ -14,7 +14,7 @@ from services.dataplane.links.desired import Device
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.monitor import Change, ChangedObject
 from services.dataplane.netlink.objects import ROUTE, KernelObject
-from services.dataplane.netlink.uapi import AF_BRIDGE
+from services.dataplane.netlink.uapi import AF_BRIDGE, AF_INET
 from services.dataplane.underlay.selection import Underlay
 
 _SETTLE_SECONDS: Final = 0.01
@@ -202,8 +202,8 @@ def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: in
             return True
         case ChangedObject.LINK | ChangedObject.ADDRESS:
             return change.ifindex in devices or change.ifindex in underlay
-        case ChangedObject.NETCONF:
-            return change.ifindex in devices
+        case ChangedObject.NETCONF:  # of IPv6 none is a matter of our devices
+            return change.ifindex in devices and change.family == AF_INET
         case ChangedObject.RULE | ChangedObject.POLICY:
             return False
         case ChangedObject.ROUTE:

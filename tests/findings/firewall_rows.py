@@ -11,7 +11,6 @@ _SAYS = {
         "Pods of one node do not reach each other through a service's address.",
         "net.bridge.bridge-nf-call-iptables = 0, and iptables has a chain KUBE-SERVICES",
     ),
-    "forwarding-off": ("The kernel forwards no {family} packets.", "{forwarding} = 0"),
 }
 """By check: what does not work, and the evidence."""
 _DROPS = "A rule of another program drops them: "
@@ -36,7 +35,7 @@ def _firewall(
         cure,
         versions=versions,
         and_then=and_then,
-        says="own part" if check in ("forwarding-off", "bridge-calls") else "node",
+        says="own part" if check == "bridge-calls" else "node",
         is_answered=check == "bridge-calls",
         undo=undo,
         what=what,
@@ -166,12 +165,5 @@ FIREWALL_FAULTS: Final = {
         "sysctl -w net.bridge.bridge-nf-call-iptables=1",
         and_then="iptables-nft -X KUBE-SERVICES",
         what="`sysctl -qw net.bridge.bridge-nf-call-iptables=0`, with a kube-proxy in iptables",
-    ),
-    "nothing-is-forwarded": _firewall(
-        "sysctl -qw {forwarding}=0",
-        "forwarding-off",
-        "{forwarding} is 0.",
-        "sysctl -w {forwarding}=1",
-        versions=(4, 6),
     ),
 }

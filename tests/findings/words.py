@@ -63,7 +63,5 @@ HEALTHY: Final = {
     "a second cluster's route": "ip route add 10.6.0.0/16 via 10.99.0.1 && ip route add blackhole 10.7.0.0/16",
     "a learned neighbour": "ip neigh replace 10.99.0.12 lladdr $(ip -j neigh show 10.99.0.12 dev eth0 | "
     'sed \'s/.*lladdr":"//; s/".*//\') dev eth0 nud reachable',
-    "nothing is forwarded, which masq says": "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0",
-    "nobody forwards from the outside": "sysctl -qw net.ipv4.conf.eth0.forwarding=0",
 }
 """What hosts have that loses no packet, as commands on n1."""

@@ -3,12 +3,14 @@
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from services.core.family import FAMILIES, Family
 from services.dataplane.diagnose.seen import (
+    BridgePort,
     HostAddress,
+    HostLink,
     InterfaceState,
     Lookup,
     NarrowRoute,
@@ -93,6 +95,49 @@ def link_in(message: bytes) -> InterfaceState:
     return InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & uapi.IFF_RUNNING), mac)
 
 
+def host_link_in(message: bytes) -> HostLink:
+    """The interface that a message tells, with what a bridge does at it."""
+    _, _, index, flags, _ = _header(LINK, message)
+    found = attributes_of(message, LINK.size)
+    info = dict(attributes(found.get(uapi.IFLA_LINKINFO, b"")))
+    kind = info.get(_INFO_KIND, b"").rstrip(b"\0").decode(errors="replace")
+    own = dict(attributes(info.get(_INFO_DATA, b""))) if kind == "bridge" else {}
+    at = dict(attributes(info.get(_INFO_SLAVE_DATA, b"")))
+    is_port = info.get(_INFO_SLAVE_KIND, b"").rstrip(b"\0") == b"bridge"
+    return HostLink(
+        index,
+        found.get(uapi.IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace"),
+        kind,
+        found.get(uapi.IFLA_ADDRESS, b""),
+        int.from_bytes(found.get(uapi.IFLA_MASTER, b""), sys.byteorder),
+        bool(flags & uapi.IFF_UP),
+        bool(flags & uapi.IFF_RUNNING),
+        not flags & uapi.IFF_NOARP,
+        uapi.IFLA_LINK_NETNSID in found,
+        _port_in(at) if is_port else None,
+        any(own.get(_BR_VLAN_FILTERING, b"")),
+        any(own.get(_BR_STP_STATE, b"")),
+    )
+
+
+def _port_in(found: Mapping[int, bytes]) -> BridgePort:
+    """What an older kernel does not tell is as it is by default."""
+
+    def flag(kind: int, *, otherwise: bool) -> bool:
+        return any(found[kind]) if kind in found else otherwise
+
+    return BridgePort(
+        int.from_bytes(found.get(_BRPORT_STATE, b"\3"), sys.byteorder),
+        flag(_BRPORT_MODE, otherwise=False),
+        flag(_BRPORT_ISOLATED, otherwise=False),
+        flag(_BRPORT_LEARNING, otherwise=True),
+        flag(_BRPORT_UNICAST_FLOOD, otherwise=True),
+        flag(_BRPORT_BCAST_FLOOD, otherwise=True),
+        flag(_BRPORT_MCAST_FLOOD, otherwise=True),
+        flag(_BRPORT_LOCKED, otherwise=False),
+    )
+
+
 def rule_in(family: Family, message: bytes) -> PolicyRule:
     """The rule that a message tells."""
     _, dst_length, src_length, tos, table, action, flags = _header(RULE, message)
@@ -163,6 +208,10 @@ def address_in(message: bytes) -> Iterator[HostAddress]:
 
 
 _RTAX_MTU: Final = 2
+_INFO_KIND, _INFO_DATA, _INFO_SLAVE_KIND, _INFO_SLAVE_DATA = 1, 2, 4, 5
+_BR_STP_STATE, _BR_VLAN_FILTERING = 5, 7
+_BRPORT_STATE, _BRPORT_MODE, _BRPORT_LEARNING, _BRPORT_UNICAST_FLOOD = 1, 4, 8, 9
+_BRPORT_MCAST_FLOOD, _BRPORT_BCAST_FLOOD, _BRPORT_ISOLATED, _BRPORT_LOCKED = 27, 30, 33, 39
 _FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_GOTO, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 4, 6, 10
 _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME = 14, 15, 16, 17
 _NARROW: Final = (12, 19, 20, 22, 23, 24)

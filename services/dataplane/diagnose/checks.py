@@ -8,6 +8,7 @@ from services.core.family import Address, Family, Network, family_of
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.culprit import is_in, plain
 from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
+from services.dataplane.diagnose.pods import has_pods
 from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subject, ip, is_down, sysctl
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
@@ -18,22 +19,34 @@ from services.dataplane.netlink.objects import RTN_LOCAL, Route
 
 Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
 
+FORWARDING_KEYS: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 _DIRECTIONS: Final = ("in", "out", "fwd")
 _UDP: Final = 17
 
 
 def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
-    """Interfaces on which packets to forward arrive, whose own `forwarding` flag decides (IPv4 alone)."""
-    found = [(family, index) for family, index in bridge.items() if family.version == 4]
+    """Interfaces on which packets to forward arrive, whose own `forwarding` flag decides in IPv4.
+
+    By the underlay come the answers from outside the network. In IPv6 the flag of `all` decides, for which 0 stands.
+    """
+    found = [(family, 0) for family in subject.own]
+    found += [(family, index) for family, index in bridge.items() if family.version == 4]
     found += [(family, device.index) for family, device in subject.devices.items() if family.version == 4]
-    if not subject.devices or any(path.route.ifindex == subject.underlay.index for path in subject.paths):
-        found += [(family, subject.underlay.index) for family in subject.own if family.version == 4]
-    return found
+    return found + [(family, subject.underlay.index) for family in subject.own if family.version == 4]
 
 
 def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    """Where there are no pods nothing is lost, and masq warns of a host that forwards nothing."""
+    is_lost = has_pods(subject, seen)
     for (family, index), forwards in seen.forwarding.items():
-        if forwards or not index or not seen.forwarding.get((family, 0)):
+        is_all = index == 0 and family.version == 6
+        if forwards or not (index or is_all):
+            continue
+        if is_all or not seen.forwarding.get((family, 0), True):
+            key = FORWARDING_KEYS[family.version]
+            if is_lost:  # each interface that forwards nothing for this one cause says the same
+                problem = f"The kernel forwards no {family} packets."
+                yield Finding("forwarding-off", problem, f"{key} is 0.", f"sysctl -w {key}=1", f"{key} = 0")
             continue
         name = seen.names.get(index, f"if{index}")
         key = sysctl("net.ipv4.conf.{}.forwarding", name)
@@ -43,6 +56,7 @@ def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
             f"{key} is 0.",
             f"sysctl -w {key}=1",
             f"{key} = 0, net.ipv4.conf.all.forwarding = 1",
+            is_broken=is_lost,
         )
 
 

@@ -5,6 +5,7 @@ Everything here only reads. Single questions go many in one batch: a thousand FI
 
 import asyncio
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -18,6 +19,7 @@ from services.dataplane.diagnose.answers import (
     RULE,
     address_in,
     attributes_of,
+    host_link_in,
     link_in,
     lookup_request,
     narrow_route_in,
@@ -31,6 +33,7 @@ from services.dataplane.diagnose.answers import (
 from services.dataplane.diagnose.seen import (
     Answer,
     HostAddress,
+    HostLink,
     InterfaceState,
     Lookup,
     NarrowRoute,
@@ -42,10 +45,12 @@ from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from services.dataplane.netlink.objects import Route
 from services.dataplane.netlink.raw_socket import AnswersLost, NoSuchProtocol, RawTransport
-from services.dataplane.netlink.uapi import KernelError, messages, numbered, request
+from services.dataplane.netlink.uapi import KernelError, attribute, messages, numbered, request
 
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
+_SKIP_STATS: Final = 0x8
+"""RTEXT_FILTER_SKIP_STATS."""
 _ALL: Final = -1
 """NETCONFA_IFINDEX_ALL."""
 
@@ -132,6 +137,12 @@ class Inspector:
             if isinstance(answer, bytes):
                 found[index] = link_in(answer)
         return found
+
+    async def host_links(self) -> dict[int, HostLink]:
+        """All interfaces, with their places in bridges."""
+        body = LINK.pack(0, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATS))
+        found = [host_link_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)]
+        return {each.index: each for each in found}
 
     async def addresses(self) -> list[HostAddress]:
         """All of the host."""

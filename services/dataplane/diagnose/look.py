@@ -62,6 +62,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         names=inspector.names(),
         addresses=addresses,
         bridges=bridges_of(subject, addresses),
+        host_links=await inspector.host_links(),
         policies=await inspector.policies(),
         flannelds=flannelds(files),
         cni=cni_view(files),
@@ -69,13 +70,12 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     seen = replace(seen, ways=ways(subject, seen))
     indexes = {index for family in subject.own if (index := bridge_index(subject, seen, family)) is not None}
     places = forwarding_places(subject, {family: index for family in subject.own for index in indexes})
-    everywhere = [(family, 0) for family in subject.own if family.version == 4]
     devices = {device.index for device in subject.devices.values()}
     answers, narrow = await inspector.routes_of(questions(subject, seen))
     seen = replace(
         seen,
         links=await inspector.links(sorted({*indexes, *devices, subject.underlay.index})),
-        forwarding=await inspector.forwarding(list(dict.fromkeys((*everywhere, *places)))) if places else {},
+        forwarding=await inspector.forwarding(list(dict.fromkeys(places))),
         answers=answers,
         narrow=narrow,
     )

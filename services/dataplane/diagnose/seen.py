@@ -101,6 +101,52 @@ class InterfaceState:
 
 
 @dataclass(frozen=True, slots=True)
+class BridgePort:
+    """What a bridge does at one of its ports (`bridge -d link show`)."""
+
+    state: int = 3
+    """Of the spanning tree: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking."""
+    has_hairpin: bool = False
+    is_isolated: bool = False
+    """It passes nothing to other isolated ports."""
+    is_learning: bool = True
+    floods: bool = True
+    """Packets to a MAC that the bridge has not learned."""
+    floods_broadcast: bool = True
+    floods_multicast: bool = True
+    is_locked: bool = False
+    """It passes nothing from a MAC that the bridge does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """An interface of the host, with its place in a bridge."""
+
+    index: int
+    name: str
+    kind: str = ""
+    mac: bytes = b""
+    master: int = 0
+    """Index of the bridge, bond or VRF that has it; 0: none."""
+    is_up: bool = True
+    is_running: bool = True
+    has_arp: bool = True
+    is_apart: bool = False
+    """Its other end is in another network namespace."""
+    port: BridgePort | None = None
+    """None: it is no port of a bridge."""
+    filters_vlans: bool = False
+    """Of a bridge."""
+    has_stp: bool = False
+    """Of a bridge."""
+
+    @property
+    def is_of_pod(self) -> bool:
+        """Whether it may be the host's end of a pod's interface."""
+        return self.kind == "veth" and self.is_apart
+
+
+@dataclass(frozen=True, slots=True)
 class NarrowRoute:
     """A route with an MTU of its own."""
 
@@ -209,6 +255,8 @@ class Seen:
     ways: Sequence[Way] = ()
     """What is asked about the peers."""
     links: Mapping[int, InterfaceState] = field(default_factory=dict)
+    host_links: Mapping[int, HostLink] = field(default_factory=dict)
+    """All interfaces of the host."""
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)

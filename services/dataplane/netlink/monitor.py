@@ -29,6 +29,7 @@ _GROUPS: Final = (
     uapi.RTNLGRP_IPV4_RULE,
     uapi.RTNLGRP_IPV6_RULE,
     uapi.RTNLGRP_IPV4_NETCONF,
+    uapi.RTNLGRP_IPV6_NETCONF,
 )
 _RECEIVE_BYTES: Final = 64 * 1024
 _AT_ONCE: Final = 256

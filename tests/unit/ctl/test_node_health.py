@@ -100,6 +100,19 @@ def test_a_store_that_is_away_is_told_once_with_its_figures() -> None:
     assert headline(node) == ("h1 is not healthy: 1 problem", 1)
 
 
+def test_what_two_services_find_is_told_once_with_the_graver_weight() -> None:
+    masq, dataplane = samples.masq_status(), samples.dataplane_status()
+    found = {"check": "forwarding-off", "problem": "The kernel forwards no IPv4 packets.", "cure": "sysctl"}
+    masq.status.findings.add(**found)
+    assert headline(assessed(replace(WELL, masq=masq)))[1] == 0
+    dataplane.status.findings.add(**found, broken=True)
+    dataplane.status.ready = False
+    dataplane.status.reasons.append("forwarding is broken: The kernel forwards no IPv4 packets.")
+    node = assessed(replace(WELL, masq=masq, dataplane=dataplane))
+    assert [(each.check, each.weight) for each in problems(node)] == [("forwarding-off", Weight.BROKEN)]
+    assert headline(node)[1] == 1
+
+
 def test_a_difference_in_ip_masq_is_found() -> None:
     masq = samples.masq_status()
     masq.status.masquerade = False
