@@ -18,7 +18,8 @@ class Finding:
     """What does not work, or will not, one sentence."""
     cause: str = ""
     cure: str = ""
-    """The exact command; empty: none, or the cause says what to do."""
+    """The exact command; empty: none, or the cause says what to do. One that `doctor --fix` may carry out is a
+    `services.core.cure.Cure(Command(CODE, ARGUMENTS))`; plain text is shown and never carried out."""
     evidence: str = ""
     is_broken: bool = False
     """Packets are lost for certain."""

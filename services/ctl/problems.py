@@ -11,6 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 
+from services.core.cure import Command, read_cure
 from services.ctl.connect.call import LOOK_AT_LOG, CallFailed
 from services.ctl.connect.targets import SERVICES, Service
 from services.ctl.node_health import BROKEN, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
@@ -46,7 +47,8 @@ class Problem:
     problem: str
     """The symptom, one sentence or two."""
     cure: str = ""
-    """The exact command, where one command cures it; else the cause or the problem says what to do."""
+    """The exact command, where one cures it, as `services.core.cure.Cure` if its parts are known; else the cause or
+    the problem says what to do."""
     evidence: str = ""
     """What was asked, such as of the kernel, and the answer."""
     cause: str = ""
@@ -120,10 +122,12 @@ def weight_of(finding: Finding) -> Weight:
 
 def problem_of(service: Service, finding: Finding) -> Problem:
     """A finding of a service."""
+    typed = finding.commands if isinstance(finding, dataplane_pb2.Finding | masq_pb2.Finding) else ()
+    commands = [Command(each.code, *each.arguments) for each in typed]
     return Problem(
         service,
         finding.problem,
-        finding.cure,
+        read_cure(finding.cure, commands),
         "" if isinstance(finding, cloud_pb2.Finding) else finding.evidence,
         finding.cause,
         weight_of(finding),

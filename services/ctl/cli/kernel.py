@@ -1,15 +1,13 @@
 """Commands that change the kernel, or show what they would change; `flannelette masq` has them for masq alone."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_every_node, require_terminal
+from services.ctl.cli.options import for_every_node, node_file, require_terminal
 
 if TYPE_CHECKING:
     from services.ctl.connect.contexts import Nodes
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from services.ctl.render.screen import Screen
 
 _MASQ: Final = ("masq",)
-_FILES: Final = {"SUBNET_FILE": "/run/flannel/subnet.env", "STATE_DIR": "/var/lib/flannelette"}
-"""What says which networks there were, by the services' variables."""
 _services = click.argument(
     "services", nargs=-1, type=click.Choice(["dataplane", "masq"]), metavar="[dataplane|masq]..."
 )
@@ -95,7 +91,7 @@ def teardown(
         raise click.UsageError("--keep-foreign is for the dataplane only: flanneld takes over the rules of masq")
     programs = {name: words for name, words in CLEANERS[left].items() if name in (services or CLEANERS[left])}
     if programs:
-        files = [Path(os.environ.get(f"FLANNELD_{name}") or place) for name, place in _FILES.items()]
+        files = node_file("SUBNET_FILE"), node_file("STATE_DIR")
         network = targets["dataplane"].network
         remove = partial(clean_up, programs, [network] if network or left == "ours" else networks_left(*files))
     else:

@@ -1,9 +1,11 @@
 """Parts of the command line that commands share: options, argument types, confirmation, and the list in the help."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -55,7 +57,18 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
 }
 """By command, for help and man page."""
 
+NODE_FILES: Final[Mapping[str, str]] = {
+    "SUBNET_FILE": "/run/flannel/subnet.env",
+    "STATE_DIR": "/var/lib/flannelette",
+}
+"""Files of a node's services, by their variables, and where they are by default."""
+
 FORMATS: Final = ("table", "wide", "json", "yaml")
+
+
+def node_file(name: str) -> Path:
+    """Where the services of this node have one of `NODE_FILES`, as their variable says: FLANNELD_SUBNET_FILE."""
+    return Path(os.environ.get(f"FLANNELD_{name}") or NODE_FILES[name])
 
 
 class Sections(click.Group):

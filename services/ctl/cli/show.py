@@ -10,6 +10,7 @@ from services.ctl.cli.options import (
     for_any_node,
     for_every_node,
     in_each_network,
+    node_file,
     prints,
     require_terminal,
 )
@@ -59,7 +60,8 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
     --fix sets the sysctls that the overlay needs, puts back what the pods' bridge
     has lost, and turns a broken checksum offload of the overlay's devices off. It
     shows the commands and asks, needs root, deletes nothing, and leaves firewalls
-    and other hosts alone: run it on each node.
+    and other hosts alone: run it on each node. Each command is made and checked by
+    this program; FLANNELD_SUBNET_FILE says where the dataplane has another file.
     """
     from services.ctl.diagnose import doctor as examination
 
@@ -72,7 +74,7 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
         if not yes:
             click.confirm("Carry this out?", abort=True, err=True)
 
-    return asyncio.run(examination.fix(nodes, screen, services, confirm))
+    return asyncio.run(examination.fix(nodes, screen, services, node_file("SUBNET_FILE"), confirm))
 
 
 @click.option(

@@ -4,18 +4,20 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 
+from services.core.cure import Command
 from services.core.errors import Unavailable
 from services.ctl.commands import cloud
 from services.ctl.commands.answers import assess_all
 from services.ctl.connect.call import ask_lease_service
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import SERVICES, Service, Targets
-from services.ctl.diagnose.fixes import carry_out, is_safe, obstacle_to
+from services.ctl.diagnose.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
 from services.ctl.node_health import State
 from services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
 from services.ctl.render.problems import doctor_text, fixes_text
@@ -58,7 +60,7 @@ class Examination:
                     "looks at firewalls, and tells it nothing: use a context of all nodes, or ask on the node"
                 )
             return
-        found = [{**each.document(), "fixable": is_safe(each.check, each.cure)} for each in self.found]
+        found = [{**each.document(), "fixable": bool(fixes_of(each))} for each in self.found]
         document = {"node": self.node, "nodes": self.names, "reported": self.reported, "problems": found}
         screen.show_json(document if fixed is None else {**document, "fixed": [*fixed]})
 
@@ -99,10 +101,13 @@ async def doctor(nodes: Nodes, screen: Screen, services: Collection[str], *, eve
     return seen.exit_code
 
 
-async def fix(nodes: Nodes, screen: Screen, services: Collection[str], confirm: Callable[[], None]) -> int:
+async def fix(
+    nodes: Nodes, screen: Screen, services: Collection[str], subnet_file: Path, confirm: Callable[[], None]
+) -> int:
     """Prints the problems, carries out the cures that are safe on this host, looks again and prints what is left.
 
-    `confirm` is called before anything is changed, and raises to end it.
+    `subnet_file`: the dataplane's, which says what the own subnet is. `confirm` is called before anything is changed,
+    and raises to end it.
     """
     seen = await examine(nodes, services)
     if not screen.json:
@@ -111,17 +116,18 @@ async def fix(nodes: Nodes, screen: Screen, services: Collection[str], confirm: 
     if chosen and os.geteuid() != 0:
         screen.warn("--fix needs root: use sudo")
         return max(seen.exit_code, 1)
+    right = await _right(chosen, own_subnets(subnet_file), screen)
     done = list[str]()
-    if chosen:
+    if right:
         if not screen.json:
-            screen.show(fixes_text(chosen))
+            screen.show(fixes_text([*map(str, right)]))
         confirm()
-        for cure in chosen:
+        for command in right:
             try:
-                await carry_out(cure)
-                done.append(cure)
+                await carry_out(command)
+                done.append(str(command))
             except Unavailable as error:
-                screen.warn(f"{cure}: {error}")
+                screen.warn(f"{command}: {error}")
         seen = await _without(done, nodes, services)
     if done or screen.json:
         seen.show(screen, done)
@@ -139,11 +145,26 @@ async def _listed(nodes: Nodes) -> list[lease_pb2.Node]:
     return [*known.values()]
 
 
-def _fixes(seen: Examination, screen: Screen) -> list[str]:
+async def _right(commands: Sequence[Command], own: Own, screen: Screen) -> list[Command]:
+    """Those that are right on this host, as far as this host itself tells; says why others are not."""
+    found = list[Command]()
+    for each in commands:
+        try:
+            objection = await objection_to(each, own)
+        except Unavailable as error:
+            objection = str(error)
+        if objection:
+            screen.warn(f"{each}: not carried out, because {objection}")
+        else:
+            found.append(each)
+    return found
+
+
+def _fixes(seen: Examination, screen: Screen) -> list[Command]:
     """The commands to carry out here, each once; says why others are not."""
-    chosen, why = dict[str, None](), dict[tuple[str, Service], str]()
+    chosen, why = dict[Command, None](), dict[tuple[str, Service], str]()
     for each in seen.found:
-        if each.service not in SERVICES or not is_safe(each.check, each.cure):
+        if each.service not in SERVICES or not fixes_of(each):
             continue
         for node in each.nodes:
             place = (node, each.service)
@@ -152,7 +173,7 @@ def _fixes(seen: Examination, screen: Screen) -> list[str]:
             if why[place]:
                 screen.warn(f"{node}: {why[place]}; run `flannelette doctor --fix` on that node")
             else:
-                chosen[each.cure] = None
+                chosen |= dict.fromkeys(fixes_of(each))
     if seen.found and not chosen and not any(why.values()):
         screen.warn("--fix carries out none of these cures: look at each, and run it yourself")
     return [*chosen]
@@ -164,6 +185,6 @@ async def _without(done: Collection[str], nodes: Nodes, services: Collection[str
     until = loop.time() + _LOOK_AGAIN_SECONDS
     while True:
         seen = await examine(nodes, services)
-        if not any(each.cure in done for each in seen.found) or loop.time() > until:
+        if not any(str(command) in done for each in seen.found for command in fixes_of(each)) or loop.time() > until:
             return seen
         await asyncio.sleep(_PAUSE)

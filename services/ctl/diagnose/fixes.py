@@ -1,75 +1,212 @@
 """Which cures `doctor --fix` carries out, and how (ADR 39).
 
-The text of a cure comes from a service, which has fewer rights than root: only what is known here is carried out, and
-no shell reads it. What it does is to set what the overlay needs, or to put back what the pods' bridge has lost, or to
-have the kernel compute the checksums of the overlay's own devices; it deletes nothing, and no firewall is touched.
+A service sends a code and arguments (`services/core/cure.py`); its text is never carried out. Each command is made
+here, of arguments of known types, and only after `FACTS` has found on this host what makes the command right: the
+setting is off, the bridge is down, the address is that of the node's own subnet. What a command does is to set what
+the overlay needs, to put back what the pods' bridge has lost, or to have the kernel compute the checksums of the
+overlay's own devices; it deletes nothing, and no firewall is touched.
 """
 
 import asyncio
+import json
+import os
+import pwd
 import re
 import socket
 import struct
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 from pathlib import Path
-from typing import Final
+from stat import S_ISREG, S_IWGRP, S_IWOTH
+from typing import Any, Final, TypeAlias
 
+from services.core.cure import Command, commands_of
 from services.core.errors import Unavailable
+from services.core.formats.subnet_env import read_lines
 from services.ctl.connect.targets import Target
+from services.ctl.problems import Problem
 from services.runtime.os.ethtool import set_checksum_offload
 
-_INTERFACE: Final = r"(?!\.\.?/)[^\s./]{1,15}"
-_WITH_DOT: Final = r"(?!\.\.?/)[^\s/]{1,15}"
-_SYSCTL: Final = re.compile(
-    r"sysctl -w (?P<key>net\.ipv4\.ip_forward=1|net\.ipv6\.conf\.all\.forwarding=1"
-    rf"|net\.ipv[46]\.conf\.{_INTERFACE}\.forwarding=1|net/ipv[46]/conf/{_WITH_DOT}/forwarding=1"
-    rf"|net\.ipv4\.conf\.{_INTERFACE}\.rp_filter=2|net/ipv4/conf/{_WITH_DOT}/rp_filter=2)"
-)
-_BRIDGE: Final = re.compile(
-    r"ip (?:link set [^\s/-][^\s/]{0,14} up|(?:-6 )?addr add [\da-f.:/]+ dev [^\s/]{1,15}"
-    r"|(?:-6 )?route add [\da-f.:/]+ dev [^\s/]{1,15}(?: (?:proto|src|metric|scope) [\w.:]+)*)"
-)
-_OFFLOAD: Final = re.compile(r"ethtool -K (?P<device>flannel[\w.-]{0,8}|fl-[\w.-]{1,12}) tx-checksum-ip-generic off")
-_BRIDGE_CHECKS: Final = frozenset({"bridge-down", "bridge-address", "bridge-route"})
 _SECONDS: Final = 10.0
+_DATAPLANE_USER: Final = "flannelette-dataplane"
+_OUR_DEVICES: Final = re.compile(r"flannel[\w.-]{0,8}|fl-[\w.-]{1,12}")
+
+Own: TypeAlias = Sequence[IPv4Interface | IPv6Interface]
+"""The addresses of the pods' bridge, each with the node's own subnet, as the dataplane has written them."""
 
 
-def is_safe(check: str, cure: str) -> bool:
-    """Whether --fix may carry out the cure that this check gives."""
-    parts = cure.split(" && ")
-    return bool(
-        _SYSCTL.fullmatch(cure)
-        or (check in _BRIDGE_CHECKS and all(map(_BRIDGE.fullmatch, parts)))
-        or all(map(_OFFLOAD.fullmatch, parts))
-    )
+def fixes_of(problem: Problem) -> tuple[Command, ...]:
+    """The commands that --fix may carry out against this problem, once they are found right; none: it is advice.
+
+    Of a lease service nothing is carried out: it has no rights on this host, and may be another host's.
+    """
+    return commands_of(problem.cure) if problem.service in ("dataplane", "masq") else ()
 
 
-async def carry_out(cure: str) -> None:
-    """Carries out a cure that is safe, on this host. Raises Unavailable, with the reason."""
-    if matched := _SYSCTL.fullmatch(cure):
-        _write_sysctl(matched["key"])
-        return
-    for command in cure.split(" && "):
-        if matched := _OFFLOAD.fullmatch(command):
-            _leave_to_the_kernel(matched["device"])
-        else:
-            await _run(command.split())
+def own_subnets(subnet_file: Path) -> Own:
+    """What the subnet files of this node say, of all its networks; none: there are none that only root or the
+    dataplane can have written.
+    """
+    found = list[IPv4Interface | IPv6Interface]()
+    for each in sorted(subnet_file.parent.glob(f"{subnet_file.stem}*{subnet_file.suffix}")):
+        with suppress(OSError, ValueError):
+            lines = read_lines(_trusted_text(each))
+            found += [ip_interface(lines[key]) for key in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") if lines.get(key)]
+    return found
+
+
+async def objection_to(command: Command, own: Own) -> str:
+    """Why this command is not right on this host now; empty: it is. Raises Unavailable: that cannot be found out."""
+    return await FACTS[command.code](command.arguments, own)
+
+
+async def carry_out(command: Command) -> None:
+    """Carries out a command that nothing objects to. Raises Unavailable, with the reason."""
+    if command.code == "sysctl":
+        _write_sysctl(command.arguments[0])
+    elif command.code == "offload-off":
+        _leave_to_the_kernel(command.arguments[0])
+    else:
+        await _run(command.words)
+
+
+async def _setting_is_off(arguments: Sequence[str], _own: Own) -> str:
+    path, value = _sysctl(arguments[0])
+    if path.parent.parent.name == "conf" and path.parent.name != "all":
+        with suppress(OSError):
+            socket.if_nametoindex(path.parent.name)
+            return "" if _read(path) != value else f"{path} is {value} already"
+        return f"there is no interface {path.parent.name}"
+    if path.name == "rp_filter":
+        return "it would concern every interface"
+    return "" if _read(path) != value else f"{path} is {value} already"
+
+
+async def _bridge_is_down(arguments: Sequence[str], own: Own) -> str:
+    link = await _bridge(arguments[0])
+    if "UP" in link["flags"]:
+        return f"{arguments[0]} is up already"
+    return await _is_of_pods(arguments[0], own)
+
+
+async def _address_is_lost(arguments: Sequence[str], own: Own) -> str:
+    address, device = ip_interface(arguments[0]), arguments[1]
+    if address not in own:
+        return f"no subnet file of this node says {address}"
+    await _bridge(device)
+    if await _ip("addr", "show", "to", str(address.ip)):
+        return f"this host has {address.ip} already"
+    return await _is_of_pods(device, own)
+
+
+async def _route_is_lost(arguments: Sequence[str], own: Own) -> str:
+    network, device = ip_network(arguments[0]), arguments[1]
+    ours = [each for each in own if each.network == network]
+    if not ours:
+        return f"no subnet file of this node says {network}"
+    if len(arguments) > 2 and all(str(each.ip) != arguments[2] for each in ours):
+        return f"{arguments[2]} is not the address of the bridge"
+    await _bridge(device)
+    if not await _ip("addr", "show", "dev", device, "to", str(ours[0].ip)):
+        return f"{device} does not have {ours[0]}"
+    return ""
+
+
+async def _device_is_ours(arguments: Sequence[str], _own: Own) -> str:
+    device, feature = arguments
+    if not _OUR_DEVICES.fullmatch(device) or feature == "tx":
+        return f"{device} is not a device of the overlay"
+    try:
+        socket.if_nametoindex(device)
+    except OSError:
+        return f"there is no interface {device}"
+    return ""
+
+
+FACTS: Final[Mapping[str, Callable[[Sequence[str], Own], Awaitable[str]]]] = {
+    "sysctl": _setting_is_off,
+    "link-up": _bridge_is_down,
+    "bridge-address": _address_is_lost,
+    "bridge-route": _route_is_lost,
+    "bridge-route-v6": _route_is_lost,
+    "offload-off": _device_is_ours,
+}
+"""For each code of `services/core/cure.py::COMMANDS`: what must be true on this host; the answer is what is not."""
+
+
+async def _bridge(device: str) -> Any:
+    """The bridge, as `ip -json link` tells of it. Raises Unavailable: there is none of this name."""
+    with suppress(Unavailable):
+        for link in await _ip("-details", "link", "show", "dev", device):
+            if link.get("linkinfo", {}).get("info_kind") == "bridge":
+                return link
+    raise Unavailable(f"there is no bridge {device}")
+
+
+async def _is_of_pods(device: str, own: Own) -> str:
+    """Why this bridge is not the pods': it has addresses of another network."""
+    for link in await _ip("addr", "show", "dev", device, "scope", "global"):
+        for each in link.get("addr_info", ()):
+            address = ip_interface(f"{each['local']}/{each['prefixlen']}")
+            if not any(address.ip in subnet.network for subnet in own):
+                return f"{device} has {address}, which lies outside of this node's own subnet"
+    return ""
+
+
+async def _ip(*words: str) -> Any:
+    """What `ip -json` answers: a list."""
+    answer = json.loads(await _run(("ip", "-json", *words)) or "[]")
+    return [each for each in answer if each]
+
+
+def _trusted_text(path: Path) -> str:
+    """The text of a file that only root or the dataplane's user can have written. Raises OSError: others could."""
+    trusted = trusted_users("dataplane")
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for state in (path.parent.stat(), os.fstat(file.fileno())):
+            if state.st_uid not in trusted or state.st_mode & (S_IWGRP | S_IWOTH):
+                raise PermissionError
+        if not S_ISREG(state.st_mode):
+            raise PermissionError
+        return file.read(1 << 16)
+
+
+def trusted_users(service: str) -> set[int]:
+    """The users whose process may say what this service says: root, the caller, and the dataplane's own user."""
+    found = {0, os.geteuid()}
+    if service == "dataplane":
+        with suppress(KeyError):
+            found.add(pwd.getpwnam(_DATAPLANE_USER).pw_uid)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The process on this host that listens at the socket of a service."""
+
+    process: Path
+    """Its directory in /proc."""
+    is_here: bool
+    """Its network namespace is ours."""
+    user: int
 
 
 def obstacle_to(target: Target) -> str:
-    """Why what this service has found cannot be cured from here; empty: it runs in our network namespace."""
+    """Why what this service has found cannot be cured from here; empty: it is the service, in our namespace."""
     try:
-        _, is_here = process_of(target)
+        found = process_of(target)
     except Unavailable as error:
         return str(error)
-    return "" if is_here else "the service runs in another network namespace"
+    if found.user not in trusted_users(target.service):
+        return f"user {found.user} listens at {target.address}, and that is not the user of {target.program}"
+    return "" if found.is_here else "the service runs in another network namespace"
 
 
-def process_of(target: Target) -> tuple[Path, bool]:
-    """The directory in /proc of a service on this host, and whether its network namespace is ours.
-
-    Raises Unavailable: it cannot be seen, with the reason.
-    """
+def process_of(target: Target) -> Listener:
+    """The process of a service on this host. Raises Unavailable: it cannot be seen, with the reason."""
     if target.path is None:
         raise Unavailable("the service answers over TCP, and may be on another host")
     try:
@@ -77,7 +214,8 @@ def process_of(target: Target) -> tuple[Path, bool]:
             connection.settimeout(1)
             connection.connect(str(target.path))
             packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        process = Path("/proc", str(struct.unpack("3i", packed)[0]))
+        pid, user, _ = struct.unpack("3i", packed)
+        process = Path("/proc", str(pid))
         program = (process / "exe").readlink().name
         is_here = (process / "ns/net").readlink() == Path("/proc/self/ns/net").readlink()
     except PermissionError:
@@ -87,12 +225,24 @@ def process_of(target: Target) -> tuple[Path, bool]:
         raise Unavailable(reason) from None
     if not program.startswith("python"):  # such as ssh, which forwards the socket of another host
         raise Unavailable(f"the program {program} listens there, and the service may be on another host")
-    return process, is_here
+    return Listener(process, is_here, user)
+
+
+def _sysctl(setting: str) -> tuple[Path, str]:
+    """The file of a setting `KEY=VALUE`, and the value."""
+    key, _, value = setting.partition("=")
+    return Path("/proc/sys", key if "/" in key else key.replace(".", "/")), value
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise Unavailable(f"cannot read {path}: {error.strerror}") from None
 
 
 def _write_sysctl(setting: str) -> None:
-    key, _, value = setting.partition("=")
-    path = Path("/proc/sys", key if "/" in key else key.replace(".", "/"))
+    path, value = _sysctl(setting)
     try:
         path.write_text(value)
     except OSError as error:
@@ -107,16 +257,17 @@ def _leave_to_the_kernel(device: str) -> None:
         raise Unavailable(f"cannot turn the checksum offload of {device} off: {error.strerror}") from None
 
 
-async def _run(words: Sequence[str]) -> None:
+async def _run(words: Sequence[str]) -> bytes:
     try:
-        process = await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+        process = await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     except OSError as error:
         raise Unavailable(f"cannot run {words[0]}: {error.strerror}") from None
     try:
         async with asyncio.timeout(_SECONDS):
-            _, complaint = await process.communicate()
+            told, complaint = await process.communicate()
     except TimeoutError:
         process.kill()
         raise Unavailable(f"{' '.join(words)} did not end within {_SECONDS:g} s") from None
     if process.returncode:
         raise Unavailable(complaint.decode(errors="replace").strip() or f"exit code {process.returncode}")
+    return told

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from services.core.cure import commands_of
 from services.core.finding import MOST_REPORTED
 from services.core.finding import Finding as GeneralFinding
 from services.core.leases.lease import Lease
@@ -124,6 +125,7 @@ def _finding(finding: Finding) -> pb.Finding:
         broken=finding.is_broken,
         remote=finding.is_remote,
         soon=finding.is_soon,
+        commands=[pb.CureCommand(code=each.code, arguments=each.arguments) for each in commands_of(finding.cure)],
     )
 
 

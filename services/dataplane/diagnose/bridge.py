@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from os import strerror
 
+from services.core.cure import Command, Cure
 from services.core.family import Family, Network
 from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
 from services.dataplane.diagnose.seen import (
@@ -63,7 +64,7 @@ def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
             continue
         name, link = seen.names.get(index, BRIDGE), seen.links[index]
         if not link.is_up:
-            cause, cure = f"The bridge {name} is down.", f"ip link set {name} up"
+            cause, cure = f"The bridge {name} is down.", Cure(Command("link-up", name))
             yield Finding(
                 "bridge-down",
                 "Pods of this node can neither send nor receive packets.",
@@ -99,7 +100,7 @@ def _bridge_address(
             "bridge-address",
             f"Pods of this node can neither send nor receive {family} packets.",
             f"The bridge {name} has lost its address {wanted}.",
-            f"ip addr add {wanted} dev {name}",
+            Cure(Command("bridge-address", wanted, name)),
             f"{name}: no {family} address in {own}",
         )
 
@@ -113,8 +114,9 @@ def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: st
     got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, KernelError) else ""
     found = culprit(seen, question, own, route)
     if found is None or (route is not None and route.length < own.prefixlen and route.table == RT_TABLE_MAIN):
-        more = f" scope link src {gateway_of(own)}" if family.version == 4 else " metric 256"
-        cure = f"{ip(family)} route add {own} dev {name} proto kernel{more}"
+        is_v4 = family.version == 4
+        route_added = ("bridge-route", str(gateway_of(own))) if is_v4 else ("bridge-route-v6",)
+        cure = Cure(Command(route_added[0], str(own), name, *route_added[1:]))
         found = Culprit(f"The route to {own} by {name} is missing.", cure, True)
     yield Finding(
         "bridge-route",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Final, TypeAlias
 
+from services.core.cure import Command, Cure
 from services.core.family import Address, Family, Network, family_of
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.culprit import is_in, plain
@@ -54,7 +55,7 @@ def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
             "forwarding-off",
             f"This host does not forward {family} packets that arrive on {name}.",
             f"{key} is 0.",
-            f"sysctl -w {key}=1",
+            Cure(Command("sysctl", f"{key}=1")),
             f"{key} = 0, net.ipv4.conf.all.forwarding = 1",
             is_broken=is_lost,
         )

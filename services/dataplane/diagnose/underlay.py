@@ -5,6 +5,7 @@ from errno import EINVAL, EXDEV
 from os import strerror
 from typing import Final
 
+from services.core.cure import Command, Cure
 from services.core.family import Family, Network, family_of
 from services.dataplane.diagnose.culprit import Culprit
 from services.dataplane.diagnose.seen import (
@@ -97,7 +98,7 @@ def reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
     key = sysctl("net.ipv4.conf.{}.rp_filter", name)
     source = address(question.src)
     cause = f"The reverse path filter of {name} drops these packets: the route to {source} does not leave by {name}."
-    return Culprit(cause, f"sysctl -w {key}=2", False)
+    return Culprit(cause, Cure(Command("sysctl", f"{key}=2")), False)
 
 
 def _neighbour(subject: Subject, seen: Seen, way: Way) -> Iterator[Finding]:

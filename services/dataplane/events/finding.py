@@ -16,7 +16,7 @@ class Finding:
     cause: str
     """Of the host, one sentence."""
     cure: str
-    """The exact command; empty: none is known."""
+    """The exact command; empty: none is known. `services.core.cure.Cure`: `doctor --fix` may carry it out."""
     evidence: str
     """What the kernel said, in iproute2 notation."""
     peers: tuple[tuple[str, str], ...] = ()

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from typing import Final, TypeAlias
 
+from services.core.cure import Command, Cure
 from services.dataplane.events.finding import Finding
 from services.dataplane.probes.checksum import PROOFS
 from services.dataplane.probes.datagram import PORT
@@ -53,14 +54,14 @@ def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: s
     left_by = sorted(devices)
     is_ours = is_kept_on and underlay not in devices
     remark = " This dataplane keeps it on: start it without `--checksum-offload=on`." if is_ours else ""
-    cures = (f"ethtool -K {name} {'tx' if name == underlay else 'tx-checksum-ip-generic'} off" for name in left_by)
+    offloads = ((name, "tx" if name == underlay else "tx-checksum-ip-generic") for name in left_by)
     return Finding(
         "peer-checksum",
         "TCP and UDP through the overlay do not reach {peers}; pings do.",
         f"What sends the packets of {' and '.join(left_by)} (a network card, the host of a virtual machine), or a "
         "peer in user space, does not complete checksums that the kernel leaves to the card (checksum offload)."
         + remark,
-        "" if is_ours else " && ".join(cures),
+        "" if is_ours else Cure(*(Command("offload-off", *each) for each in offloads)),
         f"UDP to port {PORT}: answered with a checksum that the kernel has computed, and not with one that it leaves "
         f"to the device, {PROOFS} times in a row",
         names,

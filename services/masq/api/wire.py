@@ -2,6 +2,7 @@
 
 from flannelette.masq.v1 import masq_pb2 as pb
 
+from services.core.cure import commands_of
 from services.core.finding import Finding
 from services.masq.firewalls.firewall import ChainState, RuleState
 from services.masq.rules.model import Chain
@@ -31,6 +32,7 @@ def finding_of(found: Finding) -> pb.Finding:
         evidence=found.evidence,
         broken=found.is_broken,
         soon=found.is_soon,
+        commands=[pb.CureCommand(code=each.code, arguments=each.arguments) for each in commands_of(found.cure)],
     )
 
 

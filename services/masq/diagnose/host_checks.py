@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final
 
+from services.core.cure import Command, Cure
 from services.core.errors import InvalidInput
 from services.core.family import Family, Network, family_of
 from services.core.finding import Finding
@@ -104,7 +105,7 @@ def _not_forwarding(family: Family) -> Finding:
         "forwarding-off",
         f"The kernel forwards no {family} packets.",
         f"{key} is 0.",
-        f"sysctl -w {key}=1",
+        Cure(Command("sysctl", f"{key}=1")),
         f"{key} = 0",
     )
 

@@ -268,6 +268,7 @@ class Finding(_message.Message):
     EVIDENCE_FIELD_NUMBER: _builtins.int
     BROKEN_FIELD_NUMBER: _builtins.int
     SOON_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
     problem: _builtins.str
     """The effect, one sentence. A masq before these fields has the cause here too."""
     cure: _builtins.str
@@ -288,6 +289,13 @@ class Finding(_message.Message):
     """Nothing is lost yet; packets will be, or nodes will not follow changes, if
     nothing is done.
     """
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___CureCommand]:
+        """The commands of `cure`, in order, where a client may carry them out on this
+        host, after it has checked each for itself. Empty: `cure` is advice. The text
+        of `cure` is never carried out.
+        """
+
     def __init__(
         self,
         *,
@@ -298,14 +306,47 @@ class Finding(_message.Message):
         evidence: _builtins.str = ...,
         broken: _builtins.bool = ...,
         soon: _builtins.bool = ...,
+        commands: _abc.Iterable[Global___CureCommand] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cause", b"cause", "check", b"check", "cure", b"cure", "evidence", b"evidence", "problem", b"problem", "soon", b"soon"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "cause", b"cause", "check", b"check", "commands", b"commands", "cure", b"cure", "evidence", b"evidence", "problem", b"problem", "soon", b"soon"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
+
+@_typing.final
+class CureCommand(_message.Message):
+    """One command of a cure, as `flannelette doctor --fix` makes it anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """Which command: a key of `services/core/cure.py::COMMANDS`. A code that a
+    client does not know is not carried out.
+    """
+    @_builtins.property
+    def arguments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What stands in it, in order, each of the type that the code demands: a
+        device, an address with its prefix length, a setting.
+        """
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        arguments: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "code", b"code"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CureCommand: _TypeAlias = CureCommand  # noqa: Y015
 
 @_typing.final
 class Rule(_message.Message):

@@ -177,7 +177,7 @@ def _shown_settings(target: Target) -> dict[str, str]:
 
 def _settings(target: Target) -> dict[str, str]:
     """Of the process that listens at a socket here, from its flags and variables. Raises Unavailable."""
-    process, _ = process_of(target)
+    process = process_of(target).process
     variables = dict(each.partition("=")[::2] for each in _strings(process / "environ"))
     found = {name: value for name in sorted(_SETTINGS) if (value := variables.get(variable_of(name)))}
     return found | {name: value for name, value in _flags(_strings(process / "cmdline")) if name in _SETTINGS}
@@ -221,7 +221,7 @@ def _log(target: Target) -> Callable[[], Any]:
 
     def written() -> str:
         try:
-            path = process_of(target)[0] / "fd/2"
+            path = process_of(target).process / "fd/2"
             with path.open("rb") as file:
                 if path.is_file():
                     file.seek(max(path.stat().st_size - MOST_BYTES, 0))

@@ -38,15 +38,15 @@ def host_commands(node: str, targets: Targets) -> list[list[str]]:
     reason = ""
     for target in (targets["dataplane"], targets["masq"]):  # the lease service may be a central one
         try:
-            process, is_here = process_of(target)
+            found = process_of(target)
         except Unavailable as error:
             reason = reason or str(error)
         else:
-            if is_here:
+            if found.is_here:
                 return []
             addresses = [f"--{each.service}={each.address}" for each in targets.values()]
             program = (sys.executable, "-P", "-m", "services.ctl.main")
-            return [["nsenter", f"--net={process}/ns/net", "--", *program, *addresses]]
+            return [["nsenter", f"--net={found.process}/ns/net", "--", *program, *addresses]]
     if node or targets["dataplane"].path is None:
         raise Unavailable(reason)
     return []
