@@ -47,7 +47,9 @@ from services.dataplane.watch import watch_kernel
 from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
 from services.runtime.lease.feed import LeaseConnection
-from services.runtime.os.claims import Claims
+from services.runtime.os.claims import Claims, claims_of
+from services.runtime.os.names import stranger_findings
+from services.runtime.os.single_instance import lock_name
 from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.options import node_name
 from services.runtime.process.process import Job, Process, run
@@ -72,6 +74,7 @@ _NAME = f"flannelette.dataplane.v1.{_SERVICE}"
 async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
     parts: dict[str, _Part] = {}
+    process.health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
     async with AsyncExitStack() as stack:
         for network in settings.networks:
             with in_network(network.name):

@@ -29,8 +29,9 @@ from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
 from services.runtime.events.journal import Event, Journal, note_readiness
 from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.os.claims import RANGE, Claim, Claims
-from services.runtime.os.single_instance import single_instance_within
+from services.runtime.os.claims import RANGE, Claim, Claims, claims_of
+from services.runtime.os.names import stranger_findings
+from services.runtime.os.single_instance import lock_name, single_instance_within
 from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.options import node_name
 from services.runtime.process.process import Job, Process, run
@@ -50,6 +51,7 @@ _PATIENCE_SECONDS: Final = 10.0
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
     """Wires the calls to the networks. Raises Misconfigured: no rule could be set here."""
     servicers: dict[str, MasqServicer] = {}
+    process.health.finders.append(partial(stranger_findings, lock_name("masq"), claims_of("masq")))
     async with AsyncExitStack() as stack:
         for network in settings.networks:
             with in_network(network.name):

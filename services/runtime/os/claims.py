@@ -1,19 +1,18 @@
 """What each network of this network namespace uses, said to the others: address ranges, devices, route marks.
 
-A claim is an abstract unix socket `@flannelette/SERVICE/NETWORK/KIND/VALUE`: the kernel lists those of the namespace
-in /proc/net/unix, and frees them with the process (unix(7)).
+A claim is a name, `@flannelette/SERVICE/NETWORK/KIND/VALUE`, that only a process with the right to change the
+namespace can hold: see names.py.
 """
 
 import socket
 from collections.abc import Container, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from services.core.errors import InvalidInput
+from services.runtime.os.names import HeldName, holders
 
-_TABLE: Final = Path("/proc/thread-self/net/unix")
 _NO_NAME: Final = "default"
 MARK: Final = "route protocol"
 RANGE: Final = "range"
@@ -44,9 +43,9 @@ class Claims:
     """The claims of one network of a service."""
 
     def __init__(self, service: str, network: str) -> None:
-        self._prefix = f"flannelette/{service}/"
+        self._prefix = claims_of(service)
         self._network = network or _NO_NAME
-        self._held: dict[Claim, socket.socket] = {}
+        self._held: dict[Claim, HeldName] = {}
 
     def check(self, claims: Iterable[Claim]) -> None:
         """Raises InvalidInput as `take` does, and takes nothing."""
@@ -60,7 +59,11 @@ class Claims:
         wanted = dict.fromkeys(claims)
         self._refuse(wanted, list(self.others()))
         with ExitStack() as opened:
-            new = {claim: opened.enter_context(self._bound(claim)) for claim in wanted if claim not in self._held}
+            new = {
+                claim: opened.enter_context(closing(self._bound(claim)))
+                for claim in wanted
+                if claim not in self._held
+            }
             # Of two that take it at this moment one sees the other here: the first by name goes on.
             self._refuse(wanted, [(name, claim) for name, claim in self.others() if name < self._network])
             opened.pop_all()
@@ -75,13 +78,11 @@ class Claims:
 
     def others(self) -> Iterator[tuple[str, Claim]]:
         """The claims of other networks, by name."""
-        for line in _TABLE.read_text(errors="replace").splitlines()[1:]:
-            path = line.split(maxsplit=7)[7:]
-            if path and path[0].startswith(f"@{self._prefix}"):
-                name, _, rest = path[0].removeprefix(f"@{self._prefix}").partition("/")
-                kind, _, value = rest.partition("/")
-                if name != self._network and _is_readable(kind, value):
-                    yield name, Claim(kind, value)
+        for each in holders(self._prefix):
+            name, _, rest = each.name.removeprefix(self._prefix).partition("/")
+            kind, _, value = rest.partition("/")
+            if each.is_rightful and name != self._network and _is_readable(kind, value):
+                yield name, Claim(kind, value)
 
     def is_free(self, claim: Claim) -> bool:
         """Whether this claim excludes no claim of another network."""
@@ -111,14 +112,17 @@ class Claims:
                         f"network {name}, which is on this host too, cannot be there at once: change one of them"
                     )
 
-    def _bound(self, claim: Claim) -> socket.socket:
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    def _bound(self, claim: Claim) -> HeldName:
+        name = f"{self._prefix}{self._network}/{claim.kind}/{claim.value}"
         try:
-            found.bind(f"\0{self._prefix}{self._network}/{claim.kind}/{claim.value}")
+            return HeldName(name, socket.SOCK_DGRAM)
         except OSError as error:
-            found.close()
-            raise InvalidInput(f"{claim.kind} {claim.value} cannot be claimed: {error.strerror}") from None
-        return found
+            raise InvalidInput(f"{claim.kind} {claim.value} cannot be claimed: {error.strerror or error}") from None
+
+
+def claims_of(service: str) -> str:
+    """What the names of all claims of a service begin with."""
+    return f"flannelette/{service}/"
 
 
 def _is_readable(kind: str, value: str) -> bool:

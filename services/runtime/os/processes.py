@@ -6,7 +6,7 @@ In a container without the host's PID namespace only its own processes are seen.
 import asyncio
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,16 +51,22 @@ async def udp_port_is_taken(port: int) -> str:
 
 def udp_port_owner(port: int) -> Process | None:
     """The process that has it in this network namespace; None: it is the kernel, or is not seen."""
-    sockets = {f"socket:[{inode}]" for name in ("udp", "udp6") for inode in _inodes(name, port)}
-    if not sockets:
-        return None
-    for path in _running():
+    return next(iter(owners(int(inode) for name in ("udp", "udp6") for inode in _inodes(name, port)).values()), None)
+
+
+def owners(inodes: Iterable[int]) -> dict[int, Process]:
+    """The processes that are seen to have sockets of these inodes open, one for each socket."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    found = dict[int, Process]()
+    for path in _running() if wanted else ():
         try:
-            if any(_link(each) in sockets for each in (path / "fd").iterdir()):
-                return _process(path)
-        except OSError:  # it has ended
+            for inode in {wanted[link] for each in (path / "fd").iterdir() if (link := _link(each)) in wanted}:
+                found.setdefault(inode, _process(path))
+        except OSError:  # it has ended, or is not ours to look into
             continue
-    return None
+        if len(found) == len(wanted):
+            break
+    return found
 
 
 def processes(name: str) -> Iterator[Process]:

@@ -1,7 +1,6 @@
 """A lock that lets one process of a service run in a network namespace: two would undo each other's changes.
 
-The lock is an abstract unix socket. The kernel scopes it to the network namespace and frees it with the process,
-however that ends (unix(7)).
+The lock is a name that only a process with the right to change the namespace can hold: see names.py.
 """
 
 import asyncio
@@ -9,10 +8,11 @@ import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Final
 
 from services.core.errors import Misconfigured
+from services.runtime.os.names import HeldName, rightful
 
 _POLL_SECONDS: Final = 0.1
 
@@ -23,7 +23,7 @@ def single_instance(service: str, advice: str) -> Iterator[None]:
 
     Raises Misconfigured, with this advice, if another process holds the lock, and if the lock cannot be made.
     """
-    with _held(service) or _refused(service, advice):
+    with closing(_held(service) or _refused(service, advice)):
         yield
 
 
@@ -33,25 +33,32 @@ async def single_instance_within(service: str, advice: str, patience: float) -> 
     until = time.monotonic() + patience
     while (holder := _held(service)) is None and time.monotonic() < until:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(_POLL_SECONDS)
-    with holder or _refused(service, advice):
+    with closing(holder or _refused(service, advice)):
         yield
 
 
-def _held(service: str) -> socket.socket | None:
-    with ExitStack() as opened:
-        try:
-            holder = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            holder.bind(f"\0flannelette-{service}")
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return None
-            raise Misconfigured(
-                f"cannot bind the abstract unix socket @flannelette-{service}, which excludes a second {service}: "
-                f"{error.strerror}; check security profiles (AppArmor, SELinux, seccomp) and limits"
-            ) from None
-        opened.pop_all()
-        return holder
+def lock_name(service: str) -> str:
+    """What the lock of a service is called, `flannelette-masq-blue`; those of a service's networks begin alike."""
+    return f"flannelette-{service}"
 
 
-def _refused(service: str, advice: str) -> socket.socket:
+def _held(service: str) -> HeldName | None:
+    """None: another process holds the lock. Each holds its name before it looks for others, so that no two stay."""
+    name = lock_name(service)
+    try:
+        holder = HeldName(name, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise Misconfigured(
+            f"cannot bind the abstract unix socket @{name}, which excludes a second {service}: "
+            f"{error.strerror}; check security profiles (AppArmor, SELinux, seccomp) and limits"
+        ) from None
+    if rightful(name, but=holder.inode):
+        holder.close()
+        return None
+    return holder
+
+
+def _refused(service: str, advice: str) -> HeldName:
     raise Misconfigured(f"another {service} runs in this network namespace: {advice}")

@@ -1,0 +1,242 @@
+"""Names in a network namespace that only a process with the right to change the namespace can hold (ADR 57).
+
+A name is that of an abstract unix socket: the kernel scopes it to the network namespace, lists it for everybody
+there, and frees it with the process, however that ends (unix(7)). Any user can bind any such name, so a name alone
+says nothing. A holder proves its right with a second socket, of rtnetlink: its port id is the inode of the first, and
+it is in two multicast groups that the kernel gives only to CAP_NET_ADMIN over the namespace (Linux 4.13). A name
+whose socket has no such companion keeps nobody from anything: who comes later binds it with `#` and a random number
+at its end.
+"""
+
+import errno
+import os
+import re
+import secrets
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from services.core.finding import Finding
+from services.runtime.os.processes import owners
+
+_MARK: Final = re.compile(r"#[0-9a-f]{16}")
+_GROUPS: Final = 1 << 29 | 1 << 30
+"""RTNLGRP_IPV4_MROUTE_R and RTNLGRP_IPV6_MROUTE_R: for multicast routing daemons, and silent where none runs."""
+_ATTEMPTS: Final = 1000
+"""Any process may have the port id of an inode that is still to come; it would need those of all."""
+_THREAD: Final = Path("/proc/thread-self")
+_NET_ADMIN: Final = 1 << 12
+_MOST_FINDINGS: Final = 4
+
+_SOCK_DIAG: Final = 4
+_BY_FAMILY: Final = 20
+_DUMP: Final = 0x301
+"""NLM_F_REQUEST and NLM_F_DUMP."""
+_SHOW_NAME_AND_USER: Final = 0x41
+_NAME, _USER = 0, 7
+"""UNIX_DIAG_NAME and, since Linux 5.3, UNIX_DIAG_UID."""
+_ERROR, _DONE = 2, 3
+_MESSAGE, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
+_LARGEST_DATAGRAM: Final = 1 << 17
+_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A socket with such a name."""
+
+    name: str
+    """Without the random number at its end."""
+    inode: int
+    user: int | None = None
+    """None: the kernel does not say."""
+    is_rightful: bool = False
+    """Whether its process has the right to change the network namespace."""
+
+
+class HeldName:
+    """A name that this process holds until `close`, beside whatever process without the right has it too.
+
+    Raises OSError: EADDRINUSE if this process itself lacks the right and the name is taken, and the kernel's reason
+    if it gives no such socket. That another process holds the name rightfully is for the caller to find out.
+    """
+
+    def __init__(self, name: str, kind: socket.SocketKind) -> None:
+        with ExitStack() as opened:
+            found, proof = _provable(kind)
+            opened.callback(found.close)
+            opened.callback(proof.close)
+            try:
+                found.bind(f"\0{name}")
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not proof.getsockname()[1]:
+                    raise
+                found.bind(f"\0{name}#{secrets.token_hex(8)}")
+            self.inode = _inode(found)
+            self._sockets = opened.pop_all()
+
+    def close(self) -> None:
+        """Gives the name back."""
+        self._sockets.close()
+
+
+def _provable(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    """A unix socket, and its companion; without the right, one that is bound to nothing. Raises OSError."""
+    for _ in range(_ATTEMPTS):
+        with ExitStack() as opened:
+            found = opened.enter_context(socket.socket(socket.AF_UNIX, kind))
+            proof = opened.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
+            try:
+                proof.bind((_inode(found), _GROUPS))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                if error.errno != errno.EPERM:
+                    raise
+            opened.pop_all()
+            return found, proof
+    raise OSError(errno.ENOSPC, "another process has all port ids of netlink that were tried")
+
+
+def _inode(found: socket.socket) -> int:
+    return os.fstat(found.fileno()).st_ino & 0xFFFFFFFF
+
+
+def rightful(name: str, but: int = 0) -> list[Holder]:
+    """Who holds exactly this name, as far as it counts; not the socket `but`."""
+    return [each for each in holders(name) if each.name == name and each.is_rightful and each.inode != but]
+
+
+def holders(beginning: str) -> list[Holder]:
+    """All sockets whose names begin like that, in this network namespace."""
+    proven = _proven()
+    found = [replace(each, is_rightful=each.inode in proven) for each in _sockets(beginning)]
+    unproven = frozenset(each.inode for each in found if not each.is_rightful)
+    older = _of_older_releases(unproven) if unproven else frozenset()
+    return [replace(each, is_rightful=True) if each.inode in older else each for each in found]
+
+
+def stranger_findings(*beginnings: str) -> Iterator[Finding]:
+    """The names of ours that processes without the right hold."""
+    strangers = [each for text in beginnings for each in holders(text) if not each.is_rightful]
+    seen = owners(each.inode for each in strangers[:_MOST_FINDINGS])
+    for each in strangers[:_MOST_FINDINGS]:
+        who = [f"user {each.user}"] if each.user is not None else []
+        who += [f"process {seen[each.inode].pid} ({seen[each.inode].name})"] if each.inode in seen else []
+        yield Finding(
+            "name-taken",
+            f"A process without CAP_NET_ADMIN holds @{each.name}, a name of this service.",
+            "Any user, and any pod in the host's network, can bind such a name. It is held in vain: only names whose "
+            "holder may change the network count. As root, `ss -xap` shows the process: end it.",
+            evidence=f"held by {', '.join(who) or 'a process that is not seen'}; unix socket {each.inode}; "
+            f"{len(strangers)} of them",
+        )
+
+
+def _proven() -> frozenset[int]:
+    """The port ids of the companions in this network namespace."""
+    rows = (_THREAD / "net" / "netlink").read_text().splitlines()[1:]
+    columns = (row.split() for row in rows)
+    return frozenset(
+        int(port)
+        for _, protocol, port, groups, *_ in columns
+        if protocol == "0" and int(groups, 16) & _GROUPS == _GROUPS
+    )
+
+
+_of_older: dict[int, bool] = {}
+"""By inode: whether its process was seen to be one of ours of an older release."""
+
+
+def _of_older_releases(inodes: frozenset[int]) -> frozenset[int]:
+    """Those of the services of 0.1 and 0.2, which prove nothing: they count where their process is seen.
+
+    A program that is set-uid root, which anybody can start with sockets of their own open, is no Python.
+    """
+    unknown = inodes - _of_older.keys()
+    seen = owners(unknown) if unknown else {}
+    known = {inode: answer for inode, answer in _of_older.items() if inode in inodes}
+    known |= {inode: inode in seen and _may_change_networks(seen[inode].pid) for inode in unknown}
+    _of_older.clear()
+    _of_older.update(known)
+    return frozenset(inode for inode, answer in known.items() if answer)
+
+
+def _may_change_networks(pid: int) -> bool:
+    """Whether this process is an interpreter of Python with CAP_NET_ADMIN in our user namespace."""
+    with suppress(OSError, ValueError, StopIteration):
+        process = Path("/proc", str(pid))
+        status = (process / "status").read_text(errors="replace").splitlines()
+        rights = int(next(line for line in status if line.startswith("CapEff:")).split()[1], 16)
+        is_same = (process / "ns" / "user").readlink() == (_THREAD / "ns" / "user").readlink()
+        return bool(rights & _NET_ADMIN) and is_same and (process / "exe").readlink().name.startswith("python")
+    return False
+
+
+def _sockets(beginning: str) -> list[Holder]:
+    """All with such names, by the kernel's socket diagnosis; where it has none, by /proc/net/unix."""
+    try:
+        found = [(_text(name), inode, user) for name, inode, user in _dumped() if name[:1] == b"\0"]
+    except OSError:
+        found = [(name, inode, None) for name, inode in _listed()]
+    return [Holder(_unmarked(name), inode, user) for name, inode, user in found if name.startswith(beginning)]
+
+
+def _unmarked(name: str) -> str:
+    return name[:-17] if _MARK.fullmatch(name[-17:]) else name
+
+
+def _text(name: bytes) -> str:
+    return name[1:].decode(errors="backslashreplace")
+
+
+def _listed() -> Iterator[tuple[str, int]]:
+    """By name and inode. A name with a line break may forge a line: an inode that comes twice is left out."""
+    lines = (_THREAD / "net" / "unix").read_text(errors="backslashreplace").split("\n")
+    rows = [line.split(maxsplit=7) for line in lines]
+    named = [(row[7][1:], int(row[6])) for row in rows if len(row) == 8 and row[7][0] == "@" and row[6].isdecimal()]
+    times = Counter(inode for _, inode in named)
+    return (each for each in named if times[each[1]] == 1)
+
+
+def _dumped() -> Iterator[tuple[bytes, int, int | None]]:
+    """Name, inode and user of each unix socket (sock_diag(7)). Raises OSError: the kernel does not do that."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
+        asked.settimeout(_SECONDS)
+        request = struct.pack(
+            "=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_USER, *(0xFFFFFFFF,) * 2
+        )
+        asked.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        while True:
+            data = asked.recv(_LARGEST_DATAGRAM)
+            at = 0
+            while at < len(data):
+                length, kind, *_ = _MESSAGE.unpack_from(data, at)
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    (code,) = struct.unpack_from("=i", data, at + _MESSAGE.size)
+                    raise OSError(-code, os.strerror(-code))
+                yield _described(data[at + _MESSAGE.size : at + length])
+                at += length + 3 & ~3
+
+
+def _described(message: bytes) -> tuple[bytes, int, int | None]:
+    """What struct unix_diag_msg and the attributes behind it say."""
+    name, user = b"", None
+    (inode,) = struct.unpack_from("=I", message, 4)
+    at = 16
+    while at + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        value = message[at + _ATTRIBUTE.size : at + length]
+        if kind == _NAME:
+            name = value
+        elif kind == _USER:
+            (user,) = struct.unpack("=I", value)
+        at += max(length, _ATTRIBUTE.size) + 3 & ~3
+    return name, inode, user
