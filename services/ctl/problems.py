@@ -210,8 +210,19 @@ def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
             yield _unanswered(node, service, remark)
         elif " store is away: " in problem and any(each.check.startswith("store-") for each in found):
             continue  # the finding says more
+        elif UNREACHED in problem and _are_named(node):
+            continue  # a finding of each says more
         elif not any(each and each in problem for each in told) and not (found and problem.startswith(BROKEN)):
             yield Problem(service, problem, cure, weight=_weight(node, service, problem))
+
+
+def _are_named(node: NodeHealth) -> bool:
+    """Whether findings name all the peers that cannot be reached."""
+    answer = node.answers.dataplane
+    if isinstance(answer, CallFailed):
+        return False
+    peers, named = answer.status.peers, sum(each.peer_count for each in answer.status.findings if each.broken)
+    return named >= peers.failed + peers.shadowed
 
 
 def _silence(node: NodeHealth) -> Problem:

@@ -134,7 +134,10 @@ def classifier(dataplane: Controller, own_port: int) -> Classifier:
         if change.subject is ChangedObject.POLICY:
             is_beside = is_policys and (not change.dst or is_inside is None or is_inside(change))
         elif change.subject is ChangedObject.ROUTE:
-            is_beside = change.ifindex in routes or (change.is_main and is_peers is not None and is_peers(change))
+            is_peers_or_drops = is_inside if change.drops else is_peers  # what leads to own pods, CNI makes often
+            is_beside = change.ifindex in routes or (
+                change.is_main and is_peers_or_drops is not None and is_peers_or_drops(change)
+            )
         else:  # a link that goes takes routes along, of which nothing is told
             is_beside = change.subject in _PLACES and (is_lost or change.ifindex in foreign)
         if not (is_beside or _touches(change, devices, underlay, protocol)):

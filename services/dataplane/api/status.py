@@ -93,7 +93,9 @@ def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:
     and what the service itself lacks.
     """
     fight, peer_set = dataplane.renewer.fight, dataplane.programmer.peer_set
-    claims = claim_findings(peer_set.own_losses, list(peer_set.peers.values()))
+    explained = {lease for each in dataplane.findings if each.is_broken for lease, _ in each.peers}
+    peers = [peer for peer in peer_set.peers.values() if peer.refusals and peer.lease.name not in explained]
+    claims = claim_findings(peer_set.own_losses, peers, prober.is_away)
     own = map(Finding.of_service, dataplane.health.findings)
     return [*dataplane.findings, *([fight] if fight else ()), *claims, *prober.findings(), *own]
 

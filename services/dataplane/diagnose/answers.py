@@ -172,9 +172,26 @@ def policy_in(message: bytes) -> Policy | None:
     """The policy that a message tells; None: it is of no family of ours."""
     if len(message) < 16 + _POLICY.size:
         return None
-    dst, src, dport, _, _, _, af, dst_length, src_length, protocol, ifindex, _, priority, _, direction, action, *_ = (
-        _POLICY.unpack_from(message, 16)
-    )
+    (
+        dst,
+        src,
+        dport,
+        _,
+        sport,
+        _,
+        af,
+        dst_length,
+        src_length,
+        protocol,
+        ifindex,
+        _,
+        priority,
+        _,
+        direction,
+        action,
+        *_,
+    ) = _POLICY.unpack_from(message, 16)
+    found = attributes_of(message, _POLICY.size)
     family = next((each for each in FAMILIES if each.af == af), None)
     if family is None:
         return None
@@ -191,6 +208,7 @@ def policy_in(message: bytes) -> Policy | None:
         socket.ntohs(dport),
         ifindex,
         priority,
+        bool(sport or ifindex or any(any(found.get(kind, b"")) for kind in (_XFRMA_MARK, _XFRMA_IF_ID))),
     )
 
 
@@ -212,6 +230,7 @@ _INFO_KIND, _INFO_DATA, _INFO_SLAVE_KIND, _INFO_SLAVE_DATA = 1, 2, 4, 5
 _BR_STP_STATE, _BR_VLAN_FILTERING = 5, 7
 _BRPORT_STATE, _BRPORT_MODE, _BRPORT_LEARNING, _BRPORT_UNICAST_FLOOD = 1, 4, 8, 9
 _BRPORT_MCAST_FLOOD, _BRPORT_BCAST_FLOOD, _BRPORT_ISOLATED, _BRPORT_LOCKED = 27, 30, 33, 39
+_XFRMA_MARK, _XFRMA_IF_ID = 21, 31
 _FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_GOTO, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 4, 6, 10
 _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME = 14, 15, 16, 17
 _NARROW: Final = (12, 19, 20, 22, 23, 24)

@@ -1,28 +1,24 @@
 """Checks of the host's own configuration: a table of pure functions of what the kernel answered."""
 
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 from services.core.cure import Command, Cure
-from services.core.family import Address, Family, Network, family_of
+from services.core.family import Family, family_of
 from services.dataplane.diagnose.bridge import check_bridge
-from services.dataplane.diagnose.culprit import is_in, plain
 from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
 from services.dataplane.diagnose.pods import has_pods
-from services.dataplane.diagnose.seen import BRIDGE, Lookup, Policy, Seen, Subject, ip, is_down, sysctl
+from services.dataplane.diagnose.policies import check_policies
+from services.dataplane.diagnose.routes import check_routes
+from services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
 from services.dataplane.events.finding import Finding
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
-from services.dataplane.netlink.kinds import command, text
+from services.dataplane.netlink.kinds import text
 from services.dataplane.netlink.objects import RTN_LOCAL, Route
 
 Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
 
 FORWARDING_KEYS: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
-_DIRECTIONS: Final = ("in", "out", "fwd")
-_UDP: Final = 17
 
 
 def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple[Family, int]]:
@@ -141,112 +137,14 @@ def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
                 )
 
 
-def _part_of_a_peer(subject: Subject, seen: Seen) -> Iterator[Finding]:
-    ours = {device.index for device in subject.devices.values()}
-    held = {each.address for each in seen.addresses}
-    for route in map(plain, subject.foreign):
-        if route.ifindex in ours or (route.dst in held and route.length == 8 * len(route.dst)):
-            continue
-        for subnet, lease, node in subject.subnets():
-            if not _is_part(route, subnet):
-                continue
-            part = f"{ip_network((route.dst, route.length))}".removesuffix("/32").removesuffix("/128")
-            said = text(route, seen.names)
-            yield Finding(
-                "part-of-a-peer",
-                f"Packets to {part}, a part of the subnet {subnet} of {{peers}}, do not reach that node.",
-                f"The route `{said}` takes these packets.",
-                command("del", route, seen.names),
-                said,
-                ((lease, node),),
-                is_broken=False,
-            )
-
-
-def _is_part(route: Route, subnet: Network) -> bool:
-    is_longer = family_of(subnet).af == route.family and route.length > subnet.prefixlen
-    return is_longer and is_in(route.dst, subnet.network_address.packed, subnet.prefixlen)
-
-
-def _xfrm(subject: Subject, seen: Seen) -> Iterator[Finding]:
-    for policy in seen.policies:
-        if policy.action != uapi.XFRM_POLICY_BLOCK or policy.direction >= len(_DIRECTIONS):
-            continue
-        if policy.priority == BLOCK_PRIORITY:  # ours, behind the policies of the peers
-            continue
-        outer = _blocks_tunnel(subject, policy)
-        if not (outer or _blocks_pods(subject, policy)):
-            continue
-        selector = _selector(policy)
-        direction = _DIRECTIONS[policy.direction]
-        what = "Packets between nodes" if outer else "Packets of pods to or from peers"
-        yield Finding(
-            "xfrm-block",
-            f"{what} are dropped.",
-            f"The IPsec policy `dir {direction} {selector}` blocks these packets.",
-            f"ip xfrm policy del dir {direction} {selector}",
-            f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
-        )
-
-
-def _blocks_tunnel(subject: Subject, policy: Policy) -> bool:
-    """Whether the policy drops the tunnel's packets between the nodes."""
-    if not subject.port or policy.direction == 2 or policy.protocol not in (0, _UDP):
-        return False
-    if policy.dport not in (0, subject.port):
-        return False
-    own = [each for each in subject.underlay.addresses if each.version == policy.family.version]
-    theirs = [path.public for path in subject.paths if path.public and path.public.version == policy.family.version]
-    here, there = _ends(policy)
-    return any(_covers(here, each) for each in own) and any(_covers(there, each) for each in theirs)
-
-
-def _blocks_pods(subject: Subject, policy: Policy) -> bool:
-    own = subject.own.get(policy.family)
-    if own is None or policy.protocol or policy.dport:
-        return False
-    here, there = _ends(policy)
-    theirs = [path.subnet for path in subject.paths if path.subnet.version == policy.family.version]
-    if policy.direction == 0:
-        return False  # what is forwarded meets `fwd`, and on its way out `out`
-    pairs = ((here, there), (there, here)) if policy.direction == 2 else ((here, there),)
-    return any(_meet(a, own) and any(_meet(b, each) for each in theirs) for a, b in pairs)
-
-
-End: TypeAlias = tuple[bytes, int]
-
-
-def _ends(policy: Policy) -> tuple[End, End]:
-    """Prefixes of this host's end and of the other; of forwarded packets source and destination."""
-    source, destination = (policy.src, policy.src_length), (policy.dst, policy.dst_length)
-    return (destination, source) if policy.direction == 0 else (source, destination)
-
-
-def _covers(end: End, value: Address) -> bool:
-    return is_in(value.packed, *end)
-
-
-def _meet(end: End, network: Network) -> bool:
-    prefix, length = end
-    first = network.network_address.packed
-    return is_in(first, prefix, min(length, network.prefixlen))
-
-
-def _selector(policy: Policy) -> str:
-    words = [f"src {address(policy.src)}/{policy.src_length} dst {address(policy.dst)}/{policy.dst_length}"]
-    words += [f"proto {'udp' if policy.protocol == _UDP else policy.protocol}"] if policy.protocol else []
-    words += [f"dport {policy.dport}"] if policy.dport else []
-    return " ".join(words)
-
-
 CHECKS: Final[dict[str, Check]] = {
     "forwarding of interfaces": _forwarding,
     "the pods' bridge": check_bridge,
     "the underlay's address": _local_address,
     "the tunnel's port": _port,
+    "routes of other programs": check_routes,
     "addresses of peers on this host": _pod_address_on_host,
-    "routes inside a peer's subnet": _part_of_a_peer,
-    "IPsec policies": _xfrm,
+    "IPsec policies": check_policies,
     "a flanneld": check_flanneld,
     "CNI": check_cni,
 }

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.family import Network
-from services.dataplane.diagnose.seen import Lookup, PolicyRule, Seen, ip
+from services.dataplane.diagnose.seen import HostAddress, Lookup, PolicyRule, Seen, ip
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import RT_TABLE_LOCAL, RT_TABLE_MAIN, RTN_THROW, Route
+from services.dataplane.netlink.objects import DROPS, RT_TABLE_LOCAL, RT_TABLE_MAIN, RTN_THROW, RTPROT_KERNEL, Route
 
 _ACTIONS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit"}
-_DROPS: Final = (*_ACTIONS, RTN_THROW)
 """Of routes they are the same numbers, as linux/rtnetlink.h and linux/fib_rules.h have them."""
 _TABLES: Final = {253: "default", 254: "main", 255: "local"}
 
@@ -43,7 +42,7 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
     if rule is not None and rule.action in _ACTIONS:
         cause = f"The rule `{rule.priority}: {rule_text(rule)}` drops these packets."
         return Culprit(cause, _delete(rule), _is_wide(rule, network))
-    if route is not None and answer is None and route.route_type not in _DROPS:
+    if route is not None and answer is None and route.route_type not in DROPS:
         return None  # such a route refuses nothing: something else does
     if route is not None:
         return _of_route(seen, question, network, rule, route)
@@ -87,21 +86,41 @@ def rule_text(rule: PolicyRule) -> str:
 
 def plain(route: Route) -> Route:
     """The route as people write it: IPv6 has one that drops go out of lo."""
-    return route._replace(ifindex=0) if route.route_type in _DROPS else route
+    return route._replace(ifindex=0) if route.route_type in DROPS else route
+
+
+def address_behind(seen: Seen, route: Route) -> HostAddress | None:
+    """The address of this host with which a route has come, so that it goes with it too; None: there is none."""
+    if route.protocol != RTPROT_KERNEL:
+        return None
+    for each in seen.addresses:
+        is_its_own = route.table == RT_TABLE_LOCAL and (each.address, route.length) == (route.dst, 8 * len(route.dst))
+        is_its_network = (each.ifindex, each.length) == (route.ifindex, route.length) and each.has_route
+        if each.family.af == route.family and (
+            is_its_own or (is_its_network and is_in(each.address, route.dst, route.length))
+        ):
+            return each
+    return None
+
+
+def removal_of(seen: Seen, route: Route) -> tuple[str, str]:
+    """A cause and its cure: the address that this route comes with, or the route itself."""
+    route, behind = plain(route), address_behind(seen, route)
+    if behind is not None:
+        name, place = (
+            seen.names.get(behind.ifindex, f"if{behind.ifindex}"),
+            f"{address(behind.address)}/{behind.length}",
+        )
+        return f"{name} of this host has {place}.", f"ip addr del {place} dev {name}"
+    return f"The route `{text(route, seen.names)}` takes these packets.", command("del", route, seen.names)
 
 
 def _of_route(seen: Seen, question: Lookup, network: Network, rule: PolicyRule | None, route: Route) -> Culprit:
     family, route = question.family, plain(route)
     said = text(route, seen.names)
     is_general = route.length <= network.prefixlen
-    if route.table == RT_TABLE_LOCAL:
-        for each in seen.addresses:
-            if each.family is family and each.address == route.dst:
-                name = seen.names.get(each.ifindex, f"if{each.ifindex}")
-                place = f"{address(each.address)}/{each.length}"
-                return Culprit(f"{name} of this host has {place}.", f"ip addr del {place} dev {name}", is_general)
     if route.table in (RT_TABLE_MAIN, RT_TABLE_LOCAL) or rule is None:
-        return Culprit(f"The route `{said}` takes these packets.", command("del", route, seen.names), is_general)
+        return Culprit(*removal_of(seen, route), is_general)
     diverting = f"The rule `{rule.priority}: {rule_text(rule)}` sends these packets by the route `{said}`."
     if rule.priority < 2:
         return Culprit(diverting, _delete(rule), is_general)

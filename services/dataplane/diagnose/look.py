@@ -1,11 +1,12 @@
 """One look at the kernel: what it is about, what is asked, and what is found in the answers."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from services.core.family import FAMILIES, family_of
+from services.core.leases.lease import Subnet
 from services.dataplane.backends.ipsec import Ipsec
 from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.backends.wireguard import Wireguard
@@ -14,6 +15,7 @@ from services.dataplane.diagnose.checks import CHECKS, forwarding_places
 from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds, taken_port
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
+from services.dataplane.diagnose.routes import ways_off
 from services.dataplane.diagnose.seen import PeerPath, Seen, Subject, family_of_af, is_down
 from services.dataplane.diagnose.underlay import next_hops, returns
 from services.dataplane.events.finding import Finding
@@ -21,6 +23,7 @@ from services.dataplane.kernel.peer_state import PeerState, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.netlink.objects import Route
 from services.dataplane.peers.peer import Peer
+from services.dataplane.peers.validation import UNDERLAY
 
 AT_ONCE = 250
 """Peers a look, each in its turn: their lookups take about 15 ms."""
@@ -48,9 +51,11 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
         peers.keys(),
         tuple(path for peer in peers.values() for path in _paths(programmer, peer, links.underlay.index)),
         lambda: [
-            (s.cidr, each.lease.name, each.lease.node) for each in programmer.peers.values() for s in each.candidates
+            (s.cidr, each.lease.name, each.lease.node) for each in programmer.peers.values() for s in _claimed(each)
         ],
         programmer.reconciler.foreign,
+        _winning(programmer),
+        programmer.reconciler.own_parts,
         lacks_tunnels=isinstance(context.backend, Ipsec) and bool(programmer.failed),
     )
 
@@ -83,6 +88,9 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         seen = replace(seen, taken=await asyncio.to_thread(taken_port, subject.port))
     back = await inspector.lookups(returns(subject, seen))
     seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
+    if ways_off(subject, seen):
+        near = {family: await inspector.all_neighbours(family) for family in subject.own}
+        seen = replace(seen, pods={family: [each for each, _ in found] for family, found in near.items()})
     if is_as_expected(subject, seen):
         return seen
     return replace(
@@ -96,6 +104,29 @@ def findings(subject: Subject, seen: Seen) -> tuple[Finding, ...]:
     """What is in the way, the gravest first. Pure."""
     host = (finding for check in CHECKS.values() for finding in check(subject, seen))
     return merged([*path_findings(subject, seen), *host])
+
+
+def _claimed(peer: Peer) -> Sequence[Subnet]:
+    """The subnets that are the peer's, also where an address of this host's underlay makes the lease refused."""
+    return peer.lease.subnets if any(each.rule == UNDERLAY for each in peer.refusals) else peer.candidates
+
+
+def _winning(programmer: PeerProgrammer) -> frozenset[Route]:
+    """The foreign routes that the kernel takes rather than ours, or where a refused peer has none."""
+    reconciler = programmer.reconciler
+    if not reconciler.foreign:
+        return frozenset()
+    peers = programmer.peers.values()
+    shadows = (reconciler.shadow(item) for peer in peers for item in peer.objects if isinstance(item, Route))
+    refused = {
+        (family_of(s.cidr).af, s.cidr.network_address.packed, s.cidr.prefixlen)
+        for peer in peers
+        if peer.refusals
+        for s in _claimed(peer)
+        if not peer.objects
+    }
+    alone = (each for each in reconciler.foreign if (each.family, each.dst, each.length) in refused)
+    return frozenset((*filter(None, shadows), *alone))
 
 
 def _paths(programmer: PeerProgrammer, peer: Peer, underlay: int) -> Iterator[PeerPath]:

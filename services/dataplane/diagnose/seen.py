@@ -74,6 +74,8 @@ class Policy:
     dport: int = 0
     ifindex: int = 0
     priority: int = 0
+    is_narrow: bool = False
+    """It looks at more than this: source ports, a mark, an interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,10 @@ class Subject:
     """Of all peers, with lease and node; asked only where something looks odd."""
     foreign: Sequence[Route]
     """Routes inside the network that are not ours."""
+    winning: Set[Route] = frozenset()
+    """Those of them that the kernel takes rather than ours."""
+    own_parts: Sequence[Route] = ()
+    """Routes inside the own subnets that are not ours."""
     bridges: Mapping[Family, int] = field(default_factory=dict)
     """The bridge of the pods at an earlier look."""
     lacks_tunnels: bool = False
@@ -270,6 +276,8 @@ class Seen:
     """A UDP port that the overlay needs, and who else has it; asked only where something does not work."""
     cni: CniView | None = None
     """None: nothing can be seen, or flannel has no part in it."""
+    pods: Mapping[Family, Sequence[bytes]] = field(default_factory=dict)
+    """Addresses of neighbours; only where a route may be in the way of the own pods."""
     rules: Mapping[Family, Sequence[PolicyRule]] = field(default_factory=dict)
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
     """Of all tables; only where an answer was not as it should be."""

@@ -1,6 +1,6 @@
 """What there is to tell of a turn's work on the peers: from what was and what is to events. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from typing import Final
 
@@ -13,14 +13,15 @@ from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.peer import Peer, PeerContext
+from services.dataplane.peers.peer import WHOLE, Peer, PeerContext
+from services.dataplane.peers.validation import Rejection
 from services.runtime.events.journal import MOST_NAMED, Subject
 
 _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
 """Rules of `validation` by which a lease claims what this node has."""
 _MOST_FINDINGS: Final = 10
-"""Of leases that claim what another has; ListPeers has all."""
+"""Of leases that are refused; ListPeers has all."""
 
 
 def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str, seconds: float) -> list[Event]:
@@ -109,8 +110,13 @@ def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], obje
     return Event(EventKind.FAILURE, what, "refused", subjects=named, subject_count=len(failed), objects=objects)
 
 
-def claim_findings(own_losses: Iterable[Loss], peers: Iterable[Peer]) -> list[Finding]:
-    """What of our lease other nodes do not carry, and which leases of others are not carried for what they claim."""
+def claim_findings(
+    own_losses: Iterable[Loss], peers: Iterable[Peer], is_away: Callable[[str], bool] = lambda lease: False
+) -> list[Finding]:
+    """What of our lease other nodes do not carry, and which leases of others this node does not carry, and why.
+
+    `is_away`: nobody answers at the addresses of a lease, so that no packet is lost if it is not carried.
+    """
     own = [
         Finding(
             "own-claim",
@@ -121,7 +127,7 @@ def claim_findings(own_losses: Iterable[Loss], peers: Iterable[Peer]) -> list[Fi
         )
         for loss in own_losses
     ]
-    return own + list(islice(_of_others(peers), _MOST_FINDINGS))
+    return own + list(islice(_of_others(peers, is_away), _MOST_FINDINGS))
 
 
 def _cause(observed: Observations) -> str:
@@ -199,18 +205,29 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _of_others(peers: Iterable[Peer]) -> Iterator[Finding]:
+def _of_others(peers: Iterable[Peer], is_away: Callable[[str], bool]) -> Iterator[Finding]:
     for peer in peers:
+        is_lost = not is_away(peer.lease.name)
         for refusal in peer.refusals:
-            if refusal.rule not in _OWN_CLAIMS and refusal.rule not in KINDS:
-                continue
-            who = f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}"
-            whose = "of this node" if refusal.rule in _OWN_CLAIMS else "of another node"
+            if refusal.rule in _OWN_CLAIMS or refusal.rule in KINDS:
+                check, problem = "claim", _claim(peer, refusal)
+            elif peer.objects and refusal.rule in WHOLE:
+                continue  # it is carried as before its change
+            else:
+                check, problem = "peer-refused", "{peers} gets no packets, because this node refuses its lease."
             yield Finding(
-                "claim",
-                f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets.",
+                check,
+                problem if is_lost else f"{problem} Nobody answers at its address now.",
                 f"The lease {peer.lease.name}: {refusal.reason}.",
                 "",
                 f"leases: {_title(peer.lease)}",
                 ((peer.lease.name, peer.lease.node),),
+                is_broken=is_lost,
+                is_remote=not is_lost,
             )
+
+
+def _claim(peer: Peer, refusal: Rejection) -> str:
+    who = f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}"
+    whose = "of this node" if refusal.rule in _OWN_CLAIMS else "of another node"
+    return f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets."

@@ -29,6 +29,8 @@ class Finding:
     """The cause is another node, and nothing is wrong with this one."""
     is_soon: bool = False
     """Nothing is lost yet, and will be if nothing is done."""
+    is_part: bool = False
+    """It concerns some pods of this node: the others send and receive."""
 
     @classmethod
     def of_service(cls, finding: GeneralFinding) -> "Finding":
@@ -44,7 +46,7 @@ class Finding:
     @property
     def breaks_node(self) -> bool:
         """Forwarding of the whole node is broken."""
-        return self.is_broken and (self.is_general or not self.peers)
+        return self.is_broken and not self.is_part and (self.is_general or not self.peers)
 
     @property
     def sentence(self) -> str:

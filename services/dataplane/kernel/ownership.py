@@ -40,6 +40,8 @@ class OwnedState:
     """Routes inside the network that are not ours: never touched, shown to an operator."""
     defaults: tuple[Route, ...] = ()
     """Routes to everywhere, which tell the underlay."""
+    own_parts: tuple[Route, ...] = ()
+    """Routes inside the own subnets that are not ours: to the pods of this node, or in their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,11 @@ def classify(
     peer's own address (a flanneld's, of host-gw or with DirectRouting): adopted, so it goes once ours is there.
     Of xfrm policies those with our mark, and those of flanneld's shape inside the network.
     """
-    is_inside, is_peers = _membership(domain.networks), domain.peers_part()
+    is_inside, is_own, is_peers = (
+        _membership(domain.networks),
+        _membership(domain.own_subnets),
+        domain.peers_part(),
+    )
     routes = frozenset(routes)
     elsewhere = [
         route
@@ -103,7 +109,8 @@ def classify(
         adopted = {route for route in twins if next_hop_of(route) in said}
         ours |= adopted
         foreign += (r for r in twins if r not in adopted and is_peers(r))
-    return OwnedState(ours, tuple(foreign), tuple(route for route in elsewhere if route.length == 0))
+    defaults = tuple(route for route in elsewhere if route.length == 0)
+    return OwnedState(ours, tuple(foreign), defaults, tuple(route for route in elsewhere if is_own(route)))
 
 
 def wins(foreign: Route, ours: Route) -> bool:

@@ -56,6 +56,8 @@ class Reconciler:
     """ifindex of the devices that foreign routes leave through."""
     defaults: tuple[Route, ...] = ()
     """Default routes, at the last dump."""
+    own_parts: tuple[Route, ...] = ()
+    """Routes inside the own subnets that are not ours, at the last dump."""
     _foreign_keys: Set[Hashable] = frozenset()
     """Keys of foreign routes: an object of ours with such a key would replace them."""
     _best_foreign: dict[Hashable, Route] = field(default_factory=dict)
@@ -122,7 +124,7 @@ class Reconciler:
 
     def _note_foreign(self, state: OwnedState) -> None:
         by_metric = sorted(state.foreign, key=lambda route: -route.metric)
-        self.foreign, self.defaults = state.foreign, state.defaults
+        self.foreign, self.defaults, self.own_parts = state.foreign, state.defaults, state.own_parts
         self.foreign_devices = {route.ifindex for route in state.foreign if route.ifindex}
         self._foreign_keys = {route.key for route in state.foreign}
         self._best_foreign = {route.destination: route for route in by_metric}

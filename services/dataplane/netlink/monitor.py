@@ -15,7 +15,7 @@ from typing import Final, Protocol, Self
 
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
-from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
+from services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
 from services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore, open_netlink
 from services.dataplane.netlink.uapi import spans
 
@@ -85,6 +85,8 @@ class Change:
     """Of a route: how many bits of `dst` count; 0: it leads everywhere."""
     is_main: bool = False
     """Of a route: it is in the main table."""
+    drops: bool = False
+    """Of a route: it leads nowhere (blackhole, prohibit and the like)."""
     key: Hashable = None
     """Of a neighbour or forwarding entry that is gone, or not permanent: which, to know what we took away."""
     entries: Sequence[KernelObject] = ()
@@ -277,7 +279,7 @@ def _link(block: bytes, offset: int, length: int, gone: bool, port: int) -> Chan
 
 
 def _route(block: bytes, offset: int, length: int, gone: bool, port: int) -> Change:
-    family, bits, _, _, table, protocol = block[offset + 16 : offset + 22]
+    family, bits, _, _, table, protocol, _, kind = block[offset + 16 : offset + 24]
     dst, device = b"", 0
     for attribute, start, end in spans(block, offset + 16 + _ROUTE_HEADER_BYTES, offset + length):
         if attribute == uapi.RTA_DST:
@@ -285,4 +287,4 @@ def _route(block: bytes, offset: int, length: int, gone: bool, port: int) -> Cha
         elif attribute == uapi.RTA_OIF:
             (device,) = _IFINDEX.unpack_from(block, start)
     is_main = table == RT_TABLE_MAIN
-    return Change(ChangedObject.ROUTE, gone, family, device, protocol, port, dst, bits, is_main)
+    return Change(ChangedObject.ROUTE, gone, family, device, protocol, port, dst, bits, is_main, kind in DROPS)

@@ -56,6 +56,7 @@ def plan(actual: Set[T], desired: Set[T], *, purge: bool = True) -> Plan[T]:
 # Values of a route's fields (linux/rtnetlink.h).
 RT_TABLE_MAIN: Final = 254
 RT_TABLE_LOCAL: Final = 255
+RTPROT_KERNEL: Final = 2
 RTPROT_BOOT: Final = 3
 RT_SCOPE_UNIVERSE: Final = 0
 RT_SCOPE_LINK: Final = 253
@@ -63,6 +64,8 @@ RTN_UNICAST: Final = 1
 RTN_LOCAL: Final = 2
 RTN_BLACKHOLE: Final = 6
 RTN_THROW: Final = 9
+DROPS: Final = frozenset((RTN_BLACKHOLE, 7, 8, RTN_THROW))
+"""Types of routes that lead nowhere: 7 is unreachable, 8 prohibit."""
 
 HOOK: Final = 0
 NEIGHBOUR: Final = 1

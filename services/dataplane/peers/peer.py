@@ -28,6 +28,9 @@ from services.dataplane.peers.validation import (
 Losses: TypeAlias = Mapping[tuple[str, int], Loss]
 """See services.core.leases.conflicts."""
 
+WHOLE: Final = frozenset(("no-subnet", "two-subnets", "backend"))
+"""Rules about a lease as a whole, whatever its subnets are."""
+
 _NONE: Final[Losses] = {}
 _BLACKHOLE_METRIC: Final = 2**32 - 1
 """The last there is, so that every other route to the subnet wins, and the bridge's first of all."""

@@ -145,6 +145,11 @@ def reject_own(subnet: Subnet, bounds: Bounds) -> Rejection | None:
     return _first(_PLACES, subnet, bounds)
 
 
+def may_be_asked(subnet: Subnet, bounds: Bounds) -> bool:
+    """Whether the public address of a refused lease is that of another host, as far as is known."""
+    return subnet.public_address is not None and _first(_ENDS, subnet, bounds) is None
+
+
 def overlaps_own(subnet: Subnet, bounds: Bounds) -> bool:
     """Whether our own subnets speak against it."""
     return _first(_NEAR_OWN, subnet, bounds) is not None
@@ -274,12 +279,15 @@ def _overlapped(offer: Candidate, spans: Iterable[IpRange]) -> IpRange | None:
     return None
 
 
+UNDERLAY: Final = "underlay"
+"""The rule about subnets that this host's own underlay covers."""
+
 _PLACES: Final[Mapping[str, Rule]] = {
     "outside": _outside,
     "not-allowed": _not_allowed,
     "single-address": _single_address,
     "special": _special,
-    "underlay": _underlay,
+    UNDERLAY: _underlay,
     "never-route": _never_route,
 }
 
@@ -296,5 +304,8 @@ RULES: Final[Mapping[str, Rule]] = {
 
 _NEAR_OWN: Final = {name: RULES[name] for name in ("own-subnet", "pod-address")}
 """All that look at our own subnets."""
+
+_ENDS: Final = {name: RULES[name] for name in ("public-address", "own-address", "pod-address")}
+"""All that look at the public address."""
 
 _ZERO: Final = bytes(6)

@@ -8,6 +8,7 @@ from services.core.family import Address, Family, family_of
 from services.core.leases.lease import Subnet
 from services.dataplane.netlink.objects import Route
 from services.dataplane.peers.peer import Overlay, Peer, PeerContext
+from services.dataplane.peers.validation import may_be_asked
 
 
 class Layer(StrEnum):
@@ -42,6 +43,14 @@ def paths_of(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
         if subnet.public_address is not None:
             mtu = overlay.links.underlay.mtu
             family = family_of(subnet.cidr)
+            yield ProbedPath(Layer.UNDERLAY, family, subnet.public_address, mtu, must_answer=True)
+
+
+def signs_of_life(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
+    """The paths to the host of a lease that is refused: whether somebody is there who gets no packets."""
+    for subnet in peer.lease.subnets if peer.ignored else ():
+        if subnet.public_address is not None and may_be_asked(subnet, context.bounds):
+            family, mtu = family_of(subnet.cidr), context.links.underlay.mtu
             yield ProbedPath(Layer.UNDERLAY, family, subnet.public_address, mtu, must_answer=True)
 
 

@@ -22,7 +22,7 @@ from services.dataplane.probes.datagram import Datagrams
 from services.dataplane.probes.echo import Reply, round_trip_of
 from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from services.dataplane.probes.findings import checksum_finding, probe_findings
-from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of
+from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of, signs_of_life
 from services.dataplane.probes.record import MISSES, Answering, Record
 from services.dataplane.probes.schedule import Schedule
 from services.runtime.events.journal import MOST_NAMED, Event, Subject
@@ -125,6 +125,11 @@ class Prober:
                 found.append(checksum_finding(names, offloading, underlay, is_kept_on=self._keeps_offload_on))
         return found
 
+    def is_away(self, lease: str) -> bool:
+        """Whether the host of a peer answers nothing, in any of its addresses that were asked."""
+        states = [record.state for record in self.records.get(lease, {}).values()]
+        return bool(states) and all(state is Answering.SILENT for state in states)
+
     def take_asked(self, lease: str, path: ProbedPath, size: int, round_trip: float | None) -> None:
         """Takes what somebody has asked a peer between its turns, MISSES times if there was no answer."""
         record = self.records.setdefault(lease, {}).setdefault(path, _record_of(path))
@@ -188,7 +193,8 @@ class Prober:
         if peer is None or context is None:
             return
         known = self.records.get(lease, {})
-        records = {path: known.get(path) or _record_of(path) for path in paths_of(peer, context)}
+        paths = (*paths_of(peer, context), *signs_of_life(peer, context))
+        records = {path: known.get(path) or _record_of(path) for path in paths}
         if records.keys() != known.keys():
             self._changed.add(lease)
         self.records[lease] = records

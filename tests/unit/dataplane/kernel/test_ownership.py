@@ -79,7 +79,9 @@ def test_every_other_route_inside_the_network_is_foreign_and_listed(foreign: Rou
     ],
 )
 def test_outside_the_network_or_in_the_own_subnet_is_nobodys_business(line: str) -> None:
-    assert divided(route(line)) == OwnedState(frozenset(), ())
+    state = divided(route(line))
+    assert (state.ours, state.foreign) == (frozenset(), ())
+    assert state.own_parts == ((route(line),) if line.startswith("10.5.27.0/24") else ())
 
 
 def test_host_gw_adopts_exactly_the_route_that_says_what_a_lease_says() -> None:
