@@ -59,12 +59,17 @@ def restart(mark: str, argv: Sequence[str]) -> NoReturn:
 
 
 def cancel_on_signals() -> None:
-    """The task at hand is cancelled by the signals that ask a program to end."""
+    """The task at hand is cancelled by the first signal that asks the program to end; more do not disturb its end."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine runs in a task
+
+    def end() -> None:
+        if not task.cancelling():
+            task.cancel()
+
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup says to stay
     for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, end)
 
 
 def enter_further() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import resource
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lab.options import BadOption
+from lab.private import cancel_on_signals
 from lab.programs import NoEtcd
 from lab.simulate import report
 from lab.simulate.faults import Act
@@ -33,8 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     outcome, code = Outcome(options), 0
     try:
-        with _directory(options) as directory:
-            asyncio.run(_run(outcome, directory))
+        asyncio.run(_run(outcome))
     except (ProcessFailed, NoEtcd, BadOption) as error:
         print(f"simulate: {error}", file=sys.stderr)
         code = 2 if isinstance(error, BadOption) else 1
@@ -45,11 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     return code or (0 if outcome.is_right else 1)
 
 
-async def _run(outcome: Outcome, directory: Path) -> None:
-    task, options = asyncio.current_task(), outcome.options
-    assert task is not None  # noqa: S101 - a coroutine runs in a task
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+async def _run(outcome: Outcome) -> None:
+    cancel_on_signals()  # before there is a directory to leave behind
+    options = outcome.options
     tiers = "one for each node" if options.per_node else " - ".join(map(str, options.tiers))
     print(f"{options.nodes:,} nodes, {options.kernels:,} of them with a kernel; lease services {tiers}", flush=True)
     away = options.away * len({"store", "partition"} & {*options.faults})
@@ -64,7 +61,8 @@ async def _run(outcome: Outcome, directory: Path) -> None:
         if options.svg:
             options.svg.write_text(plot(found))
 
-    await simulate(outcome, directory, tell)
+    with _directory(options) as directory:
+        await simulate(outcome, directory, tell)
 
 
 @contextmanager
@@ -78,5 +76,5 @@ def _directory(options: Options) -> Iterator[Path]:
             ) from None
         yield options.keep.absolute()
         return
-    with tempfile.TemporaryDirectory(prefix="simulate-") as directory:
+    with tempfile.TemporaryDirectory(prefix="simulate-", ignore_cleanup_errors=True) as directory:
         yield Path(directory)

@@ -50,7 +50,10 @@ class Running:
     def start(self) -> None:
         """A new process."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            # A group of its own: a signal to ours, as of Ctrl-C, is for this program alone, which ends them in order.
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+            )
 
     def stop(self, number: int = signal.SIGKILL) -> None:
         """Ends it by a signal."""
@@ -180,6 +183,7 @@ class CrowdProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 limit=_LINE,
+                process_group=0,
             )
         self._reading = asyncio.create_task(self._read())
 

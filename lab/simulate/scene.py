@@ -206,8 +206,7 @@ async def running(options: Options, directory: Path) -> AsyncIterator[Scene]:
             await service.until_present()
         yield scene
     finally:
-        for crowd in started:
-            await crowd.stop()
+        await asyncio.gather(*(crowd.stop() for crowd in started), return_exceptions=True)
         for process in (*scene.services, etcd):
             process.stop()
 

@@ -1,8 +1,12 @@
 """Small simulations, with every fault for a moment: afterwards every node has what etcd has."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -11,6 +15,7 @@ import pytest
 from lab.simulate.options import FAULTS
 from lab.simulate.page import render
 from tests.paths import ROOT
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,39 @@ def test_after_every_fault_every_table_and_every_kernel_is_what_etcd_has(
     assert ET.fromstring(drawn.read_text()).findtext("{http://www.w3.org/2000/svg}title")  # noqa: S314 - made here
     page = "".join(f"<!-- {table} -->\n<!-- end of {table} -->\n" for table in ("acts", "tiers", "predictions"))
     assert f"`make simulate NODES={nodes} ARGS=" in render(page, {**found, "machine": "this one"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("reached", ["simulate-*", "simulate-*/lease-0-0.log", "simulate-*/figures"])
+def test_a_signal_to_the_whole_group_ends_it_without_a_traceback_and_leaves_nothing(
+    number: signal.Signals, reached: str, tmp_path: Path
+) -> None:
+    """At its start, while its services start, and after the first act; again while it ends, as a supervisor does."""
+    words = ("--nodes=40", "--tiers=1,2", "--churn=4", "--minutes=5", f"--json={tmp_path}/figures")
+    log = tmp_path / "log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lab.simulate", *words],
+            stdout=said,
+            stderr=said,
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not list(tmp_path.glob("figures" if "figures" in reached else reached)):
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.001)
+        for _ in range(2):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            time.sleep(0.02)
+        assert process.wait(PATIENCE) == 130, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert "Traceback" not in log.read_text()
+    assert list(tmp_path.glob("simulate-*")) == []
+    commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    assert not [command for command in commands if f"{tmp_path}/simulate-".encode() in command]
