@@ -102,7 +102,7 @@ def reclaim(
 
 
 @click.option("--node", default="", metavar="NODE", help="The node that moves.  [default: the service's own]")
-@click.option("--dry-run", is_flag=True, help="Change nothing, print the move; exit with 1 if there is one.")
+@click.option("--dry-run", is_flag=True, help="Change nothing, print the move.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes: bool) -> int:
     """Move a node to a subnet of the new network.
@@ -110,7 +110,8 @@ def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes
     If a new network configuration has no room for the subnet of a node, the node
     keeps the subnet, and the change is pending (`flannelette status`) until this
     command moves the node. Pods of the node are unreachable afterwards, until
-    they are recreated. Other nodes do not change. Exits with 1 if nothing is pending for the node.
+    they are recreated. Other nodes do not change. Exits with 1 if nothing is
+    pending for the node, also with --dry-run.
     """
     from services.ctl.commands.subnets import renumber as move
 

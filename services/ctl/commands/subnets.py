@@ -71,11 +71,11 @@ async def reclaim(target: Target, screen: Screen, request: pb.ReclaimLeasesReque
 
 
 async def renumber(target: Target, screen: Screen, node: str, *, dry_run: bool) -> int:
-    """Moves a node to another subnet, or shows the move. 1 for a dry run, as something is pending."""
+    """Moves a node to another subnet, or shows the move."""
     request = pb.RenumberNodeRequest(node=node, dry_run=dry_run)
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).RenumberNode(request))
     screen.answer(response, lambda: renumbered_text(response.move, dry_run=dry_run))
-    return int(dry_run)
+    return 0
 
 
 def reclaim_request(

@@ -159,7 +159,7 @@ async def _shown(
 
     async def of_services() -> list[Collected]:
         by_name = (await networks).items()
-        parts = [part for name, there in by_name for part in _below(name, service_parts(there[node]))]
+        parts = [part for name, there in by_name for part in _below(name, service_parts(there[node], name))]
         return await collect(parts, _left(until))
 
     host, services = await asyncio.gather(collect(host_parts(), _left(until)), of_services())

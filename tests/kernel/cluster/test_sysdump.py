@@ -154,6 +154,8 @@ async def test_the_archive_has_everything_of_the_node_and_no_secret(secretive: C
         settings = json.loads(dump.text("n1/settings-lease.json"))
         assert (settings["etcd-password"], settings["etcd-username"]) == ("(left out)", "(left out)")
         assert "flannelette_lease_" in dump.text("n1/metrics-lease.txt")
+        written = (cluster.directory / "subnet.env").read_text()
+        assert dump.text("n1/system/subnet.env.txt") == written, "that of --subnet-file"
         assert "vxlan id 1" in dump.text("n1/kernel/links.txt")
         assert "net/ipv4/conf/eth0/rp_filter = " in dump.text("n1/kernel/sysctls.txt")
         assert "FLANNEL-POSTRTG" in "".join(dump.text(name) for name in dump.members if "n1/firewall/" in name)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from services.runtime.process.networks import NodeNetwork
+from tests.ctl.sysdump import unpacked
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
 from tests.services.lease import eventually
@@ -84,7 +85,11 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
         assert f"{host.address('blue')}/32" in host.objects(*BLUE)
         assert f"{host.address('red')}/32" in host.objects(*RED)
 
-        assert "red/peers.json" in host.flannelette("sysdump", "-w", str(host.directory / "all.tar.gz"), "-o", "json")
+        archive = host.directory / "all.tar.gz"
+        assert "red/peers.json" in host.flannelette("sysdump", "-w", str(archive), "-o", "json")
+        files = unpacked(archive.read_bytes())
+        for _, net in (BLUE, RED):
+            assert f"FLANNEL_NETWORK={net}." in "".join(files[each] for each in files if "/subnet.env" in each)
 
     before = n1.objects(*BLUE), n1.objects(*RED)
     assert [text.count(f" {net}.") >= 9 for text, (_, net) in zip(before, (BLUE, RED), strict=True)] == [True, True]

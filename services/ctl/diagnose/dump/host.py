@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from services.ctl.connect.dial import environment_there
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.diagnose.dump.parts import LEFT_OUT, MOST_BYTES, Part, names_a_secret
 from services.ctl.diagnose.fixes import process_of
+from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import FLAGS, variable_of
 
@@ -64,7 +66,6 @@ _FILES: Final[Mapping[str, str]] = {
     "system/memory": "/proc/meminfo",
     "system/load": "/proc/loadavg",
     "system/modules": "/proc/modules",
-    "system/subnet.env": "/run/flannel/subnet.env",
 }
 """Those of /proc/net stand in for `ip`, which containers lack."""
 _SYSCTLS: Final = (
@@ -91,9 +92,10 @@ def host_parts() -> list[Part]:
     ]
 
 
-def service_parts(targets: Targets) -> list[Part]:
-    """Of the services that listen on sockets here."""
+def service_parts(targets: Targets, network: str) -> list[Part]:
+    """Of the services that listen on sockets here, for the network of this name; empty: the only one."""
     return [
+        Part("system/subnet.env.txt", _in_thread(_subnet_file, targets, network)),
         *(Part(f"settings-{each.service}.json", _in_thread(_shown_settings, each)) for each in targets.values()),
         *(Part(f"metrics-{each.service}.txt", _metrics(each)) for each in targets.values()),
         *(Part(f"logs/{each.service}.txt", _log(each)) for each in targets.values()),
@@ -180,7 +182,27 @@ def _settings(target: Target) -> dict[str, str]:
     process = process_of(target).process
     variables = dict(each.partition("=")[::2] for each in _strings(process / "environ"))
     found = {name: value for name in sorted(_SETTINGS) if (value := variables.get(variable_of(name)))}
-    return found | {name: value for name, value in _flags(_strings(process / "cmdline")) if name in _SETTINGS}
+    given = [(name, value) for name, value in _flags(_strings(process / "cmdline")) if name in _SETTINGS]
+    networks = {"network": ",".join(value for name, value in given if name == "network")}
+    return found | dict(given) | {name: value for name, value in networks.items() if value}
+
+
+def _subnet_file(targets: Targets, network: str) -> str:
+    """The file that --subnet-file of the dataplane names, as the dataplane sees it; else the default one.
+
+    Of a dataplane with several networks, that of each, below its name.
+    """
+    default, process, settings = "/run/flannel/subnet.env", Path("/proc/self"), dict[str, str]()
+    if dataplane := targets.get("dataplane"):
+        with suppress(Unavailable):
+            process, settings = process_of(dataplane)[0], _settings(dataplane)
+    named = Path(settings.get("subnet-file", default))
+    names = [network] if network else settings.get("network", "").split(",")
+    files = [NodeNetwork(each.partition("=")[0]).place(named) for each in names]
+    texts = [_read(process / ("root" if each.is_absolute() else "cwd") / str(each).lstrip("/")) for each in files]
+    return (
+        texts[0] if len(files) == 1 else "".join(f"# {path}\n{text}" for path, text in zip(files, texts, strict=True))
+    )
 
 
 def _strings(path: Path) -> list[str]:
