@@ -5,7 +5,7 @@ linux/netfilter/x_tables.h.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Final
@@ -86,7 +86,7 @@ def read_legacy(raw: RawTable) -> ForeignTable:
             continue
         rules = listed.setdefault(current, [])
         removal = f"{PROGRAMS[version]} -t {name} -D {current} {len(rules) + 1}"
-        rules.append(_rule(version, current, entries[start:end].ljust(layout.elements, b"\0"), names, removal))
+        rules.append(rule_of(version, current, entries[start:end].ljust(layout.elements, b"\0"), names, removal))
     by_name = {hook.name: hook for hook in starts.values()}
     found = {}
     for each in sorted({*names.values()} - {_ERROR}):
@@ -96,7 +96,8 @@ def read_legacy(raw: RawTable) -> ForeignTable:
     return ForeignTable(LEGACY, version, name, found)
 
 
-def _rule(version: int, chain: str, entry: bytes, names: dict[int, str], removal: str) -> ForeignRule:
+def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str], removal: str) -> ForeignRule:
+    """The rule of one entry of a chain; `names` are those of chains, by where they start."""
     layout = _LAYOUTS[version]
     target = _target_of(layout, entry, 0)
     asked = list(_conditions(version, layout, entry, target))

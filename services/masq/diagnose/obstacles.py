@@ -7,6 +7,7 @@ from typing import Final
 
 from services.core.finding import Finding
 from services.core.tunnel import Tunnel
+from services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from services.masq.diagnose.verdict import (
     IPTABLES,
     LEGACY,
@@ -14,7 +15,9 @@ from services.masq.diagnose.verdict import (
     PROGRAMS,
     WORDS,
     Drop,
+    Effect,
     Flow,
+    ForeignRule,
     ForeignTable,
     NfHook,
     drops,
@@ -43,7 +46,7 @@ def dropping(
     tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], way: Sequence[NfHook] = _WAY
 ) -> list[Finding]:
     """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
-    drops = [drop for drop in obstacles(tables, flows, way=way) if drop.rule or not is_ours_first(drop, kind)]
+    drops = [drop for drop in obstacles(tables, flows, way=way) if drop.rule or not is_before_policy(drop, kind)]
     return list(dict.fromkeys(_at_firewalld(drop, _sources(drop, flows)) or _drop(drop) for drop in drops))
 
 
@@ -65,19 +68,37 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Seq
 
 def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: FirewallKind) -> frozenset[Drop]:
     """What would drop these packets if our rules were in a firewall of this kind, and nowhere else."""
-    bare = [without(table, OUR_CHAINS) for table in tables]
-    return frozenset(drop for drop in obstacles(bare, flows) if not is_ours_first(drop, kind))
+    return frozenset(obstacles([_with_ours(without(table, OUR_CHAINS), kind) for table in tables], flows))
 
 
-def is_ours_first(drop: Drop, kind: str) -> bool:
-    """Whether a firewall of this kind has our rules before anything else in that chain."""
-    is_legacy = drop.firewall == LEGACY
-    here = (
+def is_before_policy(drop: Drop, kind: str) -> bool:
+    """Whether a firewall of this kind has our rules before the policy of that chain."""
+    return _has_ours(drop.firewall, drop.version, kind) and (drop.table, drop.chain) == ("filter", "FORWARD")
+
+
+def _has_ours(firewall: str, version: int, kind: str) -> bool:
+    is_legacy = firewall == LEGACY
+    return (
         is_legacy
         if kind == FirewallKind.LEGACY
-        else kind == FirewallKind.IPTABLES_NFT and not is_legacy and drop.version > 0
+        else kind == FirewallKind.IPTABLES_NFT and not is_legacy and version > 0
     )
-    return here and (drop.table, drop.chain) == ("filter", "FORWARD")
+
+
+def _with_ours(table: ForeignTable, kind: FirewallKind) -> ForeignTable:
+    """The table with a rule that accepts where ours would stand."""
+    chain = table.chains.get("FORWARD")
+    if table.name != "filter" or chain is None or not _has_ours(table.firewall, table.version, kind):
+        return table
+    rules = chain.rules
+
+    def chain_of(name: str) -> list[HookRule] | None:
+        return [hook_rule_of(rule) for rule in table.chains[name].rules] if name in table.chains else None
+
+    span = span_of("filter", len(rules), lambda place: hook_rule_of(rules[place]), chain_of)
+    ours = ForeignRule("", "", (), Effect.ACCEPT)
+    kept = replace(chain, rules=(*rules[: span.best], ours, *rules[span.best :]))
+    return replace(table, chains={**table.chains, chain.name: kept})
 
 
 def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:

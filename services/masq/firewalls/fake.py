@@ -23,7 +23,7 @@ from services.masq.firewalls.iptables.repair import (
     Append,
     DeleteRule,
     EmptyChain,
-    InsertFirst,
+    Insert,
     MakeChain,
     RemoveChain,
     chain_state,
@@ -75,6 +75,11 @@ class FakeFirewall:
     def insert(self, table: str, line: str, family: Family = IPV4) -> None:
         """Puts a rule (`-A CHAIN ...`) before all others of its chain, as another program would."""
         self._tables[family.version, table][line.split()[1]].insert(0, line)
+        self._changed()
+
+    def append(self, table: str, line: str, family: Family = IPV4) -> None:
+        """Puts a rule (`-A CHAIN ...`) behind all others of its chain, as another program would."""
+        self._tables[family.version, table][line.split()[1]].append(line)
         self._changed()
 
     def dump(self, family: Family = IPV4) -> str:
@@ -179,7 +184,7 @@ def carry_out(table: Chains, action: Action) -> None:
             del table[chain]
         case Append(chain, rule):
             table[chain].append(rule.text)
-        case InsertFirst(chain, rule):
-            table[chain].insert(0, rule.text)
+        case Insert(chain, position, rule):
+            table[chain].insert(position, rule.text)
         case DeleteRule(chain, position, text):
             del table[chain][list(map(without_counters, table[chain])).index(text) if text else position]

@@ -11,7 +11,7 @@ from services.masq.rules.model import Chain
 CHAIN_MISSING = "chain missing"
 NOT_WANTED = "not wanted any more"
 RULE_EXTRA = "rule extra"
-JUMP_NOT_FIRST = "jump not first"
+JUMP_MISPLACED = "jump not in its place"
 OLD_RULES = "rules of an old flanneld"
 
 
@@ -51,7 +51,7 @@ class ChainState:
     rules: tuple[RuleState, ...]
     """One for each rule of the chain."""
     causes: tuple[str, ...] = ()
-    """What was found wrong, in a few words each (`jump not first`)."""
+    """What was found wrong, in a few words each (`jump missing`)."""
     commands: tuple[str, ...] = ()
     """The commands of the repair that was made, or would be: one line each, as the firewall's tool has them."""
     as_wanted: bool = True
@@ -59,7 +59,7 @@ class ChainState:
     others: tuple[str, ...] = ()
     """Rules of other networks' flannelds in the chain, in the notation of the firewall's tool. They stay."""
     in_the_way: str = ""
-    """The rule that came before our jump when the jump was not first, in the notation of the firewall's tool."""
+    """The rule of another program on whose wrong side our jump was found, as text; empty: none."""
 
     @property
     def all_rules(self) -> tuple[RuleState, ...]:
@@ -90,7 +90,7 @@ class Firewall(Protocol):
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """One state for each chain, in their order (families in that of FAMILIES, the chains of one together).
 
-        Compares whole chains: content, order, duplicates, extra rules, and that the jump comes first.
+        Compares whole chains: content, order, duplicates, extra rules, and the place of the jump.
 
         With `repair` every difference is repaired, a table at a time, atomically: no packet ever meets half
         of the rules. Without `repair` nothing is changed, and no table is created by reading it.

@@ -20,23 +20,38 @@ _INFO: Final = struct.Struct("=32s I 5I 5I I I")  # struct ipt_getinfo: name, ho
 _HEADER: Final = 40  # struct ipt_get_entries: name[32], size, padding to the 8 bytes of a counter
 _COUNTERS_SIZE: Final = 16
 _ATTEMPTS: Final = 5
+_HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+"""The chains of the kernel, by enum nf_inet_hooks."""
+ELEMENT: Final = 32
+"""struct xt_entry_match, xt_entry_target: size, name and revision; what follows is the extension's own."""
+_ERROR: Final = b"ERROR\0"
+"""The target by which the kernel marks the beginning of a chain, and the end of the table."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """The tables of a family (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h)."""
 
     level: int
+    flags: int
+    target_offset: int
     next_offset: int
     counters: int
+    elements: int
+    """Where the matches begin."""
 
 
 _LAYOUTS: Final = {
-    4: _Layout(socket.IPPROTO_IP, 90, 96),
-    6: _Layout(socket.IPPROTO_IPV6, 142, 152),
+    4: Layout(socket.IPPROTO_IP, 82, 88, 90, 96, 112),
+    6: Layout(socket.IPPROTO_IPV6, 131, 140, 142, 152, 168),
 }
+
+
+def layout_of(version: int) -> Layout:
+    """That of an IP version's tables."""
+    return _LAYOUTS[version]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +68,40 @@ class RawTable:
     """Where the policy of each hook's chain is."""
     number: int
     """Of entries."""
+
+    def chains(self) -> dict[str, "RawChain"]:
+        """Every chain, by its name."""
+        layout = _LAYOUTS[self.version]
+        hooks = {start: hook for hook, start in enumerate(self.starts) if start is not None}
+        policies = {self.policies[hook] for hook in hooks.values()}
+        found: dict[str, RawChain] = {}
+        current = RawChain(0, [])
+        start, entries = 0, self.entries
+        while start < len(entries):
+            target, size = struct.unpack_from("=HH", entries, start + layout.target_offset)
+            end = start + max(size, layout.elements)
+            if start in hooks:
+                current = found[_HOOKS[hooks[start]]] = RawChain(start, [])
+            if entries[start + target + 2 : start + target + 8] == _ERROR:
+                name = entries[start + target + ELEMENT : end].partition(b"\0")[0].decode(errors="replace")
+                current = found[name] = RawChain(end, [])
+            elif start not in policies:
+                current.rules.append((start, end))
+            start = end
+        for name, chain in found.items():
+            if name not in _HOOKS and chain.rules:
+                chain.rules.pop()  # the return to the caller, which the kernel has at the end of each
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RawChain:
+    """A chain in a table as the kernel has it."""
+
+    start: int
+    """Where jumps to it go."""
+    rules: list[tuple[int, int]]
+    """Where each of its rules begins and ends."""
 
 
 def existing_tables(family: Family) -> tuple[str, ...]:
@@ -106,7 +155,7 @@ class TableReader:
 
     def tables(self) -> list[RawTable]:
         """All tables."""
-        return [self._table(name) for name in self._names()]
+        return [self.table(name) for name in self._names()]
 
     def close(self) -> None:
         """Frees the socket."""
@@ -117,7 +166,8 @@ class TableReader:
     def _names(self) -> list[str]:
         return [name for name in existing_tables(self._family) if name in TABLES]
 
-    def _table(self, name: str) -> RawTable:
+    def table(self, name: str) -> RawTable:
+        """One table, which is made if this namespace has none yet."""
         for _ in range(_ATTEMPTS):
             _, hooks, *offsets, number, _ = before = self._information(name)
             entries = self._entries(name)

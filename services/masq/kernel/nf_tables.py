@@ -26,6 +26,7 @@ _NESTED: Final = 0x8000  # NLA_F_NESTED
 _NUMBER: Final = 0x3FFF  # of an attribute, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_
 _NEWSETELEM, _GETSETELEM, _NEWGEN, _GETGEN = 12, 13, 15, 16
+_CHAIN: Final = 2  # NFTA_RULE_CHAIN
 _SET, _ELEMENTS = 2, 3  # NFTA_SET_ELEM_LIST_
 _TABLE, _NAME, _HOOK, _TYPE = 1, 3, 4, 7  # NFTA_CHAIN_
 _NUMBER_OF_HOOK, _PRIORITY = 1, 2  # NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY
@@ -67,9 +68,13 @@ def chain_dump() -> Iterator[tuple[int, dict[int, bytes]]]:
     return ((family, values) for kind, family, values in _dump(_GETCHAIN) if kind == _NEWCHAIN)
 
 
-def rule_dump(family: int, table: str) -> Iterator[dict[int, bytes]]:
-    """Attributes (NFTA_RULE_...) of every rule of a table, read as they are asked for. Raises Unavailable."""
-    return (values for kind, _, values in _dump(_GETRULE, family, {_TABLE: table}) if kind == _NEWRULE)
+def rule_dump(family: int, table: str, chain: str = "") -> Iterator[dict[int, bytes]]:
+    """Attributes (NFTA_RULE_...) of every rule of a table, or of one chain, read as they are asked for.
+
+    Raises Unavailable.
+    """
+    about = {_TABLE: table, _CHAIN: chain} if chain else {_TABLE: table}
+    return (values for kind, _, values in _dump(_GETRULE, family, about) if kind == _NEWRULE)
 
 
 def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes]]:

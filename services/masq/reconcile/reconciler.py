@@ -14,7 +14,7 @@ from services.core.leases.table import Table
 from services.core.network import NetworkConfig
 from services.masq.diagnose.host_checks import HostChecks, findings, flows_of, stale_rules, tunnel_of
 from services.masq.firewalls.firewall import (
-    JUMP_NOT_FIRST,
+    JUMP_MISPLACED,
     NOT_WANTED,
     RULE_EXTRA,
     ChainState,
@@ -256,7 +256,7 @@ class Reconciler:
             self._log.add(states, self.firewall.changed_by)
             self._failure = ""
             for state in states:
-                if JUMP_NOT_FIRST in state.causes and state.as_wanted:
+                if JUMP_MISPLACED in state.causes and state.as_wanted:
                     self._backoff.note(state.chain, self._clock())
             self.findings()
             if chains == self._wanted():  # else the inputs have changed: the next check decides about health
@@ -286,7 +286,7 @@ class Reconciler:
         now = self._clock()
         tried = [chain for chain in chains if chain.rules and self._backoff.stays(chain, now)]
         states = await self.firewall.check(tried, self.placement, repair=False) if tried else ()
-        left = {state.chain: replace(state, commands=()) for state in states if state.causes == (JUMP_NOT_FIRST,)}
+        left = {state.chain: replace(state, commands=()) for state in states if state.causes == (JUMP_MISPLACED,)}
         self._log.add_left(left)
         return left
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from services.core.formats.word_list import word_list
-from services.masq.firewalls.firewall import JUMP_NOT_FIRST, ChainState
+from services.masq.firewalls.firewall import JUMP_MISPLACED, ChainState
 from services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
 from services.masq.rules.model import Chain
 from services.runtime.events.journal import Journal
@@ -41,13 +41,13 @@ _MOST_MOVES: Final = 3
 _MOVES_SECONDS: Final = 60.0
 _DO_NOT_STAY: Final = "do not stay as they should be: another program keeps changing them"
 _LEFT: Final = (
-    "the jump to {chain} is not first: another program has moved it more than {most} times within a minute, and now "
-    "it is left behind that program's rule: {rule}"
+    "the jump to {chain} is not in its place: another program has moved its own rule more than {most} times within a "
+    "minute, and now the jump stays on the wrong side of that rule: {rule}"
 )
 
 
 class JumpBackoff:
-    """Limits how often a jump is moved back, by chain: else two programs that both want to be first never end."""
+    """Limits how often a jump is moved back, by chain: else two programs that both want to be last never end."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[int, str], deque[float]] = {}
@@ -129,7 +129,7 @@ def commands_of(states: Sequence[ChainState]) -> list[str]:
 
 def what_is_wrong(states: Sequence[ChainState]) -> str:
     """A sentence about the chains that another program keeps changing; empty: there is none."""
-    left = [state for state in states if state.causes == (JUMP_NOT_FIRST,)]
+    left = [state for state in states if state.causes == (JUMP_MISPLACED,)]
     sentences = [_LEFT.format(chain=_name(state), most=_MOST_MOVES, rule=state.in_the_way) for state in left]
     others = [_name(state) for state in states if state not in left]
     return "; ".join([*sentences, *([f"{word_list(others, 'and')} {_DO_NOT_STAY}"] if others else [])])

@@ -64,7 +64,7 @@ class Chain:
     table: str
     """`nat` or `filter`."""
     hook: str
-    """The kernel's chain, which jumps to ours before it does anything else."""
+    """The kernel's chain, which jumps to ours after the rules of other programs."""
     name: str
     comment: str
     """On every rule and on the jump: how people recognise them."""
@@ -141,12 +141,14 @@ def belonging(
 
 
 def _masquerade_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
-    reason = "Decides which packets leave under the node's address, before the rules of other programs."
+    reason = "Decides which packets leave under the node's address, after the rules of other programs."
     return Chain(family, "nat", "POSTROUTING", "FLANNEL-POSTRTG", "flanneld masq", reason, rules)
 
 
 def _forward_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
-    reason = "Lets the node forward the overlay's packets, also where its policy is DROP."
+    reason = (
+        "Lets the node forward the overlay's packets that no other rule decides about, also where its policy is DROP."
+    )
     return Chain(family, "filter", "FORWARD", "FLANNEL-FWD", "flanneld forward", reason, rules)
 
 

@@ -62,7 +62,7 @@ async def test_the_rules_appear_as_in_the_golden_file(host: Host, firewall: Ipta
     assert host.save() == golden("ipv4")
     assert commands[0] == "iptables-legacy -t nat -N FLANNEL-POSTRTG"
     assert commands[-1] == (
-        'iptables-legacy -t filter -I FORWARD 1 -m comment --comment "flanneld forward" -j FLANNEL-FWD'
+        'iptables-legacy -t filter -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD'
     )
 
 
@@ -127,7 +127,7 @@ async def test_foreign_rules_survive_installation_repair_and_teardown(host: Host
     before = host.save()
     await put_right(firewall)
     assert foreign(host.save()) == before
-    host.iptables("-t nat -D POSTROUTING 1", "-F FLANNEL-FWD")
+    host.iptables("-t nat -D POSTROUTING 3", "-F FLANNEL-FWD")
     await put_right(firewall)
     assert foreign(host.save()) == before
     await put_right(firewall, no_chains())
@@ -150,19 +150,14 @@ async def test_the_chains_of_a_flanneld_are_taken_over(version: str, host: Host,
         line for line in golden("ipv4") if "FLANNEL" in line
     ]
     assert foreign(host.save()) == before
-    assert host.rules("POSTROUTING")[0].endswith("FLANNEL-POSTRTG")
+    assert host.rules("POSTROUTING")[-1].endswith("FLANNEL-POSTRTG")
 
 
-async def test_taking_over_the_chains_of_the_newer_flanneld_only_moves_the_jumps(
+async def test_taking_over_the_chains_of_the_newer_flanneld_changes_nothing(
     host: Host, firewall: IptablesFirewall
 ) -> None:
     host.restore("\n".join(golden("flanneld-v0.28")) + "\n")
-    assert await put_right(firewall) == [
-        "iptables-legacy -t nat -D POSTROUTING 2",
-        'iptables-legacy -t nat -I POSTROUTING 1 -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG',
-        "iptables-legacy -t filter -D FORWARD 2",
-        'iptables-legacy -t filter -I FORWARD 1 -m comment --comment "flanneld forward" -j FLANNEL-FWD',
-    ]
+    assert await put_right(firewall) == []
 
 
 async def test_a_teardown_removes_every_jump_to_our_chains_also_from_other_chains(

@@ -66,12 +66,12 @@ async def test_the_commands_that_are_shown_would_do_the_same(host: Host, firewal
     assert await put_right(firewall) == []
 
 
-async def test_a_rule_that_comes_before_our_jump_is_passed(host: Host) -> None:
+async def test_a_policy_that_is_inserted_as_a_rule_comes_after_our_jump(host: Host) -> None:
     firewall = IptablesNftFirewall()
     await put_right(firewall)
     host.run("iptables-nft", "-I", "FORWARD", "-j", "DROP")
     states = await firewall.check(CHAINS, repair=True)
-    assert [state.causes for state in states[:2]] == [(), ("jump not first",)]
+    assert [state.causes for state in states[:2]] == [(), ("jump not in its place",)]
     assert [line.split(" -j ")[1] for line in host.run("iptables-nft", "-S", "FORWARD").splitlines()[1:]] == [
         "FLANNEL-FWD",
         "DROP",

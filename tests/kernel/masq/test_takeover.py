@@ -57,13 +57,13 @@ async def test_the_bare_rules_of_v0_12_go_in_the_transaction_that_brings_ours(
     assert [state.as_wanted for state in states] == [True] * 4
     assert "rules of an old flanneld" in states[0].causes
     assert rules(host, firewall, "nat", "POSTROUTING") == [
-        '-m comment --comment "flanneld masq" -j FLANNEL-POSTRTG',
         "-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
         "-s 10.6.0.0/16 -d 10.6.0.0/16 -j RETURN",
+        '-m comment --comment "flanneld masq" -j FLANNEL-POSTRTG',
     ]
     assert rules(host, firewall, "filter", "FORWARD") == [
-        '-m comment --comment "flanneld forward" -j FLANNEL-FWD',
         "-i docker0 -j ACCEPT",
+        '-m comment --comment "flanneld forward" -j FLANNEL-FWD',
     ]
     assert await put_right(firewall, SEARCHED) == []
 

@@ -21,7 +21,7 @@ TAMPERING = {
     "flush of the table": ["-t nat -F"],
     "removal of the chain": ["-t nat -F", "-t nat -X FLANNEL-POSTRTG"],
     "jump deleted": ['-t nat -D POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG'],
-    "rule before the jump": ["-t nat -I POSTROUTING -s 10.5.0.0/16 -j ACCEPT"],
+    "rule after the jump": ["-t nat -A POSTROUTING -s 192.0.2.0/24 -j ACCEPT"],
     "jump twice": ['-t nat -A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG'],
     "jump without comment": ["-t nat -A POSTROUTING -j FLANNEL-POSTRTG"],
     "goto instead of jump": ["-t nat -R POSTROUTING 1 -g FLANNEL-POSTRTG"],
@@ -62,7 +62,7 @@ async def test_defect_11_tampering_is_noticed_and_put_right(
     assert await put_right(firewall)
     ours = [line for line in host.save() if "FLANNEL" in line]
     assert ours == [line for line in golden("ipv4") if "FLANNEL" in line]
-    assert host.rules("POSTROUTING")[0].endswith("FLANNEL-POSTRTG")
+    assert host.rules("POSTROUTING")[-1].endswith("FLANNEL-POSTRTG")
     assert host.rules("FORWARD", "filter")[0].endswith("FLANNEL-FWD")
 
 
@@ -85,27 +85,29 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("strange", STRANGE, ids=lambda words: " ".join(words)[:30] or "nothing")
-async def test_no_rule_of_others_in_our_chain_or_before_our_jump_is_too_strange(
+async def test_no_rule_of_others_in_our_chain_or_beside_our_jump_is_too_strange(
     strange: list[str], host: Host, firewall: IptablesFirewall
 ) -> None:
     host.iptables("-t nat -N KUBE")
     await put_right(firewall)
     placed = 0
     for chain in ("FLANNEL-POSTRTG", "POSTROUTING"):
-        placed += host.tries("iptables-legacy", "-w", "-t", "nat", "-I", chain, *strange)
+        placed += host.tries("iptables-legacy", "-w", "-t", "nat", "-A", chain, *strange)
     if not placed:
         pytest.skip("this kernel or this chain does not take such a rule")
     assert await put_right(firewall)
     assert [line for line in host.save() if "A FLANNEL" in line] == [
         line for line in golden("ipv4") if "A FLANNEL" in line
     ]
-    assert host.rules("POSTROUTING")[0].endswith("-j FLANNEL-POSTRTG")
+    (place,) = [i for i, rule in enumerate(host.rules("POSTROUTING")) if rule.endswith("-j FLANNEL-POSTRTG")]
+    decides_nothing = set(strange) & {"--comment", "LOG"}
+    assert place == len(host.rules("POSTROUTING")) - (2 if decides_nothing else 1)
     assert firewall.worker_pids[IPV4]
 
 
 async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: IptablesFirewall) -> None:
     await put_right(firewall)
-    script = "for i in $(seq 40); do iptables-legacy -w -t nat -I POSTROUTING -s 192.0.2.$i -j ACCEPT || exit 1; done"
+    script = "for i in $(seq 40); do iptables-legacy -w -t nat -A POSTROUTING -s 192.0.2.$i -j ACCEPT || exit 1; done"
     writer = host.start("sh", "-c", script)
     repairs = 0
     while writer.poll() is None:
@@ -114,6 +116,6 @@ async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: I
     await put_right(firewall)
     rules = host.rules("POSTROUTING")
     assert repairs > 1
-    assert rules[0].endswith("-j FLANNEL-POSTRTG")
-    assert {f"-A POSTROUTING -s 192.0.2.{i}/32 -j ACCEPT" for i in range(1, 41)} == set(rules[1:])
+    assert rules[-1].endswith("-j FLANNEL-POSTRTG")
+    assert [f"-A POSTROUTING -s 192.0.2.{i}/32 -j ACCEPT" for i in range(1, 41)] == rules[:-1]
     assert len(rules) == 41

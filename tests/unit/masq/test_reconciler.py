@@ -136,16 +136,16 @@ async def test_a_jump_that_is_moved_again_and_again_is_moved_back_three_times_a_
     async with Running() as it:
         it.now = 0.0
         await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
-        for _ in range(3):
+        for moved in range(3):
             assert it.health.ready
-            it.firewall.insert("filter", FOREIGN)
+            it.firewall.append("filter", FOREIGN)
             await it.settle()
-            assert it.firewall.dump().splitlines()[2].endswith("-j FLANNEL-FWD")
-        it.firewall.insert("filter", FOREIGN)
+            assert it.firewall.dump().splitlines()[moved + 3].endswith("-j FLANNEL-FWD")
+        it.firewall.append("filter", FOREIGN)
         await it.settle()
         assert not it.health.ready
         assert it.reconciler.repairs == 3
-        assert it.health.reasons[0].endswith(f"it is left behind that program's rule: {FOREIGN}")
+        assert it.health.reasons[0].endswith(f"stays on the wrong side of that rule: {FOREIGN}")
         it.now = 61.0
         it.firewall.insert("nat", "-A POSTROUTING -j OTHER")
         await it.settle()
@@ -156,7 +156,7 @@ async def test_a_jump_that_is_left_behind_does_not_keep_its_chain_from_being_rep
     async with Running() as it:
         await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
         for _ in range(4):
-            it.firewall.insert("filter", FOREIGN)
+            it.firewall.append("filter", FOREIGN)
             await it.settle()
         it.firewall.restore(f"*filter\n{FOREIGN}\nCOMMIT\n")
         await it.settle()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
 from services.masq.firewalls.iptables.repair import (
     Append,
     DeleteRule,
@@ -14,7 +15,7 @@ from services.masq.firewalls.iptables.repair import (
     FoundChain,
     FoundJump,
     FoundRule,
-    InsertFirst,
+    Insert,
     MakeChain,
     RemoveChain,
     Repair,
@@ -27,6 +28,8 @@ JUMP: Form = {"comment": {"comment": "flanneld masq"}, "target": OURS}
 RULES: list[Form] = [{"src": f"10.5.{i}.0/24", "target": "RETURN"} for i in range(3)]
 FOREIGN: Form = {"target": "KUBE-POSTROUTING"}
 OTHER: Form = {"dst": "10.9.0.0/16", "target": "ACCEPT"}
+ALL: Form = {"target": "ACCEPT"}
+"""What the policy of the chain says, as its last rule."""
 BARE_JUMP: Form = {"target": OURS}
 
 WANTED = ChainForm(
@@ -47,7 +50,7 @@ class FakeTable:
 
     def find(self, wanted: ChainForm) -> FoundChain:
         if wanted.name not in self.chains:
-            return FoundChain(None)
+            return FoundChain(None, span=self.span(wanted))
         callers = [wanted.hook] if wanted.rules else list(self.chains)
         jumps = [
             FoundJump(chain, position, FoundRule(form))
@@ -55,7 +58,13 @@ class FakeTable:
             for position, form in enumerate(self.chains[chain])
             if form and form["target"] == wanted.name
         ]
-        return FoundChain(tuple(map(FoundRule, self.chains[wanted.name])), tuple(jumps))
+        return FoundChain(tuple(map(FoundRule, self.chains[wanted.name])), tuple(jumps), span=self.span(wanted))
+
+    def span(self, wanted: ChainForm) -> Span:
+        """Behind all others, but before the last rule if that accepts all packets, as the policy does."""
+        others = [form for form in self.chains[wanted.hook] if not form or form["target"] != wanted.name]
+        rules = [HookRule(str(form), "ACCEPT" if form == ALL else "", Asks.NOTHING) for form in others]
+        return span_of(wanted.table, len(rules), rules.__getitem__, lambda chain: None)
 
     def carry_out(self, repair: Repair) -> None:
         for action in repair.actions:
@@ -71,8 +80,8 @@ class FakeTable:
                     del self.chains[chain]
                 case Append(chain, rule):
                     self.chains[chain].append(rule.form)
-                case InsertFirst(chain, rule):
-                    self.chains[chain].insert(0, rule.form)
+                case Insert(chain, position, rule):
+                    self.chains[chain].insert(position, rule.form)
                 case DeleteRule(chain, position):
                     del self.chains[chain][position]
 
@@ -85,7 +94,7 @@ def table(hook: list[Form | None], ours: list[Form | None] | None) -> FakeTable:
 TAMPERED: dict[str, tuple[list[Form | None], list[Form | None] | None, tuple[str, ...]]] = {
     "a fresh machine": ([FOREIGN], None, ("chain missing", "jump missing")),
     "everything flushed": ([], [], ("rule missing", "jump missing")),
-    "the chain flushed": ([JUMP, FOREIGN], [], ("rule missing",)),
+    "the chain flushed": ([FOREIGN, JUMP], [], ("rule missing",)),
     "a rule missing": ([JUMP], [RULES[0], RULES[2]], ("rule missing",)),
     "a rule twice": ([JUMP], [*RULES, RULES[1]], ("rule duplicated",)),
     "another order": ([JUMP], [RULES[1], RULES[0], RULES[2]], ("rules in another order",)),
@@ -95,17 +104,26 @@ TAMPERED: dict[str, tuple[list[Form | None], list[Form | None] | None, tuple[str
     "a rule replaced": ([JUMP], [OTHER, *RULES[1:]], ("rule missing", "rule extra")),
     "the rules of an older flanneld": ([JUMP], [OTHER, RULES[0]], ("rule missing", "rule extra")),
     "the jump deleted": ([FOREIGN], list(RULES), ("jump missing",)),
-    "a rule before the jump": ([OTHER, JUMP], list(RULES), ("jump not first",)),
-    "the jump appended, as flanneld v0.28 does": ([FOREIGN, OTHER, JUMP], list(RULES), ("jump not first",)),
-    "the jump twice in a row": ([JUMP, JUMP, FOREIGN], list(RULES), ("jump duplicated",)),
-    "the jump twice, apart": ([FOREIGN, JUMP, OTHER, JUMP], list(RULES), ("jump duplicated", "jump not first")),
-    "a jump of another shape": ([BARE_JUMP, FOREIGN], list(RULES), ("jump different",)),
-    "a jump of another shape before ours": (
-        [BARE_JUMP, JUMP],
+    "a rule after the jump": ([JUMP, OTHER], list(RULES), ("jump not in its place",)),
+    "the jump first, as before": ([JUMP, FOREIGN, OTHER], list(RULES), ("jump not in its place",)),
+    "the jump after the last rule, which is a policy": (
+        [FOREIGN, ALL, JUMP],
         list(RULES),
-        ("jump different", "jump not first"),
+        ("jump not in its place",),
     ),
-    "a jump of another shape behind ours": ([JUMP, FOREIGN, BARE_JUMP], list(RULES), ("jump different",)),
+    "the jump twice in a row": ([FOREIGN, JUMP, JUMP], list(RULES), ("jump duplicated",)),
+    "the jump twice, apart": (
+        [FOREIGN, JUMP, OTHER, JUMP],
+        list(RULES),
+        ("jump duplicated", "jump not in its place"),
+    ),
+    "a jump of another shape": ([FOREIGN, BARE_JUMP], list(RULES), ("jump different",)),
+    "a jump of another shape before ours": ([BARE_JUMP, JUMP], list(RULES), ("jump different",)),
+    "a jump of another shape behind ours": (
+        [JUMP, FOREIGN, BARE_JUMP],
+        list(RULES),
+        ("jump different", "jump not in its place"),
+    ),
 }
 
 
@@ -117,22 +135,35 @@ def test_whatever_was_done_is_named_and_put_right_in_one_go(name: str) -> None:
     assert repair.causes == causes
     tampered.carry_out(repair)
     assert tampered.chains[OURS] == RULES
-    assert tampered.chains[HOOK] == [JUMP, *(form for form in hook if form in (FOREIGN, OTHER))]
+    assert tampered.chains[HOOK] == in_its_place(hook)
     assert repair_of(WANTED, tampered.find(WANTED)) == Repair()
 
 
-def test_what_is_right_is_left_alone() -> None:
-    assert repair_of(WANTED, table([JUMP, FOREIGN, OTHER], list(RULES)).find(WANTED)) == Repair()
+def in_its_place(hook: list[Form | None]) -> list[Form | None]:
+    """The rules of others, and the jump before those alone that end every packet."""
+    others = [form for form in hook if form in (FOREIGN, OTHER, ALL)]
+    place = len(others)
+    while place and others[place - 1] == ALL:
+        place -= 1
+    return [*others[:place], JUMP, *others[place:]]
+
+
+@pytest.mark.parametrize("hook", [[FOREIGN, OTHER, JUMP], [FOREIGN, JUMP, ALL], [JUMP, ALL, ALL]])
+def test_what_is_right_is_left_alone(hook: list[Form | None]) -> None:
+    assert repair_of(WANTED, table(hook, list(RULES)).find(WANTED)) == Repair()
 
 
 def test_the_jump_keeps_its_place_and_counters_when_only_the_chain_is_wrong() -> None:
-    repair = repair_of(WANTED, table([JUMP, FOREIGN], []).find(WANTED))
-    assert not any(isinstance(action, InsertFirst | DeleteRule) for action in repair.actions)
+    repair = repair_of(WANTED, table([FOREIGN, JUMP], []).find(WANTED))
+    assert not any(action.chain == HOOK for action in repair.actions)
+    assert not any(isinstance(action, Insert | DeleteRule) for action in repair.actions)
 
 
 def test_the_chain_keeps_its_counters_when_only_the_jump_is_wrong() -> None:
-    repair = repair_of(WANTED, table([FOREIGN, JUMP], list(RULES)).find(WANTED))
-    assert repair.actions == (DeleteRule(HOOK, 1), InsertFirst(HOOK, WANTED.jump))
+    repair = repair_of(WANTED, table([JUMP, FOREIGN], list(RULES)).find(WANTED))
+    assert repair.actions == (DeleteRule(HOOK, 0), Append(HOOK, WANTED.jump))
+    repair = repair_of(WANTED, table([JUMP, FOREIGN, ALL], list(RULES)).find(WANTED))
+    assert repair.actions == (DeleteRule(HOOK, 0), Insert(HOOK, 1, WANTED.jump))
 
 
 def test_the_actions_read_like_iptables() -> None:
@@ -142,7 +173,7 @@ def test_the_actions_read_like_iptables() -> None:
         "-A FLANNEL-POSTRTG -s 10.5.0.0/24 -j RETURN",
         "-A FLANNEL-POSTRTG -s 10.5.1.0/24 -j RETURN",
         "-A FLANNEL-POSTRTG -s 10.5.2.0/24 -j RETURN",
-        "-I POSTROUTING 1 -j FLANNEL-POSTRTG",
+        "-A POSTROUTING -j FLANNEL-POSTRTG",
     ]
     removal = repair_of(UNWANTED, table([JUMP], list(RULES)).find(UNWANTED))
     assert [str(action) for action in removal.actions] == [
@@ -181,7 +212,7 @@ def test_two_equal_rules_that_are_both_wanted_are_no_duplicate() -> None:
     assert repair_of(twice, table([JUMP], [RULES[0]] * 3).find(twice)).causes == ("rule duplicated",)
 
 
-hook_rules = st.lists(st.sampled_from([FOREIGN, OTHER, JUMP, BARE_JUMP]), max_size=7)
+hook_rules = st.lists(st.sampled_from([FOREIGN, OTHER, ALL, JUMP, BARE_JUMP]), max_size=7)
 our_rules = st.none() | st.lists(st.sampled_from([*RULES, OTHER, None]), max_size=6)
 
 
@@ -190,13 +221,13 @@ def test_any_state_is_put_right_and_foreign_rules_keep_their_order(
     hook: list[Form | None], ours: list[Form | None] | None
 ) -> None:
     if ours is None:
-        hook = [form for form in hook if form in (FOREIGN, OTHER)]  # the kernel has no jump to nowhere
+        hook = [form for form in hook if form in (FOREIGN, OTHER, ALL)]  # the kernel has no jump to nowhere
     tampered = table(hook, ours)
     before = deepcopy(tampered.chains)
     repair = repair_of(WANTED, tampered.find(WANTED))
     assert bool(repair.causes) == bool(repair.actions)
     tampered.carry_out(repair)
-    foreign = [form for form in before[HOOK] if form in (FOREIGN, OTHER)]
-    assert tampered.chains == {**before, HOOK: [JUMP, *foreign], OURS: RULES}
+    foreign = [form for form in before[HOOK] if form in (FOREIGN, OTHER, ALL)]
+    assert tampered.chains == {**before, HOOK: in_its_place(before[HOOK]), OURS: RULES}
     tampered.carry_out(repair_of(UNWANTED, tampered.find(UNWANTED)))
     assert tampered.chains == {HOOK: foreign, "OUTPUT": [FOREIGN]}

@@ -62,14 +62,16 @@ def test_both_programs_tell_the_same_rules_and_jumps_with_their_counters(table: 
         jump(0, '-A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD'),
         jump(3, "-A FORWARD -g FLANNEL-FWD"),
     )
-    assert (found.bare, found.first_in_hook) == ((), "")
+    assert found.bare == ()
+    assert (found.span.first, found.span.last, found.span.before) == (3, 3, "-A FORWARD -j FLANNEL-FWD-OLD")
 
 
-def test_what_stands_before_our_jump_is_told_as_it_is_written() -> None:
-    found = find({"FORWARD": read_chain(LISTED["FORWARD"].partition("\n-A")[2].partition("\n")[2])}, WANTED)
+def test_what_our_jump_overrides_is_told_as_it_is_written() -> None:
+    found = find({"FORWARD": read_chain(LISTED["FORWARD"])[:3]}, WANTED)
     assert found.rules is None
-    assert found.first_in_hook == '-A FORWARD -m comment --comment "not -j FLANNEL-FWD" -j ACCEPT'
-    assert [each.position for each in found.jumps] == [2]
+    (jump,) = found.jumps
+    assert not found.is_in_place(jump)
+    assert found.is_overridden_by(jump) == "-A FORWARD -s 192.0.2.1/32"
 
 
 OLD = """\

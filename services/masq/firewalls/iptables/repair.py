@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from services.core.family import Network
+from services.masq.diagnose.jump_place import Span
 from services.masq.firewalls.firewall import (
     CHAIN_MISSING,
-    JUMP_NOT_FIRST,
+    JUMP_MISPLACED,
     NOT_WANTED,
     OLD_RULES,
     ChainState,
@@ -55,12 +56,27 @@ class FoundChain:
     jumps: tuple[FoundJump, ...] = ()
     bare: tuple[FoundJump, ...] = ()
     """Rules of an old flanneld in the hook: what our chain decides, without a chain."""
-    first_in_hook: str = ""
-    """The first rule of the hook, as text, unless that is a jump to ours."""
+    span: Span = Span(0, 0, 0, 0)
+    """Where the jump may stand in its hook."""
     places: tuple[int, ...] = ()
     """The places of our rules in the chain, if it is known which networks are ours."""
     others: tuple[FoundJump, ...] = ()
     """Rules of other networks in the chain, which are not among `rules`."""
+
+    def is_in_place(self, jump: FoundJump) -> bool:
+        """Whether a jump in the hook stands where it may."""
+        return self.span.first <= self.places_before(jump) <= self.span.last
+
+    def is_overridden_by(self, jump: FoundJump) -> str:
+        """The rule on whose wrong side a jump in the hook stands, as text; empty: the jump is in its place."""
+        if self.places_before(jump) < self.span.first:
+            return self.span.before
+        return "" if self.is_in_place(jump) else self.span.after
+
+    def places_before(self, jump: FoundJump) -> int:
+        """The number of other programs' rules before it."""
+        ours = (each for each in self.jumps if each.chain == jump.chain and each.position < jump.position)
+        return jump.position - sum(1 for _ in ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +121,15 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertFirst:
-    """The rule comes before all others."""
+class Insert:
+    """The rule comes after so many others."""
 
     chain: str
+    position: int
     rule: RuleForm
 
     def __str__(self) -> str:
-        return self.rule.text.replace(f"-A {self.chain}", f"-I {self.chain} 1", 1)
+        return self.rule.text.replace(f"-A {self.chain}", f"-I {self.chain} {self.position + 1}", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,7 @@ class DeleteRule:
         return self.text.replace("-A", "-D", 1) or f"-D {self.chain} {self.position + 1}"
 
 
-Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | InsertFirst | DeleteRule
+Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | Insert | DeleteRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,27 +171,34 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
     actions: list[Action] = []
     if chain_causes and found.rules is not None and wanted.networks is not None:
         actions += _deletions(wanted, _ours(wanted, found))
-        actions += [InsertFirst(wanted.name, rule) for rule in reversed(wanted.rules)]
+        actions += [Insert(wanted.name, 0, rule) for rule in reversed(wanted.rules)]
     elif chain_causes:
         actions.append(MakeChain(wanted.name) if found.rules is None else EmptyChain(wanted.name))
         actions += [Append(wanted.name, rule) for rule in wanted.rules]
     in_hook = [jump for jump in found.jumps if jump.chain == wanted.hook]
     exact = [jump for jump in in_hook if jump.rule.form == wanted.jump.form]
-    right = exact[0] if len(exact) == 1 and exact[0].position == 0 else None
+    right = right_jump(wanted, found)
     actions += _deletions(wanted, [*(jump for jump in in_hook if jump is not right), *found.bare])
     if right is None:
-        actions.append(InsertFirst(wanted.hook, wanted.jump))
-    return Repair((*chain_causes, *_jump_causes(in_hook, exact), *_old_causes(found)), tuple(actions))
+        actions.append(_jump_at_its_place(wanted, found))
+    causes = _jump_causes(in_hook, exact, all(map(found.is_in_place, exact)))
+    return Repair((*chain_causes, *causes, *_old_causes(found)), tuple(actions))
+
+
+def right_jump(wanted: ChainForm, found: FoundChain) -> FoundJump | None:
+    """The jump in the hook, if it is the only one of the wanted form, and in its place."""
+    exact = [j for j in found.jumps if j.chain == wanted.hook and j.rule.form == wanted.jump.form]
+    return exact[0] if len(exact) == 1 and found.is_in_place(exact[0]) else None
 
 
 def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: FoundChain, program: str) -> ChainState:
     """The state of a chain that was found like this before the repair, if there was one, and after it."""
     first = repair_of(wanted, before)
     rules = found.rules or ()
-    jump = next((j.rule for j in found.jumps if j.position == 0 and j.chain == wanted.hook), None)
+    jump, misplaced = right_jump(wanted, found), [j for j in before.jumps if j.chain == wanted.hook]
     return ChainState(
         chain,
-        _rule_state(chain, chain.hook, wanted.jump, jump),
+        _rule_state(chain, chain.hook, wanted.jump, jump.rule if jump else None),
         tuple(
             _rule_state(chain, chain.name, rule, rules[i] if i < len(rules) else None)
             for i, rule in enumerate(wanted.rules)
@@ -183,7 +207,7 @@ def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: Foun
         tuple(f"{program} -t {chain.table} {action}" for action in first.actions),
         as_wanted=not repair_of(wanted, found).actions,
         others=tuple(form_text(chain.name, other.rule.form or {}) for other in found.others),
-        in_the_way=before.first_in_hook,
+        in_the_way=next(filter(None, map(before.is_overridden_by, misplaced)), ""),
     )
 
 
@@ -271,14 +295,22 @@ def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
     return differences([_key(form) for form in wanted], [_key(rule.form) for rule in found.rules])
 
 
-def _jump_causes(in_hook: list[FoundJump], exact: list[FoundJump]) -> list[str]:
+def _jump_at_its_place(wanted: ChainForm, found: FoundChain) -> Action:
+    """The rules of an old flanneld have gone by then."""
+    if found.span.best == found.span.size:
+        return Append(wanted.hook, wanted.jump)
+    gone = (rule for rule in found.bare if found.places_before(rule) < found.span.best)
+    return Insert(wanted.hook, found.span.best - sum(1 for _ in gone), wanted.jump)
+
+
+def _jump_causes(in_hook: list[FoundJump], exact: list[FoundJump], are_in_place: bool) -> list[str]:
     """What is wrong with the jumps in the hook; `exact` are the jumps of the wanted form."""
     if not in_hook:
         return ["jump missing"]
     sentences = [
         ("jump different", len(exact) < len(in_hook)),
         ("jump duplicated", len(exact) > 1),
-        (JUMP_NOT_FIRST, bool(exact) and exact[0].position > 0),
+        (JUMP_MISPLACED, bool(exact) and not are_in_place),
     ]
     return [sentence for sentence, holds in sentences if holds]
 

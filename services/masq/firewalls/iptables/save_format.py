@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
 from services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
 from services.masq.firewalls.iptables.repair import FoundChain, FoundJump, FoundRule, without_others
 from services.masq.firewalls.iptables.rule_syntax import ChainForm
@@ -15,6 +16,8 @@ _BARE: Final = re.compile(
     r"(?: -c \d+ \d+)? -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
 )
 _TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
+_ASKS_NOTHING: Final = re.compile(r"-A \S+( -p \S+)?( -m comment --comment \S+)?( -[jg] .*)?")
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 SavedTable = Mapping[str, Sequence[str]]
 """The lines of every chain's rules, by its name. They are as they were printed: of thousands few are of interest."""
@@ -38,7 +41,6 @@ def read_table(text: str) -> SavedTable:
 
 def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
     """Everything in the table that has to do with the chain; jumps in its hook, in all chains if it shall go."""
-    rules = table.get(wanted.name)
     callers = [wanted.hook] if wanted.rules else list(table)
     jumps = [
         FoundJump(caller, position, _found(line))
@@ -47,13 +49,40 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
         if wanted.name in line and _target(line) == wanted.name
     ]
     hook = table.get(wanted.hook, ())
-    in_the_way = without_counters(hook[0]) if hook and _target(hook[0]) != wanted.name else ""
+    return found_chain(wanted, table.get(wanted.name), tuple(jumps), _span(table, wanted), hook)
+
+
+def found_chain(
+    wanted: ChainForm, ours: Sequence[str] | None, jumps: tuple[FoundJump, ...], span: Span, hook: Sequence[str]
+) -> FoundChain:
+    """What there is of a chain: the lines of its rules (None: there is no chain), and the jumps to it.
+
+    `hook` are the lines in which rules of an old flanneld are searched.
+    """
     # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
     may_be_old = wanted.replaces_old and any(" -d " in line for line in hook)
     old = bare_set(wanted.table, [bare_rule(line) for line in hook], wanted.networks) if may_be_old else []
     bare = tuple(FoundJump(wanted.hook, place, _found(hook[place])) for place in old)
-    ours = None if rules is None else tuple(map(_found, rules))
-    return without_others(wanted, FoundChain(ours, tuple(jumps), bare, in_the_way))
+    rules = None if ours is None else tuple(map(_found, ours))
+    return without_others(wanted, FoundChain(rules, jumps, bare, span))
+
+
+def _span(table: SavedTable, wanted: ChainForm) -> Span:
+    others = [line for line in table.get(wanted.hook, ()) if _target(line) != wanted.name]
+
+    def chain_of(name: str) -> list[HookRule] | None:
+        return None if name not in table else [hook_rule(line) for line in table[name]]
+
+    return span_of(wanted.table, len(others), lambda place: hook_rule(others[place]), chain_of)
+
+
+def hook_rule(line: str) -> HookRule:
+    """The rule, as far as the place of our jump depends on it."""
+    text = without_counters(line)
+    asked = _ASKS_NOTHING.fullmatch(_QUOTED.sub("-", text))
+    asks = Asks.MORE if asked is None else Asks.PROTOCOL if asked[1] else Asks.NOTHING
+    target = _target(line)
+    return HookRule(text, target, asks, target)
 
 
 def bare_rule(text: str) -> BareRule | None:
@@ -78,5 +107,5 @@ def without_counters(line: str) -> str:
 
 def _target(line: str) -> str:
     """Where it goes; empty: nowhere."""
-    found = _TARGET.search(re.sub(r'"(?:[^"\\]|\\.)*"', "", line))
+    found = _TARGET.search(_QUOTED.sub("", line))
     return found[1] if found else ""

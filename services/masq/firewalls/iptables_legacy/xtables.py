@@ -4,7 +4,6 @@ libxtables may end its process when it dislikes something, and cannot have MASQU
 The only file that imports iptc.
 """
 
-import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -22,12 +21,14 @@ from services.masq.firewalls.iptables.repair import (
     FoundChain,
     FoundJump,
     FoundRule,
-    InsertFirst,
+    Insert,
     MakeChain,
     RemoveChain,
     without_others,
 )
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form
+from services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
+from services.masq.kernel.legacy_tables import TableReader
 
 _CLASSES: Final = {4: (iptc.Table, iptc.Rule), 6: (iptc.Table6, iptc.Rule6)}
 _CURES: Final = {
@@ -48,6 +49,7 @@ class LegacyTable:
         self.name = name
         self._family = family
         self._class, self._rule = _CLASSES[family.version]
+        self._reader = TableReader(family)
         self._table: Any = None
 
     def refresh(self) -> None:
@@ -66,22 +68,12 @@ class LegacyTable:
     def find(self, wanted: ChainForm) -> FoundChain:
         """What there is of a chain. Jumps are looked for in its hook; in all chains if it shall go."""
         bare = tuple(self._bare(wanted)) if wanted.replaces_old else ()
+        jumps, span = jumps_and_span(wanted, self._reader.table(self.name))
         if not self._table.is_chain(wanted.name):
-            return FoundChain(None, bare=bare)
+            return FoundChain(None, bare=bare, span=span)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
-        return without_others(
-            wanted, FoundChain(rules, tuple(self._jumps_to(wanted)), bare, self._in_the_way(wanted))
-        )
-
-    def _in_the_way(self, wanted: ChainForm) -> str:
-        """Roughly: python-iptables cannot write a rule down."""
-        first = self._table.first_rule(wanted.hook)
-        if not first or self._goes_to(first, wanted.name):
-            return ""
-        form = self._found(wanted.hook, first).form or {}
-        comment = form.get("comment", {}).get("comment", "")
-        words = [f"-A {wanted.hook}", *([f'-m comment --comment "{comment}"'] if comment else [])]
-        return " ".join([*words, f"-j {self._table.get_target(first).decode()}"])
+        jumps = jumps if wanted.rules else tuple(self._jumps_to(wanted))
+        return without_others(wanted, FoundChain(rules, jumps, bare, span))
 
     def _bare(self, wanted: ChainForm) -> Iterator[FoundJump]:
         """The rules of a flannel before v0.20, which cost a walk over the chain."""
@@ -116,8 +108,8 @@ class LegacyTable:
                 self._table.delete_chain(chain)
             case Append(chain, rule):
                 iptc.Chain(self._table, chain).append_rule(self._encode(rule.form))
-            case InsertFirst(chain, rule):
-                iptc.Chain(self._table, chain).insert_rule(self._encode(rule.form), 0)
+            case Insert(chain, position, rule):
+                iptc.Chain(self._table, chain).insert_rule(self._encode(rule.form), position)
             case DeleteRule(chain, position):
                 # By place: iptc's own delete compares rules, which it cannot do reliably.
                 library, handle = self._table._iptc, self._table._handle
@@ -131,26 +123,14 @@ class LegacyTable:
             entry = self._table.next_rule(entry)
 
     def _jumps_to(self, wanted: ChainForm) -> Iterator[FoundJump]:
-        """Reads of other people's rules nothing but the target: their extensions may not even be installed."""
-        first = self._table.first_rule(wanted.hook)
-        if first and self._goes_to(first, wanted.name) and self._references(wanted.name) == 1:
-            # The usual case, and the only one that does not cost a walk over twenty thousand foreign rules.
-            yield FoundJump(wanted.hook, 0, self._found(wanted.hook, first))
-            return
-        callers = [wanted.hook] if wanted.rules else [chain.name for chain in self._table.chains]
-        for caller in callers:
+        """The jumps of all chains. Only the target is read: extensions of others may not be installed."""
+        for caller in (chain.name for chain in self._table.chains):
             entries = enumerate(self._entries(caller))
             for position, entry in [each for each in entries if self._goes_to(each[1], wanted.name)]:
                 yield FoundJump(caller, position, self._found(caller, entry))
 
     def _goes_to(self, entry: Any, chain: str) -> bool:
         return bool(self._table.get_target(entry) == chain.encode())
-
-    def _references(self, chain: str) -> int:
-        """How many rules of the table jump or go to the chain."""
-        number = ctypes.c_uint()
-        self._table._iptc.iptc_get_references(ctypes.byref(number), chain.encode(), self._table._handle)
-        return number.value
 
     def _found(self, chain: str, entry: Any) -> FoundRule:
         packets, bytes_ = entry.counters.pcnt, entry.counters.bcnt

@@ -15,11 +15,14 @@ from services.core.family import FAMILIES, IPV4, Family
 from services.masq.firewalls.firewall import ChainState
 from services.masq.firewalls.iptables.repair import FoundChain, Repair, chain_state, repair_of
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
-from services.masq.firewalls.iptables.save_format import find, read_chain, read_table
+from services.masq.firewalls.iptables.save_format import found_chain, read_chain
+from services.masq.firewalls.iptables_nft.hook_rules import jumps_and_span, jumps_in_table
 from services.masq.kernel.nf_tables import ChainName, generation, make_base_chain, nft_chains
 from services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
+_INCOMPATIBLE: Final = "is incompatible, use 'nft' tool"
+_NOT_PRINTED: Final = "-A ... -m nft"
 _TRIES: Final = 5
 """How often a repair is tried that fails because another program has changed the tables after the reading."""
 _HOOKS: Final = {"FORWARD": ("filter", 2, 0), "POSTROUTING": ("nat", 4, 100)}
@@ -37,6 +40,10 @@ def program(family: Family, suffix: str) -> str:
             f"the host keeps its iptables rules in nftables, and there is no {name}: apt-get install iptables"
         )
     return found
+
+
+class Incompatible(Exception):
+    """The program does not print a chain with a rule that only nft(8) can write."""
 
 
 class IptablesNftFirewall:
@@ -88,20 +95,29 @@ async def _read(wanted: Sequence[ChainForm], chains: Sequence[Chain]) -> list[Fo
 
 
 async def _find(wanted: ChainForm, family: Family, there: frozenset[ChainName]) -> FoundChain:
-    """The chain and its hook alone, where thousands of foreign rules may stand beside them. A chain that shall go is
-    looked for with all jumps to it.
+    """Our chain as the program prints it; the rest of the table, where thousands of foreign rules may stand and some
+    that the program cannot print, by netlink. A chain that shall go is looked for with all jumps to it.
     """
-    is_there = ChainName(family.version, wanted.table, wanted.name) in there
-    if wanted.rules or (wanted.replaces_old and not is_there):
-        names = [n for n in (wanted.hook, wanted.name) if ChainName(family.version, wanted.table, n) in there]
-        texts = await asyncio.gather(*(_run(family, "", "-t", wanted.table, "-v", "-S", name) for name in names))
-        printed = dict(zip(names, texts, strict=True))
-        return await asyncio.to_thread(lambda: find({n: read_chain(text) for n, text in printed.items()}, wanted))
-    if not is_there:
+    ours = lines = None
+    if ChainName(family.version, wanted.table, wanted.name) in there:
+        ours = await _lines(wanted, family, wanted.name)
+    elif not wanted.rules and not wanted.replaces_old:
         return FoundChain(None)
-    text = await _run(family, "-save", "-c", "-t", wanted.table)
-    # In a thread, as above: what the programs print of thousands of foreign rules keeps no event loop waiting.
-    return await asyncio.to_thread(lambda: find(read_table(text), wanted))
+    if wanted.replaces_old and ChainName(family.version, wanted.table, wanted.hook) in there:
+        lines = await _lines(wanted, family, wanted.hook)
+    # In a thread: what there is of thousands of foreign rules keeps no event loop waiting.
+    jumps, span = await asyncio.to_thread(jumps_and_span, wanted, family)
+    if not wanted.rules:
+        jumps = await asyncio.to_thread(jumps_in_table, wanted, family) if ours is not None else ()
+    return found_chain(wanted, ours, jumps, span, lines or ())
+
+
+async def _lines(wanted: ChainForm, family: Family, chain: str) -> list[str]:
+    """The rules of a chain with their counters; one that no program of iptables can print is a line of its own."""
+    try:
+        return read_chain(await _run(family, "", "-t", wanted.table, "-v", "-S", chain))
+    except Incompatible:
+        return [_NOT_PRINTED]
 
 
 async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) -> None:
@@ -138,7 +154,9 @@ async def _run(family: Family, suffix: str, *arguments: str, stdin: str = "") ->
     except TimeoutError:
         raise Unavailable(f"{path} does not end within {_SECONDS:g} s: is the machine overloaded?") from None
     text = output.decode(errors="replace")
-    if process.returncode or "is incompatible, use 'nft' tool" in text:
+    if _INCOMPATIBLE in text or _INCOMPATIBLE in error.decode(errors="replace"):
+        raise Incompatible
+    if process.returncode:
         said = (error.decode(errors="replace").strip() or text.strip()).partition("\n")[0]
         raise Unavailable(
             f"{Path(path).name} fails: {said}; does another program keep rules in these tables that iptables cannot "

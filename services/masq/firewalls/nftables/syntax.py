@@ -26,8 +26,8 @@ class Place:
 
 
 PLACES: Final = {
-    # Before srcnat (100), where the others are: who decides first about the address of a connection has decided.
-    "nat": Place("postrtg", "nat", "postrouting", 99),
+    # After srcnat (100), where the others are: who decides first about the address of a connection has decided.
+    "nat": Place("postrtg", "nat", "postrouting", 101),
     "filter": Place("forward", "filter", "forward", 0),
 }
 """By the table of the model."""

@@ -1,0 +1,63 @@
+"""The rules of a chain of a legacy table, from the kernel's bytes, as far as our jump and its place depend on them.
+
+python-iptables would walk over every rule before the jump, and the extensions of some may not be installed.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
+from services.masq.diagnose.legacy_rules import rule_of
+from services.masq.firewalls.iptables.repair import FoundJump, FoundRule
+from services.masq.firewalls.iptables.rule_syntax import ChainForm
+from services.masq.kernel.legacy_tables import ELEMENT, RawChain, RawTable, layout_of
+
+_GOTO: Final = {4: 0x02, 6: 0x04}  # IPT_F_GOTO, IP6T_F_GOTO
+
+
+def jumps_and_span(wanted: ChainForm, table: RawTable) -> tuple[tuple[FoundJump, ...], Span]:
+    """The jumps to our chain in its hook, and where one may stand."""
+    chains = table.chains()
+    names = {chain.start: name for name, chain in chains.items()}
+    rules = chains[wanted.hook].rules if wanted.hook in chains else []
+    jumps = tuple(_jumps(wanted, table, chains)) if wanted.name in chains else ()
+    places = {jump.position for jump in jumps}
+    others = [rule for place, rule in enumerate(rules) if place not in places]
+
+    def rule_at(place: tuple[int, int]) -> HookRule:
+        return _hook_rule(table, wanted.hook, place, names)
+
+    def chain_of(name: str) -> Sequence[HookRule] | None:
+        return [rule_at(each) for each in chains[name].rules] if name in chains else None
+
+    return jumps, span_of(wanted.table, len(others), lambda place: rule_at(others[place]), chain_of)
+
+
+def _hook_rule(table: RawTable, chain: str, place: tuple[int, int], names: Mapping[int, str]) -> HookRule:
+    found = rule_of(table.version, chain, table.entries[slice(*place)], names, "")
+    return hook_rule_of(found, is_log=found.target in LOGS)
+
+
+def _jumps(wanted: ChainForm, table: RawTable, chains: Mapping[str, RawChain]) -> Iterator[FoundJump]:
+    layout, ours = layout_of(table.version), chains[wanted.name].start
+    for place, (start, end) in enumerate(chains[wanted.hook].rules):
+        target = start + struct.unpack_from("=H", table.entries, start + layout.target_offset)[0]
+        name, verdict = table.entries[target + 2], struct.unpack_from("=i", table.entries, target + ELEMENT)[0]
+        if name or verdict != ours:
+            continue
+        packets, octets = struct.unpack_from("=QQ", table.entries, start + layout.counters)
+        form = wanted.jump.form if _is_plain(wanted, table, (start, end), target) else None
+        yield FoundJump(wanted.hook, place, FoundRule(form, packets, octets))
+
+
+def _is_plain(wanted: ChainForm, table: RawTable, place: tuple[int, int], target: int) -> bool:
+    """Whether the jump is of the wanted form: it has a comment, and asks for nothing."""
+    layout, (start, _) = layout_of(table.version), place
+    first = start + layout.elements
+    size = struct.unpack_from("=H", table.entries, first)[0]
+    name = table.entries[first + 2 : first + ELEMENT - 1].partition(b"\0")[0]
+    text = table.entries[first + ELEMENT : target].partition(b"\0")[0].decode(errors="replace")
+    is_goto = table.entries[start + layout.flags] & _GOTO[table.version]
+    is_alone = name == b"comment" and first + size == target and text == wanted.comment
+    return is_alone and not is_goto and _hook_rule(table, wanted.hook, place, {}).asks is Asks.NOTHING
