@@ -8,6 +8,7 @@ from services.core.errors import InvalidInput
 from services.core.family import FAMILIES, IPV4, Address, Family, Network
 from services.core.formats.gojson import GoObject, without_secrets
 from services.core.formats.ip_text import parse_address, parse_cidr
+from services.core.special_addresses import network_warning
 from services.core.tunnel import Tunnel
 
 _WHERE: Final = "the network configuration"
@@ -105,6 +106,7 @@ def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
     backend_type, options, warnings = _backend(document)
     families, left_out = _carried(families, backend_type)
     warnings += left_out
+    warnings += [warning for row in families if (warning := network_warning(row.cidr))]
     warnings += check_options(backend_type, options, tuple(n.family for n in families))
     return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
 

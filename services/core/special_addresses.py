@@ -4,6 +4,7 @@ The blocks are those of RFC 6890 that are never forwarded. Private and documenta
 and labs use them.
 """
 
+from collections.abc import Iterable
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
@@ -20,11 +21,14 @@ class Block(NamedTuple):
     """What an address in it is: `a loopback address`."""
     is_link_local: bool = False
     """A public address here is a neighbour's, where our own is one, too; some clouds and labs have no others."""
+    may_be_pods: bool = False
+    """Linux routes it, so that pods may have addresses in it; other systems and many gateways do not."""
 
 
-def _block(text: str, words: str, *, is_link_local: bool = False) -> Block:
+def _block(text: str, words: str, *, is_link_local: bool = False, may_be_pods: bool = False) -> Block:
     network = ip_network(text)
-    return Block(int(network.network_address), int(network.broadcast_address), network, words, is_link_local)
+    first, last = int(network.network_address), int(network.broadcast_address)
+    return Block(first, last, network, words, is_link_local, may_be_pods)
 
 
 BLOCKS: Final = (
@@ -34,7 +38,7 @@ BLOCKS: Final = (
     _block("169.254.0.0/16", "a link-local address", is_link_local=True),
     _block("224.0.0.0/4", "a multicast address"),
     _block("255.255.255.255/32", "the broadcast address"),
-    _block("240.0.0.0/4", "reserved (class E, RFC 1112)"),
+    _block("240.0.0.0/4", "reserved (class E, RFC 1112)", may_be_pods=True),
     _block("::/128", "unspecified"),
     _block("::1/128", "a loopback address"),
     _block("::ffff:0:0/96", "an IPv4-mapped IPv6 address"),
@@ -52,7 +56,7 @@ def address_blocks(version: int, own: Address | None = None) -> tuple[Block, ...
 
 def subnet_blocks(version: int) -> tuple[Block, ...]:
     """Blocks that no subnet overlaps."""
-    return tuple(block for block in BLOCKS if block.network.version == version)
+    return tuple(block for block in BLOCKS if block.network.version == version and not block.may_be_pods)
 
 
 def never_public(address: Address) -> str:
@@ -66,6 +70,34 @@ def never_routed(network: Network) -> Block | None:
     """A block that this network overlaps, so that it cannot be carried; None: none."""
     first, last = int(network.network_address), int(network.broadcast_address)
     return next((b for b in subnet_blocks(network.version) if b.first <= last and first <= b.last), None)
+
+
+def network_refusal(network: Network, connected: Iterable[Network] = ()) -> str:
+    """Why no overlay may have this network, whoever asks for it; empty: it may.
+
+    `connected` are the networks of the node's own interfaces in the underlay. An overlay may hold them (10.0.0.0/8),
+    because no node leases a subnet there, but not lie in one of them.
+    """
+    if block := never_routed(network):
+        return (
+            f"the network {network} covers {block.network}, where each address is {block.words}: narrow the network"
+        )
+    for each in connected:
+        if each.version == network.version and network.subnet_of(each):  # type: ignore[arg-type]  # of one version
+            where = f"the underlay, {each}, where the nodes have their own addresses"
+            return f"the network {network} lies in {where}: choose another network"
+    return ""
+
+
+def network_warning(network: Network) -> str:
+    """What is to be known about a network that an overlay may have; empty: nothing."""
+    found = next((b for b in BLOCKS if b.may_be_pods and network.overlaps(b.network)), None)
+    if found is None or network.version != found.network.version:
+        return ""
+    return (
+        f"the network {network} is {found.words}: Linux routes it, but many other systems and gateways drop its "
+        "packets; a private network, such as 10.5.0.0/16, has no such limits"
+    )
 
 
 def not_hosts(networks: tuple[Network, ...]) -> frozenset[int]:

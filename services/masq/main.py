@@ -19,6 +19,7 @@ from services.masq.api.service import MasqServicer
 from services.masq.firewalls.auto import AutoFirewall
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.iptables_legacy.lock import lock_path
+from services.masq.kernel.connected import connected_networks
 from services.masq.reconcile.input_cache import InputCache
 from services.masq.reconcile.journal import EventKind
 from services.masq.reconcile.reconciler import Reconciler
@@ -101,6 +102,7 @@ async def _network(settings: MasqSettings, network: NodeNetwork, process: Proces
             journal=journal,
             refusal=partial(_refusal, claims),
             unclaimed=partial(free_ranges, claims),
+            connected=connected_networks,
         )
         cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(

@@ -11,7 +11,7 @@ from services.core.errors import FlanneletteError, InvalidInput, Misconfigured, 
 from services.core.family import Family
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig, contains
-from services.core.special_addresses import never_routed
+from services.core.special_addresses import network_refusal
 from services.dataplane.backends.backend import Backend, Backends, NodeIdentity
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links import actual as links
@@ -152,10 +152,8 @@ async def _ground(
 def _require_room(network: NetworkConfig, limits: OperatorLimits) -> None:
     """Raises InvalidInput when nothing of a network is allowed here, or a part of it is never routed."""
     for cidr in (n.cidr for n in network.families):
-        if block := never_routed(cidr):
-            raise InvalidInput(
-                f"the network {cidr} covers {block.network}, where each address is {block.words}: narrow the network"
-            )
+        if refusal := network_refusal(cidr):
+            raise InvalidInput(refusal)
     for cidr in (n.cidr for n in network.families if limits.allowed):
         if not any(contains(cidr, each) or contains(each, cidr) for each in limits.allowed):
             raise InvalidInput(

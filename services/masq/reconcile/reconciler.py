@@ -65,6 +65,7 @@ class Reconciler:
         journal: Journal | None = None,
         refusal: Refusal = no_refusal,
         unclaimed: Callable[[Iterable[Network]], Iterable[Network]] = tuple,
+        connected: Callable[[], Iterable[Network]] = tuple,
     ) -> None:
         self.node, self.settings = node, settings
         self.firewall, self.host_checks = firewall, host_checks
@@ -77,6 +78,7 @@ class Reconciler:
         self._earlier_network = earlier_network
         """The network configuration that an earlier process applied."""
         self._resync_seconds, self._refusal, self._unclaimed = resync_seconds, refusal, unclaimed
+        self._connected = connected
         self._health, self._clock = health, clock
         self._lock = Exclusive()
         self._news = asyncio.Event()
@@ -123,7 +125,7 @@ class Reconciler:
         if cached is not self._cached:
             self._cached, self._newer, self.inputs = cached, None if cached else frozenset(), RuleInputs()
         known, last = cached.table if cached else table, self.inputs.network or self._earlier_network
-        more = (self.settings.allowed, self._earlier_network, self._refusal)
+        more = (self.settings.allowed, self._earlier_network, self._refusal, tuple(self._connected()))
         self.inputs = next_inputs(self.inputs, known, self.node, *more)
         if last and last is not self.inputs.network:
             self._former |= networks_of(last)

@@ -9,6 +9,7 @@ from services.core.leases.lease import Lease
 from services.core.leases.network_moves import in_force
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig, contains
+from services.core.special_addresses import network_refusal
 
 Refusal: TypeAlias = Callable[[NetworkConfig], str]
 """Why a network cannot be in force here, beside the others of the host; empty: it can."""
@@ -65,27 +66,30 @@ def next_inputs(
     allowed: Sequence[Network] = (),
     cached: NetworkConfig | None = None,
     refusal: Refusal = no_refusal,
+    connected: Sequence[Network] = (),
 ) -> RuleInputs:
-    """The inputs after a step of the feed. `cached` is the network that an earlier process applied.
+    """The inputs after a step of the feed. `cached` is the network that an earlier process applied; `connected` are
+    those of the node's own interfaces in the underlay.
 
     The subnets of a lost lease stay in force as long as the network contains them. A network that the operator does
-    not allow is not applied, and the previous one stays; likewise if the new one would take the own subnets away,
-    which waits for an operator (ADR 25).
+    not allow, or that no overlay may have, is not applied, and the previous one stays; likewise if the new one would
+    take the own subnets away, which waits for an operator (ADR 25).
     """
     lease = own_lease(table, node)
     held = lease.cidrs if lease else ()
     network, network_error = before.network, table.network_error
     if table.network:
-        last = before.network or (None if cached and _forbidden(cached, allowed) else cached)
+        is_bad = cached is not None and bool(_impossible(cached, connected) or _forbidden(cached, allowed))
+        last = before.network or (None if is_bad else cached)
         network = in_force(table.network, held, last)
-        others = (*network.beside, *network.imported)
-        if not all(_is_allowed(cidr, allowed) for cidr in others):
-            beside, imported = (
-                tuple(cidr for cidr in cidrs if _is_allowed(cidr, allowed))
-                for cidrs in (network.beside, network.imported)
-            )
+
+        def is_taken(cidr: Network) -> bool:
+            return _is_allowed(cidr, allowed) and not network_refusal(cidr, connected)
+
+        if not all(map(is_taken, (*network.beside, *network.imported))):
+            beside, imported = (tuple(filter(is_taken, cidrs)) for cidrs in (network.beside, network.imported))
             network = replace(network, beside=beside, imported=imported)
-    if network and (forbidden := _forbidden(network, allowed) or refusal(network)):
+    if network and (forbidden := _impossible(network, connected) or _forbidden(network, allowed) or refusal(network)):
         network, network_error = before.network, forbidden
     subnets = held or before.subnets
     if network:
@@ -106,6 +110,12 @@ def own_lease(table: Table, node: str) -> Lease | None:
 
 def _is_allowed(network: Network, allowed: Sequence[Network]) -> bool:
     return not allowed or any(contains(limit, network) for limit in allowed)
+
+
+def _impossible(network: NetworkConfig, connected: Sequence[Network]) -> str:
+    """Why no overlay may have this network; empty: it may."""
+    refusals = (network_refusal(row.cidr, connected) for row in network.families)
+    return next(filter(None, refusals), "")
 
 
 def _forbidden(network: NetworkConfig, allowed: Sequence[Network]) -> str:

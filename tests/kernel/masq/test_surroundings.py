@@ -14,8 +14,10 @@ from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from services.masq.firewalls.iptables_legacy.lock import lock_path, xtables_lock
+from services.masq.kernel.connected import connected_networks
 from services.masq.kernel.legacy_tables import TableReader, existing_tables
 from tests.hosts.masq import CHAINS, Host, put_right
+from tests.hosts.namespaces import NetworkNamespace
 
 OPEN = """
 import asyncio, pathlib
@@ -175,3 +177,13 @@ def test_a_fingerprint_changes_with_rules_chains_and_policies_but_not_with_count
     assert reader.mentioned(["OTHER", "ANOTHER"]) == {"ANOTHER"}
     assert existing_tables(family) == ("filter",)
     reader.close()
+
+
+def test_the_networks_of_the_underlay_are_read_from_the_kernel(netns: NetworkNamespace) -> None:
+    netns.ip("link", "add", "eth0", "type", "veth", "peer", "name", "veth0")
+    netns.ip("addr", "add", "10.99.0.11/24", "dev", "eth0")
+    netns.ip("addr", "add", "fd99::b/64", "dev", "eth0", "nodad")
+    netns.ip("link", "set", "eth0", "up")
+    netns.ip("link", "set", "veth0", "up")
+    with netns.inside():
+        assert list(map(str, connected_networks())) == ["10.99.0.0/24", "fd99::/64"]

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from ipaddress import ip_network
 
+import pytest
+
 from services.core.leases.lease import Lease, Subnet
 from services.core.leases.table import Removed, Step, Table, Upserted
 from services.core.network import parse_network
@@ -105,3 +107,39 @@ def test_a_network_that_the_operator_does_not_allow_is_not_taken() -> None:
         .reasons("n1")[0]
         .endswith("10.5.0.0/16, fd00::/16: correct one")
     )
+
+
+UNDERLAY = (ip_network("10.99.0.0/24"), ip_network("fd99::/64"))
+
+
+@pytest.mark.parametrize(
+    "network",
+    ["0.0.0.0/1", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "128.0.0.0/1", "10.99.0.0/24", "10.99.0.128/25"],
+)
+def test_a_network_that_no_overlay_may_have_is_not_taken(network: str) -> None:
+    table = Table()
+    table.fold(START)
+    before = next_inputs(RuleInputs(), table, "n1", connected=UNDERLAY)
+    hostile = parse_network(f'{{"Network":"{network}","Backend":{{"Type":"vxlan"}}}}', leases_subnets=False)
+    lease = Lease("n1", "n1", (Subnet(ip_network(network)),), "vxlan")
+    table.fold(Step(network=hostile, changes=(Upserted(lease),), synced=True))
+    assert next_inputs(before, table, "n1", connected=UNDERLAY).network == NETWORK
+    fresh = next_inputs(RuleInputs(), table, "n1", connected=UNDERLAY)
+    assert fresh.network is None
+    assert fresh.network_error.startswith(f"the network {network} ")
+    assert next_inputs(RuleInputs(), table, "n1", connected=UNDERLAY, cached=hostile).network is None
+
+
+def test_what_is_imported_is_held_to_the_same_rule() -> None:
+    imported = tuple(map(ip_network, ("10.6.0.0/16", "0.0.0.0/1", "10.99.0.0/25")))
+    table = Table()
+    table.fold(replace(START, network=replace(NETWORK, imported=imported)))
+    taken = next_inputs(RuleInputs(), table, "n1", connected=UNDERLAY).network
+    assert taken == replace(NETWORK, imported=imported[:1])
+
+
+def test_a_network_that_holds_the_underlay_or_is_of_class_e_is_taken() -> None:
+    for text in ("10.0.0.0/8", "240.0.0.0/8"):
+        table = Table()
+        table.fold(Step(network=parse_network(f'{{"Network":"{text}","Backend":{{"Type":"vxlan"}}}}'), synced=True))
+        assert next_inputs(RuleInputs(), table, "n1", connected=UNDERLAY).network == table.network
