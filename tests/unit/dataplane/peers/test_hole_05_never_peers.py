@@ -118,8 +118,6 @@ def test_hole_05_a_network_that_swallows_what_is_never_routed_is_none(text: str)
     assert never_routed(ip_network(text)) is not None
 
 
-@pytest.mark.parametrize(
-    "text", ["10.0.0.0/8", "100.64.0.0/10", "198.18.0.0/15", "240.0.0.0/8", "fd00::/8"]
-)
+@pytest.mark.parametrize("text", ["10.0.0.0/8", "100.64.0.0/10", "198.18.0.0/15", "240.0.0.0/8", "fd00::/8"])
 def test_what_clusters_use_is_carried(text: str) -> None:
     assert never_routed(ip_network(text)) is None
