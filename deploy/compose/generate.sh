@@ -83,7 +83,7 @@ x-pod: &pod
   command: [python3, -m, wiring.pod]
 
 x-settings: &settings
-  FLANNELD_LEASE_ADDRESS: ${LEASE_ADDRESS:-unix:/run/flannelette/lease.sock}
+  FLANNELD_LEASE_ADDRESS: ${LEASE_ADDRESS:-unix:/run/flannelette-lease/lease.sock}
   FLANNELD_NETWORK_NAMESPACE_FILE: /run/flannelette/namespace
   FLANNELD_SUBNET_FILE: /run/flannelette/subnet.env
   FLANNELD_CHARON_SOCKET: /run/flannelette/charon.vici
@@ -122,7 +122,7 @@ services:
     network_mode: none
     environment: {FLANNELD_STORE: embedded}
     volumes:
-      - lease-run:/run/flannelette
+      - lease-run:/run/flannelette-lease
       - lease:/var/lib/flannelette
       - ./networks/${BACKEND:-vxlan}.json:/etc/kube-flannel/net-conf.json:ro
 
@@ -139,20 +139,29 @@ while [ "$n" -le "$hosts" ]; do
   h$n:
     <<: *host
     hostname: h$n
-    environment: {FLANNELETTE_LEASE: "\${LEASE_ADDRESS:-unix:/run/flannelette/lease.sock}"}
+    environment: {FLANNELETTE_LEASE: "\${LEASE_ADDRESS:-unix:/run/flannelette-lease/lease.sock}"}
     networks: {underlay: {ipv4_address: "\${UNDERLAY:-10.99.0}.$((10 + n))"}}
-    volumes: ["h$n-run:/run/flannelette", "h$n-pods:/run/pods", "lease-run:/run/lease", "\${TOOLS:-./tools}:/opt/tools:ro"]
+    volumes:
+      - h$n-run:/run/flannelette
+      - h$n-lease-run:/run/flannelette-lease
+      - h$n-pods:/run/pods
+      - lease-run:/run/lease
+      - \${TOOLS:-./tools}:/opt/tools:ro
   h$n-lease:
     <<: *lease
     profiles: [etcd]
     network_mode: service:h$n
-    environment: {<<: *settings, NODE_NAME: h$n}
-    volumes: ["h$n-run:/run/flannelette"]
+    environment: {<<: *settings, NODE_NAME: h$n, FLANNELD_NETWORK_NAMESPACE_FILE: /run/flannelette-lease/namespace}
+    volumes: ["h$n-lease-run:/run/flannelette-lease"]
   h$n-dataplane:
     <<: *dataplane
     network_mode: service:h$n
     environment: {<<: *settings, NODE_NAME: h$n}
-    volumes: ["h$n-run:/run/flannelette", "h$n-state:/var/lib/flannelette", "lease-run:/run/lease"]
+    volumes: &h$n-volumes
+      - h$n-run:/run/flannelette
+      - h$n-lease-run:/run/flannelette-lease
+      - h$n-state:/var/lib/flannelette
+      - lease-run:/run/lease
   h$n-charon:
     <<: *charon
     network_mode: service:h$n
@@ -161,7 +170,7 @@ while [ "$n" -le "$hosts" ]; do
     <<: *masq
     network_mode: service:h$n
     environment: {<<: *settings, NODE_NAME: h$n}
-    volumes: ["h$n-run:/run/flannelette", "h$n-state:/var/lib/flannelette", "lease-run:/run/lease"]
+    volumes: *h$n-volumes
   pod$n:
     <<: *pod
     hostname: pod$n
@@ -183,6 +192,6 @@ volumes:
 END
 n=1
 while [ "$n" -le "$hosts" ]; do
-    printf '  h%d-run: *volume\n  h%d-pods: *volume\n  h%d-state:\n' "$n" "$n" "$n"
+    printf '  h%d-run: *volume\n  h%d-lease-run: *volume\n  h%d-pods: *volume\n  h%d-state:\n' "$n" "$n" "$n" "$n"
     n=$((n + 1))
 done

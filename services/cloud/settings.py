@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.core.errors import Misconfigured
-from services.runtime.process.options import ProcessSettings, socket_address
+from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import flag
+from services.runtime.rpc.socket_paths import moved_address, socket_address
 
 _URL: Final = re.compile(r"https?://[^/\s]")
 
@@ -49,4 +50,4 @@ class CloudSettings(ProcessSettings):
     @property
     def lease_service(self) -> str:
         """Where the lease service is."""
-        return self.lease_address or socket_address(self.socket_dir, "lease")
+        return moved_address(self.lease_address) or socket_address(self.socket_dir, "lease")

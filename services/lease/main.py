@@ -33,6 +33,7 @@ from services.runtime.events.journal import Event, note_readiness
 from services.runtime.process.options import listen_addresses, node_name
 from services.runtime.process.process import Process, run
 from services.runtime.process.version import version
+from services.runtime.rpc.socket_paths import directory_of
 from services.runtime.telemetry.health import Health
 from services.runtime.tls.credentials import pair_findings
 
@@ -52,7 +53,9 @@ def main() -> int:
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
-    events = EventFile(settings.socket_dir / f"lease{settings.socket_suffix}.events", EventKind)
+    events = EventFile(
+        directory_of("lease", settings.socket_dir) / f"lease{settings.socket_suffix}.events", EventKind
+    )
     journal = Journal(events.read())
     started = f"flannelette-lease {version()} started, store {settings.store}"
     journal.note(Event(EventKind.SERVICE_STARTED, started))
@@ -60,7 +63,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     imports = imports_of(settings, broker, process)
     store = open_store(settings, identity.node, broker, process)
     try:
-        memory = SnapshotCache(settings.socket_dir / f"lease{settings.socket_suffix}.table")
+        memory = SnapshotCache(directory_of("lease", settings.socket_dir) / f"lease{settings.socket_suffix}.table")
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = StorePipeline(store, broker, guard, recall=memory.recall)
@@ -98,7 +101,7 @@ def imports_of(settings: LeaseSettings, broker: Broker, process: Process) -> Imp
     """The clusters of --import. Raises Misconfigured."""
 
     def make(policy: Import) -> ImportedCluster:
-        file = settings.socket_dir / f"lease{settings.socket_suffix}.import.{policy.name}"
+        file = directory_of("lease", settings.socket_dir) / f"lease{settings.socket_suffix}.import.{policy.name}"
         share = settings.guard_share / 100
         try:
             return ImportedCluster(

@@ -6,12 +6,14 @@ A call takes about 0.1 s of CPU, mostly for the import of grpc: probe every 30 s
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.core.errors import Misconfigured
+from services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
 from services.runtime.rpc.transport import Transport
 from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
@@ -49,9 +51,9 @@ def address_of(name: str, environment: Mapping[str, str]) -> str:
     if ":" in name:
         return name
     listen = environment.get("FLANNELD_LISTEN", "").split(",")
-    directory = environment.get("FLANNELD_SOCKET_DIR") or "/run/flannelette"
-    own_socket = f"unix:{directory}/{name}.sock"
-    return next((address for address in listen if address.startswith("unix:")), listen[0] or own_socket)
+    own_socket = socket_address(Path(environment.get("FLANNELD_SOCKET_DIR") or SOCKET_DIR), name)
+    given = next((address for address in listen if address.startswith("unix:")), listen[0])
+    return moved_address(given) or own_socket
 
 
 def main() -> int:

@@ -20,6 +20,8 @@ from typing import Final, NoReturn
 from wiring.plug import SOCKET, Assignment, ip, receive_namespace
 
 _RUN: Final = Path("/run/flannelette")
+_LEASE_RUN: Final = Path("/run/flannelette-lease")
+"""Of the lease service, which cannot enter the other."""
 _SUBNET_FILE: Final = _RUN / "subnet.env"
 _POLL_SECONDS: Final = 0.5
 
@@ -111,9 +113,10 @@ def _listen() -> socket.socket:
 
 
 def _record_namespace() -> None:
-    scratch = _RUN / "namespace.new"
-    scratch.write_text(f"{Path('/proc/self/ns/net').readlink()}\n")
-    scratch.replace(_RUN / "namespace")
+    for directory in (_RUN, _LEASE_RUN):
+        scratch = directory / "namespace.new"
+        scratch.write_text(f"{Path('/proc/self/ns/net').readlink()}\n")
+        scratch.replace(directory / "namespace")
 
 
 def _read_subnet() -> str:

@@ -144,7 +144,7 @@ def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, 
     wanted = _server(name, addresses, relay=relay)
     text = (
         "Next, on the host of the lease service:\n"
-        "  flannelette-lease --listen unix:/run/flannelette/lease.sock,0.0.0.0:7070 \\\n"
+        "  flannelette-lease --listen unix:/run/flannelette-lease/lease.sock,0.0.0.0:7070 \\\n"
         f"{_flags(directory, f'{name}-server')}\n"
         "and a certificate for every node and for yourself:\n"
         f"  flannelette certs node h1 {directory}\n  flannelette certs admin $USER {directory}"

@@ -29,6 +29,7 @@ from services.core.errors import Misconfigured
 from services.ctl.connect.call import CallFailed, transport
 from services.ctl.connect.dial import dialer
 from services.ctl.connect.targets import Service, Target, Targets, read_address, targets
+from services.runtime.rpc.socket_paths import SOCKET_DIR
 
 Nodes: TypeAlias = Mapping[str, Targets]
 """The services of several nodes, by the name of the node, in the order of the file.
@@ -36,7 +37,6 @@ Nodes: TypeAlias = Mapping[str, Targets]
 Without a context there is one node, the one that the command runs on, named "".
 """
 
-DEFAULT_SOCKET_DIR: Final = Path("/run/flannelette")
 _SECONDS: Final = 30.0
 """For kubectl."""
 
@@ -65,7 +65,7 @@ class Place:
     def targets(self, node: str = "") -> Targets:
         """The addresses to call; `node` is the place's name. Raises CallFailed: a certificate cannot be used."""
         with_tls = transport(self.tls_cert_file, self.tls_key_file, self.tls_ca_file, self.tls_server_name)
-        directory = Path(self.socket_dir) if self.socket_dir else DEFAULT_SOCKET_DIR
+        directory = Path(self.socket_dir) if self.socket_dir else SOCKET_DIR
         named: dict[Service, str | None] = {"lease": self.lease, "dataplane": self.dataplane, "masq": self.masq}
         there = targets(directory, named, with_tls, self.network)
         return _dialed_all(there, self.via, node) if self.via else there
@@ -152,7 +152,7 @@ def _dialed_all(there: Targets, via: str, node: str) -> Targets:
 def _dialed(target: Target, via: str, node: str) -> Target:
     assert target.path is not None  # noqa: S101 - the caller asked
     options = [f"--network={target.network}"] if target.network else []
-    where = f"--{target.service}={target.address}" if target.named else f"--socket-dir={target.path.parent}"
+    where = f"--{target.service}={target.address}" if target.named else f"--socket-dir={target.socket_dir}"
     connects = dialer(via, node, [*options, where], target.service)
     return replace(target, address=f"unix:{connects.path}", dialer=connects)
 

@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from services.core.errors import Misconfigured
 from services.runtime.process.networks import is_network_name, network_name, suffix_of
+from services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, moved_address
 from services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
@@ -52,12 +53,13 @@ class Target:
     address: str
     """`unix:PATH` or `HOST:PORT`."""
     named: bool = False
-    """The user named this address; otherwise it is the service's socket in the socket directory."""
+    """The user named this address; otherwise it is the service's socket for `socket_dir`."""
     transport: Transport = ANYWHERE
     dialer: Connector | None = None
     """What connects the address, a socket of our own, to the service on another host."""
     network: str = ""
     """Which network of the service calls are about; empty: the only one, or the one that is called default."""
+    socket_dir: Path = SOCKET_DIR
 
     @property
     def where(self) -> str:
@@ -97,15 +99,18 @@ def targets(
     return {
         service: Target(service, _own(address, network), named=True, transport=transport, network=network)
         if (address := named.get(service))
-        else Target(service, f"unix:{_socket(socket_dir, service, network)}", network=network)
+        else Target(service, f"unix:{_socket(socket_dir, service, network)}", network=network, socket_dir=socket_dir)
         for service in SERVICES
     }
 
 
 def cloud_beside(there: Targets) -> Target | None:
     """flannelette-cloud at its socket beside that of another service, on this host; None: none has a socket here."""
-    beside = next((each.path for each in there.values() if each.path and not each.dialer), None)
-    return Target("cloud", f"unix:{beside.with_name('cloud.sock')}") if beside else None
+    beside = next((each for each in there.values() if each.path and not each.dialer), None)
+    if beside is None or beside.path is None:
+        return None
+    directory = beside.path.parent if beside.named else beside.socket_dir
+    return Target("cloud", f"unix:{_socket(directory, 'cloud', '')}", socket_dir=directory)
 
 
 def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
@@ -114,16 +119,23 @@ def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
     return {**there, "cloud": cloud} if cloud and (is_asked or cloud.has_socket) else there
 
 
-def _socket(directory: Path, service: Service, network: str) -> Path:
-    """A lease service has one network; of the others one may have this network alone, or several."""
+def _socket(socket_dir: Path, service: Service, network: str) -> Path:
+    """A lease service has one network; of the others one may have this network alone, or several.
+
+    A lease service that has been running since before an upgrade is still where 0.2 had it.
+    """
+    directory = directory_of(service, socket_dir)
     own, common = (directory / f"{service}{suffix}.sock" for suffix in (suffix_of(network), ""))
     with suppress(OSError):  # a directory that is closed to us is told by the call
-        return own if service == "lease" or own.exists() else common
+        found = own if service == "lease" or own.exists() else common
+        former = socket_dir / found.name
+        return former if former.exists() and not found.exists() else found
     return common
 
 
 def _own(address: str, network: str) -> str:
     """Where a service that the user named serves this network: at that socket, or at one with -NAME in its name."""
+    address = moved_address(address)
     path = Path(address.removeprefix("unix:"))
     own = path.with_name(f"{path.stem}{suffix_of(network)}{path.suffix}")
     with suppress(OSError):
@@ -142,7 +154,7 @@ def _about(target: Target, network: str) -> Target:
         return replace(target, network=network, dialer=dialer, address=f"unix:{dialer.path}")
     if target.named or target.path is None:
         return replace(target, network=network, address=_own(target.address, network))
-    return replace(target, network=network, address=f"unix:{_socket(target.path.parent, target.service, network)}")
+    return replace(target, network=network, address=f"unix:{_socket(target.socket_dir, target.service, network)}")
 
 
 def networks_by_socket(target: Target) -> list[str]:

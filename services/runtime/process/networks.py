@@ -8,7 +8,7 @@ from typing import Final
 from zlib import crc32
 
 from services.core.errors import Misconfigured
-from services.runtime.process.options import socket_address
+from services.runtime.rpc.socket_paths import moved_address, socket_address
 from services.runtime.telemetry.network import DEFAULT
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
@@ -82,7 +82,7 @@ def networks_of(texts: Sequence[str], lease_address: str, socket_dir: Path) -> t
     is the only one. Raises Misconfigured.
     """
     if not texts:
-        return (NodeNetwork("", lease_address or socket_address(socket_dir, "lease")),)
+        return (NodeNetwork("", moved_address(lease_address) or socket_address(socket_dir, "lease")),)
     rows = [text.partition("=") for text in texts]
     names = [network_name(name) for name, _, _ in rows]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -92,7 +92,10 @@ def networks_of(texts: Sequence[str], lease_address: str, socket_dir: Path) -> t
             "--lease-address is one lease service, and each network has its own: write --network NAME=ADDRESS"
         )
     networks = tuple(
-        NodeNetwork(name, address or lease_address or socket_address(socket_dir, f"lease{suffix_of(name)}"))
+        NodeNetwork(
+            name,
+            moved_address(address or lease_address) or socket_address(socket_dir, "lease", suffix_of(name)),
+        )
         for name, _, address in rows
     )
     by_address = dict[str, str]()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.core.limits import MOST_LEASES
 from services.runtime.process.settings import flag
+from services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
 from services.runtime.rpc.transport import Transport
 from services.runtime.tls.credentials import Credentials
 from services.runtime.tls.files import chosen_files
@@ -18,7 +19,11 @@ class ProcessSettings:
     """The flags of every service, beside its own."""
 
     node: str = flag("", "Name of this node. Default: NODE_NAME, else the host name in lower case.")
-    socket_dir: Path = flag(Path("/run/flannelette"), "Directory of the services' unix sockets.")
+    socket_dir: Path = flag(
+        SOCKET_DIR,
+        "Directory of the services' unix sockets. Beside the default one, flannelette-lease and flannelette-cloud "
+        "have theirs in /run/flannelette-lease and /run/flannelette-cloud, where these are there.",
+    )
     listen: str = flag(
         "",
         "Addresses to serve on, separated by commas: unix:PATH, or HOST:PORT, which needs the --tls flags unless it "
@@ -81,9 +86,9 @@ def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.env
 def listen_addresses(settings: ProcessSettings, service: str) -> list[str]:
     """The addresses that a service listens on: `--listen`, else its socket in `--socket-dir`."""
     return (
-        settings.listen.split(",")
+        [*map(moved_address, settings.listen.split(","))]
         if settings.listen
-        else [socket_address(settings.socket_dir, f"{service}{settings.socket_suffix}")]
+        else [socket_address(settings.socket_dir, service, settings.socket_suffix)]
     )
 
 
@@ -93,8 +98,3 @@ def transport_of(settings: ProcessSettings) -> Transport:
     return Transport(
         Credentials(files) if files else None, settings.tls_server_name, settings.dangerously_without_tls
     )
-
-
-def socket_address(socket_dir: Path, service: str) -> str:
-    """The default address of a service."""
-    return f"unix:{socket_dir / service}.sock"

@@ -294,7 +294,10 @@ def test_a_look_inside_has_the_sockets_and_no_rights(tmp_path: Path, kube: ApiSe
     looks = kube.call("GET", f"{PODS}/kube-flannel-ds-x7k2p")["spec"]["ephemeralContainers"]
     assert [(look["name"], look["command"][0]) for look in looks] == [("look", "flannelette"), ("call", "grpcurl")]
     for look in looks:
-        assert look["volumeMounts"] == [{"name": "sockets", "mountPath": "/run/flannelette"}]
+        assert look["volumeMounts"] == [
+            {"name": "sockets", "mountPath": "/run/flannelette"},
+            {"name": "lease-socket", "mountPath": "/run/flannelette-lease"},
+        ]
         rights = look["securityContext"]
         assert (rights["runAsNonRoot"], rights["allowPrivilegeEscalation"]) == (True, False)
         assert (rights["runAsUser"], rights["runAsGroup"]) == (10001, 10001), "whose the sockets are"

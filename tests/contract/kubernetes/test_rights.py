@@ -72,6 +72,20 @@ def test_no_container_may_do_more_than_its_list_says(containers: list[Pod]) -> N
             assert (rights["runAsNonRoot"], rights["runAsUser"]) == (True, 10001)
 
 
+def test_the_lease_container_has_the_sockets_of_no_other(containers: list[Pod]) -> None:
+    for _, container in containers:
+        mounted = {
+            each["mountPath"]: each["name"]
+            for each in container["volumeMounts"]
+            if "flannelette" in each["mountPath"]
+        }
+        if container["name"] == "lease":
+            assert "/run/flannelette" not in mounted
+            assert mounted["/run/flannelette-lease"] == "lease-socket"
+        elif container["name"] in ("dataplane", "masq"):
+            assert (mounted["/run/flannelette"], mounted["/run/flannelette-lease"]) == ("sockets", "lease-socket")
+
+
 def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_the_host(
     containers: list[Pod],
 ) -> None:

@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import pytest
+import yaml
 
 from tests.paths import ROOT
 
@@ -52,7 +53,9 @@ def test_every_host_has_its_containers_its_address_and_its_volumes() -> None:
             assert f"\n  {service}:\n" in text
         assert f'ipv4_address: "${{UNDERLAY:-10.99.0}}.{10 + number}"' in text
         assert f"\n  h{number}-run: *volume\n" in text
-        assert text.count(f'"h{number}-state:/var/lib/flannelette"') == 2  # dataplane and masq
+        assert f"\n    volumes: &h{number}-volumes\n" in text
+        assert f"\n      - h{number}-state:/var/lib/flannelette\n" in text
+        assert f"\n    volumes: *h{number}-volumes\n" in text  # masq's, as the dataplane's
 
 
 def test_a_device_is_let_into_the_dataplanes_for_udp_alone() -> None:
@@ -60,3 +63,19 @@ def test_a_device_is_let_into_the_dataplanes_for_udp_alone() -> None:
     assert [line for line in udp if line not in plain] == ["  devices: [/dev/net/tun]"]
     assert len(udp) == len(plain) + 1
     assert generated("3", "ipip").splitlines() == plain
+
+
+def test_a_lease_service_has_the_sockets_of_no_other() -> None:
+    """Nor is its own volume where another has those of the dataplane and masq."""
+    volumes, images = dict[str, dict[str, str]](), dict[str, str]()
+    for name, service in yaml.safe_load(generated("3"))["services"].items():
+        pairs = [each.split(":")[:2] for each in service.get("volumes", ())]
+        volumes[name] = {place: volume for volume, place in pairs}
+        images[name] = service.get("image", "")
+    common = {places["/run/flannelette"] for places in volumes.values() if "/run/flannelette" in places}
+    for name, places in volumes.items():
+        if images[name] == "flannelette-lease":
+            assert not common & {*places.values()}, name
+            assert "/run/flannelette-lease" in places, name
+        elif images[name] in ("flannelette-dataplane", "flannelette-masq"):
+            assert {"/run/flannelette", "/run/flannelette-lease"} <= places.keys(), name

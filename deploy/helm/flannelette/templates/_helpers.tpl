@@ -138,7 +138,7 @@ args:
   {{- end }}
   {{- if and $central.enabled (eq .service "lease") }}
   - --central
-  - --listen=unix:/run/flannelette/lease.sock,0.0.0.0:7070
+  - --listen=unix:/run/flannelette-lease/lease.sock,0.0.0.0:7070
   - --tls-cert-file=/etc/flannelette/tls/tls.crt
   - --tls-key-file=/etc/flannelette/tls/tls.key
   - --tls-ca-file=/etc/flannelette/tls/ca.crt
@@ -181,7 +181,7 @@ resources:
 securityContext:
   {{- include "flannelette.unprivileged" . | nindent 2 }}
 volumeMounts:
-  - {name: sockets, mountPath: /run/flannelette}
+  - {name: lease-socket, mountPath: /run/flannelette-lease}
   - {name: flannel-cfg, mountPath: /etc/kube-flannel, readOnly: true}
   {{- if .root.Values.flannelette.central.enabled }}
   - {name: tls, mountPath: /etc/flannelette/tls, readOnly: true}
