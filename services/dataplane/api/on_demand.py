@@ -43,8 +43,8 @@ async def probe_peers(
     dataplane: Controller, prober: Prober, on_demand: OnDemand, peers: Sequence[Peer]
 ) -> AsyncGenerator[pb.ProbePeersResponse, None]:
     """See the proto. Raises NotYet, Exhausted."""
-    context = _context(dataplane, prober)
-    asked = [_Asked(peer, path) for peer in peers for path in paths_of(peer, context)]
+    context, mtus = _context(dataplane, prober), dataplane.programmer.reconciler.mtus
+    asked = [_Asked(peer, path) for peer in peers for path in paths_of(peer, context, mtus)]
     refused = [probe for peer in peers for probe in _not_carried(dataplane, peer, context)]
     pods = [str(pod) async for pod in _pods(context, on_demand)]
     yield pb.ProbePeersResponse(paths=len(asked) + len(refused), pods=pods)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from services.core.family import FAMILIES, Network, family_of
 from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from services.dataplane.netlink.objects import RTN_UNICAST, RTPROT_BOOT, KernelObject, Route
-from services.dataplane.netlink.uapi import AF_INET, AF_INET6
+from services.dataplane.netlink.uapi import AF_INET, AF_INET6, RTA_METRICS, attribute, attributes
 
 
 class Destination(Protocol):
@@ -113,6 +113,21 @@ def classify(
     return OwnedState(ours, tuple(foreign), defaults, tuple(route for route in elsewhere if is_own(route)))
 
 
+def tuned_routes(routes: Iterable[Route], desired: Set[KernelObject], protocol: int) -> dict[Route, Route]:
+    """The routes that an operator has changed without diverting a packet (`mtu 1350`, `advmss`), and the wanted ones.
+
+    They lead where ours do, so they stay. `ip route change` without `proto` makes them another program's.
+    """
+    found = {}
+    for route in routes:
+        if route.rest:
+            bare = route._replace(rest=without_metrics(route.rest))
+            wanted = next((r for r in (bare, bare._replace(protocol=protocol)) if r in desired), None)
+            if wanted is not None:
+                found[route] = wanted
+    return found
+
+
 def wins(foreign: Route, ours: Route) -> bool:
     """Whether the kernel takes the foreign route, or ours would replace it: then ours counts as shadowed."""
     return foreign.metric <= ours.metric
@@ -152,8 +167,9 @@ def _is_ours(policy: XfrmPolicy, is_inside: Membership) -> bool:
 
 
 def _is_plain(route: Route) -> bool:
-    """Made as flanneld makes its routes: `proto boot`, unicast, nothing special about it."""
-    return (route.protocol, route.route_type, route.tos, route.rest) == (RTPROT_BOOT, RTN_UNICAST, 0, b"")
+    """Made as flanneld makes its routes: `proto boot`, unicast, nothing special about it but metrics (`mtu`)."""
+    is_bare = not route.rest or not without_metrics(route.rest)
+    return is_bare and (route.protocol, route.route_type, route.tos) == (RTPROT_BOOT, RTN_UNICAST, 0)
 
 
 def _membership(networks: Iterable[Network]) -> Membership:
@@ -170,3 +186,8 @@ def _membership(networks: Iterable[Network]) -> Membership:
         )
 
     return is_member
+
+
+def without_metrics(rest: bytes) -> bytes:
+    """`Route.rest` without the metrics of the route."""
+    return b"".join(attribute(kind, value) for kind, value in attributes(rest) if kind != RTA_METRICS)

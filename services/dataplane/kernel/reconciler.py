@@ -5,13 +5,21 @@ with what the last dump and our own changes say. Teardown is the same with nothi
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
 from services.core.family import FAMILIES, Address, Family, Network, family_of
-from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, next_hop_of, wins
+from services.dataplane.kernel.ownership import (
+    OwnedState,
+    OwnershipRules,
+    classify,
+    next_hop_of,
+    tuned_routes,
+    wins,
+)
 from services.dataplane.netlink.actuator import Actuator, Contents
+from services.dataplane.netlink.iproute2_text import metrics_text, mtu_of
 from services.dataplane.netlink.objects import HOOK, ROUTE, Hook, KernelObject, Plan, Route, plan
 from services.dataplane.peers.peer import Peer, PeerContext
 
@@ -37,6 +45,8 @@ class Comparison:
     missing: Set[KernelObject]
     """Desired and not in the kernel, also what cannot be put."""
     found: Contents
+    mtus: Mapping[Hashable, int] = field(default_factory=dict)
+    """See Reconciler."""
 
 
 @dataclass(slots=True)
@@ -56,6 +66,8 @@ class Reconciler:
     """ifindex of the devices that foreign routes leave through."""
     defaults: tuple[Route, ...] = ()
     """Default routes, at the last dump."""
+    mtus: Mapping[Hashable, int] = field(default_factory=dict)
+    """By key, of those of our routes to which an operator has given an MTU, at the last dump."""
     own_parts: tuple[Route, ...] = ()
     """Routes inside the own subnets that are not ours, at the last dump."""
     _foreign_keys: Set[Hashable] = frozenset()
@@ -67,11 +79,17 @@ class Reconciler:
     async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:
         """What `reconcile` would do with everything, from a dump. Changes nothing."""
         found = await self.kernel.contents([f.af for f in scope.families], scope.rules.devices, desired)
+        tuned = tuned_routes(found.routes, desired, scope.rules.protocol)
+        if tuned:
+            routes = (found.routes - tuned.keys()) | frozenset(tuned.values())
+            told = {wanted.key: f"with {metrics_text(route)} of an operator" for route, wanted in tuned.items()}
+            found = replace(found, routes=routes, states={**found.states, **told})
+        mtus = {wanted.key: mtu for route, wanted in tuned.items() if (mtu := mtu_of(route))}
         state = classify(found.routes, found.on_devices, desired, scope.rules)
         foreign_keys = {route.key for route in state.foreign}
         todo = _plan(state.ours, desired, foreign_keys, adds_only=scope.adds_only)
         is_all_put = not foreign_keys and not scope.adds_only
-        return Comparison(todo, state, todo.put if is_all_put else desired - state.ours, found)
+        return Comparison(todo, state, todo.put if is_all_put else desired - state.ours, found, mtus)
 
     async def reconcile(
         self, desired: Set[KernelObject], scope: Scope, within: Set[KernelObject] | None = None
@@ -85,7 +103,7 @@ class Reconciler:
             comparison = await self.compare(desired, scope)
             todo, ours = comparison.todo, comparison.state.ours
             self._note_foreign(comparison.state)
-            self.faults = comparison.found.faults
+            self.faults, self.mtus = comparison.found.faults, comparison.mtus
             self.programmed = set(desired)  # the values of the dump, but those of `desired`: once in memory
             self.programmed -= comparison.missing
             strangers: Set[KernelObject] = ours - desired if len(ours) > len(self.programmed) else frozenset()

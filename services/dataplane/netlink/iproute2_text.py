@@ -27,7 +27,16 @@ _TYPES: Final = dict(
     enumerate("none unicast local broadcast anycast multicast blackhole unreachable prohibit throw nat".split())
 )
 _TABLES: Final = {253: "default", 254: "main", 255: "local"}
-_METRICS: Final = {2: "mtu", 3: "window", 8: "advmss", 10: "hoplimit", 11: "initcwnd", 14: "initrwnd"}
+_RTAX_MTU: Final = 2
+_METRICS: Final = {
+    1: "lock",
+    _RTAX_MTU: "mtu",
+    3: "window",
+    8: "advmss",
+    10: "hoplimit",
+    11: "initcwnd",
+    14: "initrwnd",
+}
 
 DeviceNames = Mapping[int, str]
 """Interface index to name; `if7` is shown for one that is not there."""
@@ -65,6 +74,17 @@ def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
         f"metric {item.metric}" if item.metric else "",
         "onlink" if item.onlink else "",
     )
+
+
+def metrics_text(item: Route) -> str:
+    """`mtu 1350`: what a route says of packets, as `ip route show` prints it; empty: nothing."""
+    return _attribute(uapi.RTA_METRICS, dict(attributes(item.rest)).get(uapi.RTA_METRICS, b""), {})
+
+
+def mtu_of(item: Route) -> int:
+    """The MTU that a route has for itself; 0: none."""
+    metrics = dict(attributes(dict(attributes(item.rest)).get(uapi.RTA_METRICS, b"")))
+    return _number(metrics.get(_RTAX_MTU, b""))
 
 
 def neighbour(item: Neighbour, device_names: DeviceNames) -> str:

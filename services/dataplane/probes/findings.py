@@ -5,10 +5,11 @@ it answers neither, the peer or the network to it is down. A probe cannot tell w
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Final, TypeAlias
 
 from services.core.cure import Command, Cure
+from services.core.family import Family
 from services.dataplane.events.finding import Finding
 from services.dataplane.probes.checksum import PROOFS
 from services.dataplane.probes.datagram import PORT
@@ -19,16 +20,22 @@ Paths: TypeAlias = Mapping[ProbedPath, Record]
 PeerName: TypeAlias = tuple[str, str]
 """Lease and node."""
 
+_MOST_COMMANDS: Final = 5
+"""One for each peer; with more of them the cause is the network's."""
 _MANY: Final = 2
 """With fewer peers, that none answers says nothing about this node."""
 
 
-def probe_findings(peers: Mapping[PeerName, Paths], carrier: str, *, some_answer: bool) -> Iterator[Finding]:
+def probe_findings(
+    peers: Mapping[PeerName, Paths], carrier: str, narrowed: Callable[[str, Family, int], str], *, some_answer: bool
+) -> Iterator[Finding]:
     """The findings about peers that do not answer as they should, `some_answer`: others do.
 
-    `carrier` is what a firewall between the nodes has to let through.
+    `carrier` is what a firewall between the nodes has to let through; `narrowed` returns the command that gives the
+    route to a lease, in a family, an MTU.
     """
-    tunnels, nodes, narrow = list[PeerName](), list[PeerName](), defaultdict[tuple[int, int], list[PeerName]](list)
+    tunnels, nodes = list[PeerName](), list[PeerName]()
+    narrow = defaultdict[tuple[Family, int, int], list[PeerName]](list)
     for name, paths in peers.items():
         overlay = [(path, record) for path, record in paths.items() if path.layer is Layer.OVERLAY]
         underlay = [record.state for path, record in paths.items() if path.layer is Layer.UNDERLAY]
@@ -36,12 +43,14 @@ def probe_findings(peers: Mapping[PeerName, Paths], carrier: str, *, some_answer
             (tunnels if Answering.ANSWERS in underlay else nodes).append(name)
         for path, record in overlay:
             if record.is_narrow:
-                narrow[path.mtu, 0 if record.is_searching else record.largest].append(name)
+                narrow[path.family, path.mtu, 0 if record.is_searching else record.largest].append(name)
     is_general = not some_answer and len(tunnels) >= _MANY
     if tunnels:
         yield _tunnel(tuple(tunnels), carrier, is_general=is_general)
-    for (mtu, largest), names in narrow.items():
-        yield _narrow(tuple(names), mtu, largest)
+    for (family, mtu, largest), names in narrow.items():
+        is_told = largest and len(names) <= _MOST_COMMANDS
+        cures = [narrowed(lease, family, largest) for lease, _ in names] if is_told else []
+        yield _narrow(tuple(names), mtu, largest, " && ".join(filter(None, cures)))
     if nodes:
         yield _node(tuple(nodes))
 
@@ -84,7 +93,7 @@ def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> F
     )
 
 
-def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int) -> Finding:
+def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int, cure: str) -> Finding:
     """`largest` 0: it is not known."""
     if not largest:
         return Finding(
@@ -95,17 +104,15 @@ def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int) -> Finding:
             "",
             f"ICMP echo with DF: three of {mtu} bytes in a row without an answer, small ones are answered",
             names,
-            is_broken=False,
         )
     return Finding(
         "peer-mtu",
         f"Packets of more than {largest} bytes do not reach {{peers}}; pods send up to {mtu}.",
         f"A link between the nodes has a smaller MTU than the underlay's interface: lower that by {mtu - largest}, "
-        "or the option MTU of the backend.",
-        "",
+        "or the option MTU of the backend" + ("; until then, limit the routes." if cure else "."),
+        cure,
         f"ICMP echo with DF: {largest} bytes are answered, {largest + 1} are not",
         names,
-        is_broken=False,
     )
 
 

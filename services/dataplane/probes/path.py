@@ -1,8 +1,9 @@
 """The paths to a peer: where a probe is sent, and whether somebody has to answer. Pure."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from services.core.family import Address, Family, family_of
 from services.core.leases.lease import Subnet
@@ -33,17 +34,30 @@ class ProbedPath:
     """The peer has that address while its overlay works. Otherwise nobody has it before the peer's first pod."""
 
 
-def paths_of(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
-    """The paths to a peer: of each of its subnets that is carried, the overlay's and then the underlay's."""
+def paths_of(
+    peer: Peer, context: PeerContext, mtus: Mapping[Hashable, int] = MappingProxyType({})
+) -> Iterator[ProbedPath]:
+    """The paths to a peer: of each of its subnets that is carried, the overlay's and then the underlay's.
+
+    `mtus` are those of routes with an MTU of their own, by their keys.
+    """
     overlay = context.overlay_of(peer.lease)
     if overlay is None or peer.ignored:
         return
     for subnet in peer.candidates:
-        yield _overlay_path(subnet, overlay)
+        path, route = _overlay_path(subnet, overlay), route_to(peer, family_of(subnet.cidr)) if mtus else None
+        limit = mtus.get(route.key, path.mtu) if route is not None else path.mtu
+        yield replace(path, mtu=min(path.mtu, limit)) if limit < path.mtu else path
         if subnet.public_address is not None:
             mtu = overlay.links.underlay.mtu
             family = family_of(subnet.cidr)
             yield ProbedPath(Layer.UNDERLAY, family, subnet.public_address, mtu, must_answer=True)
+
+
+def route_to(peer: Peer, family: Family) -> Route | None:
+    """Our route to a peer's subnet of a family; None: there is none."""
+    routes = (item for item in peer.objects if isinstance(item, Route) and item.family == family.af)
+    return next(routes, None)
 
 
 def signs_of_life(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:

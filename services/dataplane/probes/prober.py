@@ -7,22 +7,25 @@ lost.
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
+from services.core.family import Family
 from services.dataplane.events import metrics
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import EventKind, Journal
+from services.dataplane.netlink.kinds import command
 from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
 from services.dataplane.probes.datagram import Datagrams
 from services.dataplane.probes.echo import Reply, round_trip_of
 from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from services.dataplane.probes.findings import checksum_finding, probe_findings
-from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of, signs_of_life
+from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of, route_to, signs_of_life
 from services.dataplane.probes.record import MISSES, Answering, Record
 from services.dataplane.probes.schedule import Schedule
 from services.runtime.events.journal import MOST_NAMED, Event, Subject
@@ -35,6 +38,13 @@ _LOOK_SECONDS: Final = 1.0
 """How often new peers are looked for."""
 
 
+class RoutesView(Protocol):
+    """What is known of our routes."""
+
+    @property
+    def mtus(self) -> Mapping[Hashable, int]: ...  # noqa: D102 - see Reconciler
+
+
 class PeersView(Protocol):
     """The peers of the node, as the programmer has them."""
 
@@ -42,6 +52,8 @@ class PeersView(Protocol):
     def peers(self) -> Mapping[str, Peer]: ...  # noqa: D102 - see PeerProgrammer, also below
     @property
     def context(self) -> PeerContext | None: ...  # noqa: D102
+    @property
+    def reconciler(self) -> RoutesView: ...  # noqa: D102
 
 
 class ControllerView(Protocol):
@@ -115,7 +127,8 @@ class Prober:
         some_answer = bool(self.answering[Answering.ANSWERS])
         overlays = [context.overlay_of(peers[lease].lease) for lease, _ in troubled if lease in peers]
         carriers = dict.fromkeys(each.backend.carrier for each in overlays if each and each.backend.carrier)
-        found = list(probe_findings(troubled, " or ".join(carriers), some_answer=some_answer))
+        narrowed = partial(_narrowed, peers, context)
+        found = list(probe_findings(troubled, " or ".join(carriers), narrowed, some_answer=some_answer))
         if self.miscalculated:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
             underlay = context.links.underlay.name
@@ -193,7 +206,7 @@ class Prober:
         if peer is None or context is None:
             return
         known = self.records.get(lease, {})
-        paths = (*paths_of(peer, context), *signs_of_life(peer, context))
+        paths = (*paths_of(peer, context, programmer.reconciler.mtus), *signs_of_life(peer, context))
         records = {path: known.get(path) or _record_of(path) for path in paths}
         if records.keys() != known.keys():
             self._changed.add(lease)
@@ -285,6 +298,12 @@ class Prober:
         what = f"{who} {one if len(leases) == 1 else many}"
         event = Event(EventKind.PEER_ANSWERS, what, "probes", subjects=named, subject_count=len(leases))
         self._dataplane.journal.note(event)
+
+
+def _narrowed(peers: Mapping[str, Peer], context: PeerContext, lease: str, family: Family, mtu: int) -> str:
+    """The command that gives our route to a peer an MTU, of which the kernel tells pods; empty: there is none."""
+    route = route_to(peers[lease], family) if lease in peers else None
+    return f"{command('replace', route, context.names())} mtu {mtu}" if route is not None else ""
 
 
 def _record_of(path: ProbedPath) -> Record:
