@@ -12,7 +12,7 @@ class SilentFault:
     check: str
     """Which check finds it."""
     cause: str
-    """What it says is wrong on the host, at least the beginning; `*` stands for what differs from run to run."""
+    """What it says is wrong on the host, whole sentences; `*` stands for what differs from run to run."""
     cure: str
     """What is to be typed, as it stands."""
     says: str = "node"

@@ -71,7 +71,8 @@ ROUTE_FAULTS: Final = {
     "rule-diverts-pods": SilentFault(
         "{ip} route add blackhole default table 99 && {ip} rule add priority 100 iif cni0 table 99",
         "peer-route",
-        "The rule `100: from all iif cni0 lookup 99` sends these packets by the route `blackhole default table 99",
+        "The rule `100: from all iif cni0 lookup 99` sends these packets by the route "
+        "`blackhole default table 99{metric}`.",
         "{ip} rule add to {network} priority 99 table main",
         problem="Packets from pods do not reach any peer.",
         evidence="{ip} route get * from * iif cni0: Invalid argument",
@@ -88,7 +89,7 @@ ROUTE_FAULTS: Final = {
     "blackhole-to-the-underlay": SilentFault(
         "{ip} route add blackhole {public}",
         "underlay-route",
-        "The route `blackhole {public}",
+        "The route `blackhole {public}{metric}` takes these packets.",
         "{ip} route del blackhole {public} proto boot{metric}",
         says="peer",
         problem="The tunnel to n2 has no usable route.",
@@ -97,7 +98,7 @@ ROUTE_FAULTS: Final = {
     "blackhole-to-a-far-underlay": SilentFault(
         "{ip} route add prohibit {public}",
         "underlay-route",
-        "The route `prohibit {public}",
+        "The route `prohibit {public}{metric}` takes these packets.",
         "{ip} route del prohibit {public} proto boot{metric}",
         says="peer",
         is_far=True,
@@ -126,7 +127,7 @@ ROUTE_FAULTS: Final = {
     "underlays-address-not-local": SilentFault(
         "{ip} route del table local local {local}",
         "underlay-address",
-        "The local route of {local} is missing",
+        "The local route of {local} is missing, or a rule hides it.",
         "{ip} route replace local {local} dev eth0 table local proto kernel{own}",
         problem="This host does not accept packets to its own address {local}, so nothing from any peer arrives.",
         evidence="{ip} route get {local}: {underlay_network} dev eth0 proto kernel*",
@@ -134,7 +135,7 @@ ROUTE_FAULTS: Final = {
     "underlays-address-gone": SilentFault(
         "ip addr del {local}/{underlay_length} dev eth0",
         "underlay-address",
-        "No interface has the address {local} any more; eth0 had it",
+        "No interface has the address {local} any more; eth0 had it.",
         "{ip} addr add {local}/{underlay_length} dev eth0",
         problem="This host has lost its address {local}, so nothing from any peer arrives.",
         evidence="{ip} addr show to {local}: nothing",
@@ -142,7 +143,7 @@ ROUTE_FAULTS: Final = {
     "neighbour-pinned": SilentFault(
         "ip neigh replace {public} lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
         "underlay-neighbour",
-        "A permanent neighbour entry of {public} on eth0 has the MAC 02:00:00:00:00:99",
+        "A permanent neighbour entry of {public} on eth0 has the MAC 02:00:00:00:00:99, which may be wrong.",
         "ip neigh del {public} dev eth0",
         says="part",
         problem="Packets to n2 go to a MAC for {public} that the kernel does not verify.",
@@ -151,7 +152,7 @@ ROUTE_FAULTS: Final = {
     "gateway-pinned": SilentFault(
         "ip neigh replace {router} lladdr 02:00:00:00:00:99 dev eth0 nud permanent",
         "underlay-neighbour",
-        "A permanent neighbour entry of {router} on eth0 has the MAC 02:00:00:00:00:99",
+        "A permanent neighbour entry of {router} on eth0 has the MAC 02:00:00:00:00:99, which may be wrong.",
         "ip neigh del {router} dev eth0",
         says="part",
         is_far=True,
@@ -161,7 +162,7 @@ ROUTE_FAULTS: Final = {
     "pod-of-a-peer-swallowed": SilentFault(
         "{ip} route add blackhole {pod}",
         "part-of-a-peer",
-        "The route `blackhole {pod}",
+        "The route `blackhole {pod}{metric}` takes these packets.",
         "{ip} route del blackhole {pod} proto boot{metric}",
         says="part",
         problem="Packets to {pod}, a part of the subnet {peer} of n2, do not reach that node.",
@@ -170,7 +171,7 @@ ROUTE_FAULTS: Final = {
     "half-of-a-peer-diverted": SilentFault(
         "{ip} route add {half} dev eth0",
         "peer-route",
-        "The route `{half} dev eth0",
+        "The route `{half} dev eth0{scope}{metric}` takes these packets.",
         "{ip} route del {half} dev eth0 proto boot{scope}{metric}",
         says="peer",
         problem="Packets from pods do not reach n2.",
@@ -179,7 +180,7 @@ ROUTE_FAULTS: Final = {
     "other-half-of-a-peer-diverted": SilentFault(
         "{ip} route add {other_half} dev eth0",
         "part-of-a-peer",
-        "The route `{other_half} dev eth0",
+        "The route `{other_half} dev eth0{scope}{metric}` takes these packets.",
         "{ip} route del {other_half} dev eth0 proto boot{scope}{metric}",
         says="part",
         is_answered=True,
@@ -219,7 +220,7 @@ ROUTE_FAULTS: Final = {
     "peers-subnet-by-another-router": SilentFault(
         "{ip} route add {peer} via {router} metric 1",
         "peer-route",
-        "The route `{peer} via {router} dev eth0",
+        "The route `{peer} via {router} dev eth0 metric 1` takes these packets.",
         "{ip} route del {peer} via {router} dev eth0 proto boot metric 1",
         says="part",
         problem="Packets to {peer} of n2 do not reach that node.",
@@ -228,7 +229,7 @@ ROUTE_FAULTS: Final = {
     "own-pod-forbidden": SilentFault(
         "{ip} route add prohibit {own_pod}",
         "own-part",
-        "The route `prohibit {own_pod}",
+        "The route `prohibit {own_pod}{metric}` takes these packets.",
         "{ip} route del prohibit {own_pod} proto boot{metric}",
         says="own part",
         problem="Packets to {own_pod}, a part of the subnet of this node, do not reach its pods.",
@@ -237,7 +238,7 @@ ROUTE_FAULTS: Final = {
     "own-addresses-without-pods-forbidden": SilentFault(
         "{ip} route add unreachable {own_quarter}",
         "own-part",
-        "The route `unreachable {own_quarter}",
+        "The route `unreachable {own_quarter}{metric}` takes these packets.",
         "{ip} route del unreachable {own_quarter} proto boot{metric}",
         says="own part",
         is_answered=True,
@@ -273,7 +274,7 @@ ROUTE_FAULTS: Final = {
     "bridge-of-another-subnet": SilentFault(
         "ip addr del {gateway} dev cni0 && ip addr add {other} dev cni0",
         "bridge-address",
-        "The bridge cni0 has {other}",
+        "The bridge cni0 has {other}; recreate the pods whose addresses lie outside {subnet}.",
         "ip addr add {gateway} dev cni0 && ip addr del {other} dev cni0",
         problem="Pods of this node are not in subnet {subnet}, so packets from peers do not reach them.",
         evidence="cni0: {other}",
@@ -289,7 +290,7 @@ ROUTE_FAULTS: Final = {
     "bridges-route-elsewhere": SilentFault(
         "{ip} route add {own_half} dev eth0",
         "bridge-route",
-        "The route `{own_half} dev eth0",
+        "The route `{own_half} dev eth0{scope}{metric}` takes these packets.",
         "{ip} route del {own_half} dev eth0 proto boot{scope}{metric}",
         says="own part",
         is_answered=True,
