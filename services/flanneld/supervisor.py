@@ -14,9 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.flanneld.flags import Child
 from services.runtime.os.parent import with_parent
-from services.runtime.os.systemd import notify
 from services.runtime.process.options import listen_addresses, transport_of
 from services.runtime.process.settings import unknown_variables
+from services.runtime.process.start_notice import StartNotice, notify_status
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.logs import get_logger
 
@@ -97,10 +97,12 @@ async def _watch(child: Child, health: Health) -> None:
 
 
 async def _tell_systemd(health: Health) -> None:
-    was_ready = False
+    was_ready, notice = False, StartNotice()
     while True:
         if health.ready and not was_ready:
             log.info("ready")
-            notify("READY=1")
+            notice.give()
+        if health.ready is not was_ready:
+            notify_status(health.reasons)
         was_ready = health.ready
         await health.changed()

@@ -33,7 +33,7 @@ class Systemctl:
             assert self._running[name].wait(PATIENCE) == 0
             self._start(name)
         elif line != "systemctl daemon-reload":
-            assert line == "systemctl enable --now flannelette.target"
+            assert line == "systemctl enable --now --no-block flannelette.target"
             wanted = self._read("flannelette.target", "Unit")["Wants"].split()
             assert sorted(wanted) == sorted(f"flannelette-{each}.service" for each in ("dataplane", "lease", "masq"))
             for unit in wanted:

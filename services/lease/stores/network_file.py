@@ -4,6 +4,7 @@ from pathlib import Path
 
 from services.core.errors import InvalidInput
 from services.core.network import NetworkConfig, parse_network
+from services.runtime.os.unreadable import why_unreadable
 
 
 def read_network_file(path: Path, *, leases_subnets: bool = True) -> NetworkConfig:
@@ -16,7 +17,7 @@ def read_network_file(path: Path, *, leases_subnets: bool = True) -> NetworkConf
             "ConfigMap with net-conf.json), or name another file with --net-config-path"
         )
     except OSError as error:
-        reason = f"cannot read the network configuration {path}: {error.strerror}"
+        reason = f"the network configuration {path} {why_unreadable(path, error)}"
     except InvalidInput as error:
         reason = f"{error} (in {path})"
     except ValueError:

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from services.runtime.os.netns_guard import until_deleted, until_moved
 from services.runtime.os.parent import end_with_parent
-from services.runtime.os.systemd import notify
 from services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
 from services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
+from services.runtime.process.start_notice import StartNotice, notify_status
 from services.runtime.process.version import version
 from services.runtime.rpc.authorization import Authorizer
 from services.runtime.rpc.connection_limits import (
@@ -144,7 +144,7 @@ class Process:
             self.stopping.set()
 
     async def _publish_health(self, server: Server) -> None:
-        was_ready, is_notified, logged = False, False, [""]
+        was_ready, logged, notice = False, [""], StartNotice()
         while True:
             ready, reasons = self.health.ready, self.health.reasons
             if ready != was_ready:
@@ -153,9 +153,10 @@ class Process:
             if ready and not was_ready:
                 log.info("ready")
                 self.on_readiness(True, [])
-            if self.health.has_started and not is_notified:
-                is_notified = True
-                notify("READY=1")
+            if self.health.has_started:
+                notice.give()
+            if ready and logged:
+                notify_status([])
             was_ready = ready
             unlogged = reasons != logged and not self.stopping.is_set()
             try:
@@ -163,6 +164,7 @@ class Process:
                     await self.health.changed()
             except TimeoutError:
                 log.warning("not ready", reasons=reasons)
+                notify_status(reasons)
                 self.on_readiness(False, reasons)
                 logged = reasons
             else:

@@ -8,6 +8,7 @@ from typing import Final
 
 from services.core.errors import Misconfigured
 from services.core.formats.word_list import word_list
+from services.runtime.os.unreadable import why_unreadable
 from services.runtime.tls.certificate import Certificate, certificate_of, load_pair
 
 _NOT_IN_GRPC: Final = {bytes.fromhex("06032b6570"): "Ed25519", bytes.fromhex("06052b81040023"): "P-521"}
@@ -82,9 +83,8 @@ def _pem(path: Path, flag: str, mark: bytes, what: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise Misconfigured(
-            f"{flag} {path} cannot be read: {error.strerror}; `flannelette certs` makes certificates"
-        ) from None
+        how = "" if isinstance(error, PermissionError) else "; `flannelette certs` makes certificates"
+        raise Misconfigured(f"{flag} {path} {why_unreadable(path, error)}{how}") from None
     if mark not in content:
         raise Misconfigured(f"{flag} {path} has no {what} in PEM: give the right file")
     return content

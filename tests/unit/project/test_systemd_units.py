@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from services.runtime.process.start_notice import START_SECONDS
 from tests.paths import ROOT
 
 UNITS: Final = ROOT / "deploy/systemd"
@@ -16,12 +17,12 @@ SERVICES: Final = ("lease", "dataplane", "masq", "cloud")
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing here")
 
 
-def assignments(service: str) -> dict[str, str]:
-    """Of the [Service] section, the last one where there are several."""
+def assignments(service: str, section: str = "Service") -> dict[str, str]:
+    """Of a section, the last one where there are several."""
     parser = RawConfigParser(strict=False, comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys have capital letters
     parser.read(UNITS / f"flannelette-{service}.service")
-    return dict(parser["Service"])
+    return dict(parser[section])
 
 
 @pytest.fixture
@@ -77,4 +78,11 @@ def test_a_unit_waits_for_readiness_and_comes_back(service: str) -> None:
     found = assignments(service)
     home = "/opt/flannelette-cloud" if service == "cloud" else "/opt/flannelette"  # boto3 is not for the others
     assert found["ExecStart"] == f"{home}/bin/flannelette-{service}"
-    assert (found["Type"], found["Restart"], found["TimeoutStartSec"]) == ("notify", "always", "infinity")
+    assert (found["Type"], found["Restart"]) == ("notify", "always")
+    assert int(found["TimeoutStartSec"]) > START_SECONDS, "a start ends, and not because systemd ends the service"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_unit_comes_back_however_often_it_has_ended(service: str) -> None:
+    """systemd's limit of five starts in ten seconds would leave it failed after its cause is mended."""
+    assert assignments(service, "Unit")["StartLimitIntervalSec"] == "0"

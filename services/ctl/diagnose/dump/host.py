@@ -195,7 +195,7 @@ def _subnet_file(targets: Targets, network: str) -> str:
     default, process, settings = "/run/flannel/subnet.env", Path("/proc/self"), dict[str, str]()
     if dataplane := targets.get("dataplane"):
         with suppress(Unavailable):
-            process, settings = process_of(dataplane)[0], _settings(dataplane)
+            process, settings = process_of(dataplane).process, _settings(dataplane)
     named = Path(settings.get("subnet-file", default))
     names = [network] if network else settings.get("network", "").split(",")
     files = [NodeNetwork(each.partition("=")[0]).place(named) for each in names]

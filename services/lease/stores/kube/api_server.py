@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from services.core.errors import Misconfigured
 from services.lease.stores.kube.annotations import Annotations, annotations
+from services.runtime.os.unreadable import why_unreadable
 
 DEFAULT_NETWORK_FILE = Path("/etc/kube-flannel/net-conf.json")
 
@@ -77,7 +78,8 @@ def find_access(
             with Path(settings.kubeconfig).open(encoding="utf-8"):
                 pass
         except OSError as error:
-            raise Misconfigured(f"--kubeconfig-file {settings.kubeconfig} cannot be read: {error.strerror}") from None
+            why = why_unreadable(Path(settings.kubeconfig), error)
+            raise Misconfigured(f"--kubeconfig-file {settings.kubeconfig} {why}") from None
         return Access(settings.api_url, settings.kubeconfig)
     token, authorities = service_account / "token", service_account / "ca.crt"
     in_pod = token.is_file() and authorities.is_file()

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from services.core.errors import Misconfigured
+from services.runtime.os.unreadable import why_unreadable
 from services.runtime.telemetry.logs import get_logger
 
 DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:4001", "http://127.0.0.1:2379")
@@ -167,7 +168,7 @@ def _read(path: str, flag: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise Misconfigured(f"--etcd-{flag} {path} cannot be read: {error.strerror}") from None
+        raise Misconfigured(f"--etcd-{flag} {path} {why_unreadable(Path(path), error)}") from None
 
 
 def _system_roots() -> bytes | None:
