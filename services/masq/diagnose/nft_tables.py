@@ -7,8 +7,19 @@ from typing import Final
 from services.masq.diagnose.nft_rules import RuleReader
 from services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, elements
 from services.masq.diagnose.verdict import IPTABLES, NFT, WORDS, ForeignChain, ForeignRule, ForeignTable, NfHook
-from services.masq.kernel.nf_tables import FAMILIES, INET, attributes, chain_dump, element_dump, rule_dump, text
+from services.masq.kernel.nf_tables import (
+    FAMILIES,
+    INET,
+    attributes,
+    chain_dump,
+    element_dump,
+    rule_dump,
+    table_flags,
+    text,
+)
 
+_DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
+_KINDS: Final = {"filter": "filter", "nat": "nat"}
 _MOST_RULES: Final = 1000
 """Of a table: a thousand take about 10 ms."""
 
@@ -43,6 +54,27 @@ def has_iptables_rules(but: Collection[str]) -> bool:
     rules = (values for key in found for values in rule_dump(*key))
     others = (values for values in rules if text(values.get(2, b"")) not in but)
     return any(rule.target not in but for values in others for rule in RuleReader("", 4).rules(values))
+
+
+def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
+    """Why iptables-nft can write no rule into one of these chains, each with its table; empty: it can.
+
+    Another program may have made the table, or a chain with the name of iptables'. Raises Unavailable.
+    """
+    tables = {table for table, _ in chains}
+    for (family, table), flags in table_flags().items():
+        if family in FAMILIES and table in tables and flags & _UNUSABLE_FLAGS:
+            word = "is dormant" if flags & _DORMANT else "belongs to a process"
+            return f"table {WORDS[FAMILIES[family]]} {table} {word}, so that no rule of iptables has an effect there"
+    for family, values in chain_dump():
+        table, name = text(values[1]), text(values[3])
+        if family in FAMILIES and (table, name) in chains:
+            chain, kind = _chain(name, values), text(values.get(7, b""))
+            hook = NfHook[name]
+            if (chain.hook, chain.priority, kind) != (hook, IPTABLES[table][hook], _KINDS[table]):
+                where = f"chain {name} of table {WORDS[FAMILIES[family]]} {table}"
+                return f"{where} is not as iptables makes it: another program has made it, and iptables refuses it"
+    return ""
 
 
 def _chain(name: str, values: Mapping[int, bytes]) -> ForeignChain:

@@ -10,7 +10,7 @@ from services.core.errors import Unavailable
 from services.core.family import FAMILIES
 from services.masq.diagnose.host_checks import BRIDGE, BRIDGE_CALLS, FORWARDING, HostChecks
 from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.nft_tables import has_iptables_rules, read_nft
+from services.masq.diagnose.nft_tables import has_iptables_rules, not_for_iptables, read_nft
 from services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
 from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
 from services.masq.firewalls.nftables.syntax import FLANNEL_TABLES, TABLE
@@ -23,6 +23,7 @@ T = TypeVar("T")
 HINTS: Final = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 """Chains that a kubelet makes with the host's own iptables, to show other programs which variant that is."""
 _OURS: Final = frozenset(chain.name for chain in no_chains())
+_HOOKS: Final = frozenset((chain.table, chain.hook) for chain in no_chains())
 _IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
 
 
@@ -41,6 +42,8 @@ class HostState:
     """IP versions whose legacy tables have rules that are neither ours nor a flanneld's, or a policy that drops."""
     own_table: str = TABLE
     """Ours in nftables."""
+    not_for_iptables: str = ""
+    """Why iptables-nft can keep no rules of ours, though its tables are there; empty: it can."""
     legacy_unreadable: str = ""
     """Why the legacy tables cannot be read, though they exist."""
 
@@ -133,7 +136,8 @@ class HostProbe:
             rules = frozenset(table.version for table in self._read_legacy() if is_used(without(table, _OURS)))
         except Unavailable as error:
             unreadable = str(error)
-        return HostState(nft_chains(), has_iptables_rules(but=_OURS), legacy, rules, self._table, unreadable)
+        unfit = not_for_iptables(_HOOKS)
+        return HostState(nft_chains(), has_iptables_rules(but=_OURS), legacy, rules, self._table, unfit, unreadable)
 
     def _read_tables(self) -> tuple[ForeignTable, ...]:
         tables: list[ForeignTable] = []
@@ -183,6 +187,8 @@ def choose(
     kept = host.with_our_rules
     here = current or (min(kept) if len(kept) == 1 else None)
     choice = _choose(setting, host, placement, here, would_drop)
+    if setting == "auto" and choice.kind is FirewallKind.IPTABLES_NFT and host.not_for_iptables:
+        return Choice(FirewallKind.NFTABLES, f"{choice.reason}, but {host.not_for_iptables}")
     if setting != "auto" and (setting == "nftables" or here is FirewallKind.NFTABLES):
         return choice
     if setting == "auto" and placement.is_cached and kept and choice.kind not in kept:

@@ -24,9 +24,9 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _NFGENMSG: Final = 4
 _NESTED: Final = 0x8000  # NLA_F_NESTED
 _NUMBER: Final = 0x3FFF  # of an attribute, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
-_NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_
+_NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE, _DELRULE = 0, 1, 3, 4, 6, 7, 8  # NFT_MSG_
 _NEWSETELEM, _GETSETELEM, _NEWGEN, _GETGEN = 12, 13, 15, 16
-_CHAIN: Final = 2  # NFTA_RULE_CHAIN
+_CHAIN, _HANDLE = 2, 3  # NFTA_RULE_
 _SET, _ELEMENTS = 2, 3  # NFTA_SET_ELEM_LIST_
 _TABLE, _NAME, _HOOK, _TYPE = 1, 3, 4, 7  # NFTA_CHAIN_
 _NUMBER_OF_HOOK, _PRIORITY = 1, 2  # NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY
@@ -93,6 +93,12 @@ def nft_tables() -> frozenset[tuple[int, str]]:
     return frozenset((FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
 
 
+def table_flags() -> dict[tuple[int, str], int]:
+    """NFT_TABLE_F_... of every table, by its address family and name. Raises Unavailable."""
+    found = (message for message in _dump(_GETTABLE) if message[0] == _NEWTABLE)
+    return {(family, text(values[_TABLE])): int.from_bytes(values.get(2, b""), "big") for _, family, values in found}
+
+
 def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
     """The IP versions of which a table with one of these names has a rule. Raises Unavailable.
 
@@ -121,17 +127,35 @@ def make_base_chain(chain: ChainName, kind: str, hook: int, priority: int) -> No
 
     `hook` is a number of linux/netfilter_ipv4.h. Raises Unavailable.
     """
-    family = next(number for number, version in FAMILIES.items() if version == chain.version)
+    number = next(number for number, version in FAMILIES.items() if version == chain.version)
     where = struct.pack("=HH4sHH4s", 8, _NUMBER_OF_HOOK, hook.to_bytes(4), 8, _PRIORITY, priority.to_bytes(4))
     values = _attribute(_TABLE, chain.table) + _attribute(_NAME, chain.name) + _attribute(_TYPE, kind)
     values += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(where), _HOOK | _NESTED) + where
-    batch = bytes((0, 0)) + (_SUBSYSTEM >> 8).to_bytes(2)  # nfgenmsg: the subsystem that the batch is for
-    messages = (
-        _message(_BEGIN, _REQUEST, batch),
-        _message(_SUBSYSTEM | _NEWTABLE, _REQUEST | _CREATE, _family(family) + _attribute(_TABLE, chain.table)),
-        _message(_SUBSYSTEM | _NEWCHAIN, _REQUEST | _CREATE | _ACK, _family(family) + values),
-        _message(_END, _REQUEST, batch),
+    family = _family(number)
+    _transaction(
+        (_NEWTABLE, _CREATE, family + _attribute(_TABLE, chain.table)),
+        (_NEWCHAIN, _CREATE, family + values),
+        failure=f"chain {chain.name} of table {chain.table} cannot be made",
     )
+
+
+def delete_rule(chain: ChainName, handle: int) -> None:
+    """Deletes one rule by the kernel's number of it. Raises Unavailable."""
+    number = next(number for number, version in FAMILIES.items() if version == chain.version)
+    body = _family(number) + _attribute(_TABLE, chain.table) + _attribute(_CHAIN, chain.name)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + 8, _HANDLE) + handle.to_bytes(8)
+    _transaction((_DELRULE, 0, body), failure=f"rule {handle} of chain {chain.name} cannot be deleted")
+
+
+def _transaction(*changes: tuple[int, int, bytes], failure: str) -> None:
+    """All of the changes or none: kind, flags and body of each. Raises Unavailable."""
+    batch = bytes((0, 0)) + (_SUBSYSTEM >> 8).to_bytes(2)  # nfgenmsg: the subsystem that the batch is for
+    last = len(changes) - 1
+    messages = [_message(_BEGIN, _REQUEST, batch)]
+    for place, (kind, flags, body) in enumerate(changes):
+        flags |= _REQUEST | (_ACK if place == last else 0)
+        messages.append(_message(_SUBSYSTEM | kind, flags, body))
+    messages.append(_message(_END, _REQUEST, batch))
     try:
         with _open_socket() as kernel:
             kernel.send(b"".join(messages))
@@ -139,7 +163,7 @@ def make_base_chain(chain: ChainName, kind: str, hook: int, priority: int) -> No
             if code := -struct.unpack_from("=i", answer, _HEADER.size)[0]:
                 raise OSError(code, os.strerror(code))
     except OSError as error:
-        raise Unavailable(f"chain {chain.name} of table {chain.table} cannot be made: {error.strerror}") from None
+        raise Unavailable(f"{failure}: {error.strerror}") from None
 
 
 class GenerationListener:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -45,6 +45,8 @@ class FoundJump:
     position: int
     """0 is first."""
     rule: FoundRule
+    handle: int = 0
+    """The kernel's number of the rule, which stays as long as the rule; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class FoundChain:
     """The places of our rules in the chain, if it is known which networks are ours."""
     others: tuple[FoundJump, ...] = ()
     """Rules of other networks in the chain, which are not among `rules`."""
+    is_readable: bool = True
+    """False: a rule of another program in our chain is such that none of the chain's can be told."""
 
     def is_in_place(self, jump: FoundJump) -> bool:
         """Whether a jump in the hook stands where it may."""
@@ -142,6 +146,8 @@ class DeleteRule:
     text: str = ""
     """The rule as iptables-save prints it, which goes wherever another program has moved it since it was read. Empty:
     the rule at `position` goes."""
+    handle: int = 0
+    """See FoundJump."""
 
     def __str__(self) -> str:
         return self.text.replace("-A", "-D", 1) or f"-D {self.chain} {self.position + 1}"
@@ -169,7 +175,7 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
         return _removal(wanted, found)
     chain_causes = _chain_causes([rule.form for rule in wanted.rules], found)
     actions: list[Action] = []
-    if chain_causes and found.rules is not None and wanted.networks is not None:
+    if chain_causes and found.rules is not None and wanted.networks is not None and found.is_readable:
         actions += _deletions(wanted, _ours(wanted, found))
         actions += [Insert(wanted.name, 0, rule) for rule in reversed(wanted.rules)]
     elif chain_causes:
@@ -189,6 +195,25 @@ def right_jump(wanted: ChainForm, found: FoundChain) -> FoundJump | None:
     """The jump in the hook, if it is the only one of the wanted form, and in its place."""
     exact = [j for j in found.jumps if j.chain == wanted.hook and j.rule.form == wanted.jump.form]
     return exact[0] if len(exact) == 1 and found.is_in_place(exact[0]) else None
+
+
+def by_handle(actions: Iterable[Action]) -> list[DeleteRule]:
+    """The deletions that the kernel can carry out by the handle of the rule."""
+    return [each for each in actions if isinstance(each, DeleteRule) and each.handle]
+
+
+def without_handles(actions: Sequence[Action]) -> list[Action]:
+    """The actions but for those deletions, where the rules that they would have deleted are still there."""
+    kept: list[Action] = []
+    for action in actions:
+        if isinstance(action, Insert):
+            place = action.position
+            for each in sorted(by_handle(actions), key=lambda each: each.position):
+                place += each.chain == action.chain and each.position <= place
+            kept.append(replace(action, position=place))
+        elif not (isinstance(action, DeleteRule) and action.handle):
+            kept.append(action)
+    return kept
 
 
 def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: FoundChain, program: str) -> ChainState:
@@ -257,7 +282,7 @@ def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
     if found.others:  # they need the chain and the jump
         actions = _deletions(wanted, [*_ours(wanted, found), *found.bare])
         return Repair((*((NOT_WANTED,) if found.rules else ()), *_old_causes(found)), tuple(actions))
-    ours_are_known = wanted.networks is not None
+    ours_are_known = wanted.networks is not None and found.is_readable
     ours = _ours(wanted, found) if ours_are_known else []
     actions = _deletions(wanted, [*found.jumps, *found.bare, *ours])
     if found.rules is None:
@@ -285,7 +310,7 @@ def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
     for each in {(each.chain, each.position): each for each in rules}.values():
         text = (each.rule.form or {}).get("text", "")
         is_ours = f'--comment "{wanted.comment}"' in text and _OF_FLANNEL.fullmatch(text)
-        found.append(DeleteRule(each.chain, each.position, text if is_ours else ""))
+        found.append(DeleteRule(each.chain, each.position, text if is_ours else "", each.handle))
     return [*sorted(found, key=lambda each: (bool(each.text), each.chain, -each.position))]
 
 

@@ -19,6 +19,9 @@ _TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
 _ASKS_NOTHING: Final = re.compile(r"-A \S+( -p \S+)?( -m comment --comment \S+)?( -[jg] .*)?")
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
+NOT_PRINTED: Final = "-A ... -m nft"
+"""In place of the rules of a chain that the program does not print."""
+
 SavedTable = Mapping[str, Sequence[str]]
 """The lines of every chain's rules, by its name. They are as they were printed: of thousands few are of interest."""
 
@@ -64,7 +67,8 @@ def found_chain(
     old = bare_set(wanted.table, [bare_rule(line) for line in hook], wanted.networks) if may_be_old else []
     bare = tuple(FoundJump(wanted.hook, place, _found(hook[place])) for place in old)
     rules = None if ours is None else tuple(map(_found, ours))
-    return without_others(wanted, FoundChain(rules, jumps, bare, span))
+    is_readable = ours is None or NOT_PRINTED not in ours
+    return without_others(wanted, FoundChain(rules, jumps, bare, span, is_readable=is_readable))
 
 
 def _span(table: SavedTable, wanted: ChainForm) -> Span:

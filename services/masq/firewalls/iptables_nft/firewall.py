@@ -13,16 +13,23 @@ from typing import Final
 from services.core.errors import Misconfigured, Unavailable
 from services.core.family import FAMILIES, IPV4, Family
 from services.masq.firewalls.firewall import ChainState
-from services.masq.firewalls.iptables.repair import FoundChain, Repair, chain_state, repair_of
+from services.masq.firewalls.iptables.repair import (
+    Action,
+    FoundChain,
+    Repair,
+    by_handle,
+    chain_state,
+    repair_of,
+    without_handles,
+)
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
-from services.masq.firewalls.iptables.save_format import found_chain, read_chain
+from services.masq.firewalls.iptables.save_format import NOT_PRINTED, found_chain, read_chain
 from services.masq.firewalls.iptables_nft.hook_rules import jumps_and_span, jumps_in_table
-from services.masq.kernel.nf_tables import ChainName, generation, make_base_chain, nft_chains
+from services.masq.kernel.nf_tables import ChainName, delete_rule, generation, make_base_chain, nft_chains
 from services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
 _INCOMPATIBLE: Final = "is incompatible, use 'nft' tool"
-_NOT_PRINTED: Final = "-A ... -m nft"
 _TRIES: Final = 5
 """How often a repair is tried that fails because another program has changed the tables after the reading."""
 _HOOKS: Final = {"FORWARD": ("filter", 2, 0), "POSTROUTING": ("nat", 4, 100)}
@@ -64,6 +71,7 @@ class IptablesNftFirewall:
         """See Firewall."""
         wanted = [as_text(chain_form(chain)) for chain in chains]
         told: list[FoundChain] = []  # each chain before its last repair
+        failed = False
         for left in reversed(range(_TRIES)):
             found = await _read(wanted, chains)
             repairs = list(map(repair_of, wanted, found))
@@ -74,11 +82,13 @@ class IptablesNftFirewall:
             pairs = list(zip(chains, repairs, strict=True))
             try:
                 for family in FAMILIES:
-                    await _carry_out(family, [pair for pair in pairs if pair[0].family is family])
+                    await _carry_out(family, [pair for pair in pairs if pair[0].family is family], by_handles=failed)
             except Unavailable:
-                if not left or list(map(repair_of, wanted, await _read(wanted, chains))) == repairs:
+                is_same = list(map(repair_of, wanted, await _read(wanted, chains))) == repairs
+                if not left or (is_same and (failed or not any(by_handle(each.actions) for each in repairs))):
                     raise
-                continue  # another program has changed what was read
+                failed = True
+                continue  # another program has changed what was read, or a rule cannot be read by this one
             found = await _read(wanted, chains)
             break
         rows = zip(chains, wanted, told, found, strict=True)
@@ -117,23 +127,37 @@ async def _lines(wanted: ChainForm, family: Family, chain: str) -> list[str]:
     try:
         return read_chain(await _run(family, "", "-t", wanted.table, "-v", "-S", chain))
     except Incompatible:
-        return [_NOT_PRINTED]
+        return [NOT_PRINTED]
 
 
-async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]]) -> None:
-    """A table at a time, each in one transaction.
+async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]], *, by_handles: bool) -> None:
+    """A table at a time, each in one transaction, unless jumps go `by_handles`.
 
     A hook that is missing is made before. iptables-nft would make it with the policy ACCEPT, also where another
-    program has set DROP since iptables-nft looked (version 1.8.9).
+    program has set DROP since iptables-nft looked (version 1.8.9). It deletes no rule in a chain where it cannot read
+    another one: there a jump that is wrong goes by its handle, after the right one has come.
     """
-    lines: list[str] = []
     there = nft_chains()
     for chain, repair in repairs:
-        if repair.actions:
-            hook = ChainName(family.version, chain.table, chain.hook)
-            if chain.rules and hook not in there:
-                make_base_chain(hook, *_HOOKS[chain.hook])
-            lines += [f"*{chain.table}", *map(str, repair.actions), "COMMIT"]
+        hook = ChainName(family.version, chain.table, chain.hook)
+        if repair.actions and chain.rules and hook not in there:
+            make_base_chain(hook, *_HOOKS[chain.hook])
+    if not by_handles:
+        await _restore(family, [(chain, repair.actions) for chain, repair in repairs])
+        return
+    for chain, repair in repairs:
+        if chain.rules:
+            await _restore(family, [(chain, without_handles(repair.actions))])
+        for each in by_handle(repair.actions):
+            delete_rule(ChainName(family.version, chain.table, each.chain), each.handle)
+        if not chain.rules:
+            await _restore(family, [(chain, without_handles(repair.actions))])
+
+
+async def _restore(family: Family, changes: Sequence[tuple[Chain, Sequence[Action]]]) -> None:
+    lines = [
+        line for chain, actions in changes if actions for line in (f"*{chain.table}", *map(str, actions), "COMMIT")
+    ]
     if lines:
         await _run(family, "-restore", "--noflush", stdin="\n".join(lines) + "\n")
 

@@ -14,7 +14,7 @@ from services.masq.firewalls.iptables.repair import FoundJump, FoundRule
 from services.masq.firewalls.iptables.rule_syntax import ChainForm
 from services.masq.kernel.nf_tables import FAMILIES, attribute_list, attributes, rule_dump, text
 
-_CHAIN, _EXPRESSIONS, _USERDATA = 2, 4, 7  # NFTA_RULE_
+_CHAIN, _HANDLE, _EXPRESSIONS, _USERDATA = 2, 3, 4, 7  # NFTA_RULE_
 _NAME, _DATA = 1, 2  # NFTA_EXPR_
 _TARGET_NAME, _MATCH_NAME, _MATCH_INFO = 1, 1, 3  # NFTA_TARGET_, NFTA_MATCH_
 _PACKETS, _BYTES = 2, 1  # NFTA_COUNTER_
@@ -73,7 +73,7 @@ def _jumps(wanted: ChainForm, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
         chain = text(raw.get(_CHAIN, b""))
         place = places[chain] = places.get(chain, -1) + 1
         if name in raw.get(_EXPRESSIONS, b"") and hook_rule(raw).chain == wanted.name:
-            yield FoundJump(chain, place, _found_jump(wanted, raw))
+            yield FoundJump(chain, place, _found_jump(wanted, raw), int.from_bytes(raw.get(_HANDLE, b""), "big"))
 
 
 def _found_jump(wanted: ChainForm, raw: RawRule) -> FoundRule:
