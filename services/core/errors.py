@@ -6,6 +6,7 @@
     ├── NotFound           it is not there (any more)
     ├── AlreadyExists      it is there already
     ├── NotYet             wait, or make the condition true that the message names
+    │   └── NameTaken      another machine has the node's name: give one of the two another
     ├── Exhausted          nothing is left to give
     ├── LostRace           another writer was faster: try again
     ├── Forbidden          this is another node's business
@@ -39,6 +40,10 @@ class AlreadyExists(FlanneletteError):
 
 class NotYet(FlanneletteError):
     """A condition does not hold yet; the message names it. Waiting, or an operator, can help."""
+
+
+class NameTaken(NotYet):
+    """Another machine has the name of the node, and is alive."""
 
 
 class Exhausted(FlanneletteError):

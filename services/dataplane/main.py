@@ -44,6 +44,7 @@ from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.watch import watch_kernel
+from services.runtime.cache.machine import MachineToken
 from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
 from services.runtime.lease.feed import LeaseConnection
@@ -75,10 +76,11 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
     parts: dict[str, _Part] = {}
     process.health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
+    machine = MachineToken(settings.state_dir).token
     async with AsyncExitStack() as stack:
         for network in settings.networks:
             with in_network(network.name):
-                part = await stack.enter_async_context(_network(settings.of(network), network, process))
+                part = await stack.enter_async_context(_network(settings.of(network), network, process, machine))
             parts[network.name] = part
             for name, job in part.jobs.items():
                 process.jobs[f"{name}{network.suffix}"] = job_of(network.name, job)
@@ -105,7 +107,9 @@ class _Part:
 
 
 @asynccontextmanager
-async def _network(settings: DataplaneSettings, network: NodeNetwork, process: Process) -> AsyncIterator[_Part]:
+async def _network(
+    settings: DataplaneSettings, network: NodeNetwork, process: Process, machine: str
+) -> AsyncIterator[_Part]:
     """One network of the node: its connection, its kernel sockets, its state. Raises Misconfigured."""
     cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
     health, service, is_named = process.health.of_network(network.name), f"dataplane{network.suffix}", network.suffix
@@ -119,7 +123,7 @@ async def _network(settings: DataplaneSettings, network: NodeNetwork, process: P
         PolicyEvents(policies.port) as policy_events,
         CharonActuator(settings.charon_socket) as charon,
         Inspector() as inspector,
-        StateFile(settings.state_dir, service) as state,
+        StateFile(settings.state_dir, service, machine) as state,
         Claims("dataplane", network.name) as claims,
     ):
         await require_rights(rtnetlink)
@@ -131,7 +135,8 @@ async def _network(settings: DataplaneSettings, network: NodeNetwork, process: P
             seconds=settings.extension_timeout,
             path=state.path.with_suffix(".hooks") if state.is_usable else None,
         )
-        connection = LeaseConnection(settings.lease_address, node_name(settings, os.environ), process.transport)
+        name = node_name(settings, os.environ)
+        connection = LeaseConnection(settings.lease_address, name, process.transport, machine=machine)
         # The policies and charon are those of the one network that may have backend ipsec.
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if is_named else (policies, charon)), hooks])
         dataplane = Controller(

@@ -76,7 +76,7 @@ class Etcd(FakeStore):
         self.put(lease)
         return lease
 
-    async def renew(self, node: str, name: str) -> Lease:
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
         self._fail()
         if name not in self.leases:
             raise NotFound("the lease is gone: acquire again")
@@ -109,7 +109,7 @@ class Connection:
     """To the lease service in this process, without a wire that a clock could not hurry."""
 
     address = "in this process"
-    node = "n1"
+    node, machine = "n1", ""
     absent_reason = ""
 
     def __init__(self, service: LeaseService) -> None:

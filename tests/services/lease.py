@@ -64,7 +64,7 @@ class FakeStore:
         assert self.on_acquire is not None
         return self.on_acquire(request)
 
-    async def renew(self, node: str, name: str) -> Lease:
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
         self._fail()
         if name not in self.leases:
             raise NotFound("acquire again")

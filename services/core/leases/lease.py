@@ -114,6 +114,8 @@ class LeaseRequest:
     """Not to be given, though the store has them free: other nodes may still use them."""
     lost: tuple[Network, ...] = ()
     """What the node itself holds and the store has lost, by accident as far as anybody knows."""
+    machine: str = ""
+    """The token of the machine that asks; empty: unknown. See AcquireLeaseRequest in lease.proto."""
 
     def part(self, family: Family) -> "FamilyRequest | None":
         """The part of one family, if any."""

@@ -34,3 +34,5 @@ class Progress:
     """Problems of the node, the gravest first; no more than MOST_REPORTED."""
     version: str = ""
     """Of the dataplane."""
+    machine: str = ""
+    """The token of the node's machine; empty: unknown. See AcquireLeaseRequest in lease.proto."""

@@ -21,6 +21,7 @@ from services.lease.stores.store import Reclaim
 from services.runtime.lease.wire import request_from_proto
 
 _LONGEST_TYPE: Final = 64
+_MACHINE: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -30,6 +31,15 @@ def check_name(node: str) -> None:
         raise InvalidInput(
             f"node {node!r} is not a valid node name: use letters, digits, dots, dashes and underscores, at most 253"
         )
+
+
+def machine_of(
+    request: pb.WatchLeasesRequest | pb.AcquireLeaseRequest | pb.RenewLeaseRequest | pb.ReportProgressRequest,
+) -> str:
+    """The token of the machine that asks, empty: unknown. Raises InvalidInput for what is no token."""
+    if request.machine and not _MACHINE.fullmatch(request.machine):
+        raise InvalidInput("machine is not a token: use at most 64 letters, digits and dashes, or leave it empty")
+    return request.machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class Identity:
 
 def checked_request(message: pb.AcquireLeaseRequest, node: str) -> LeaseRequest:
     """The request of this node. Raises InvalidInput, naming the field."""
-    request = request_from_proto(message)
+    request = replace(request_from_proto(message), machine=machine_of(message))
     if len(request.backend_type) > _LONGEST_TYPE or not request.backend_type.isprintable():
         raise InvalidInput(f"backend_type is not a valid name: use at most {_LONGEST_TYPE} characters, all printable")
     parts = tuple(replace(part, data=_checked(part.data, request.backend_type)) for part in request.parts)

@@ -11,7 +11,7 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
-from services.core.errors import Exhausted, FlanneletteError, NotFound, NotYet, Unavailable
+from services.core.errors import Exhausted, FlanneletteError, NameTaken, NotFound, NotYet, Unavailable
 from services.core.leases.network_moves import hands_out
 from services.core.limits import MOST_LEASES, seconds_of
 from services.lease import metrics
@@ -27,7 +27,14 @@ from services.lease.api.queries import (
     reading_of,
     reclaim_response,
 )
-from services.lease.api.requests import Identity, check_name, checked_request, leases_to_reclaim, subnets_to_reserve
+from services.lease.api.requests import (
+    Identity,
+    check_name,
+    checked_request,
+    leases_to_reclaim,
+    machine_of,
+    subnets_to_reserve,
+)
 from services.lease.events.describe import Requests
 from services.lease.events.journal import EventKind
 from services.lease.imports.export import watch_exported
@@ -95,6 +102,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         self._moves = PendingMoves(broker)
         self._requests = Requests(broker.journal)
         self._stopping = stopping or asyncio.Event()
+        broker.connected_nodes.on_refusal = self._note_refused_stream
 
     def WatchLeases(self, request: pb.WatchLeasesRequest, context: Context) -> AsyncIterator[Any]:
         """Yields serialised messages: see `add_to_server`."""
@@ -102,11 +110,14 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             return end_if_stalled(watch_exported(self._broker, self._export.shows))
         if request.view == pb.VIEW_OWN:
             node = self._identity.one_node(request.node)
-            return end_if_stalled(watch_own(self._broker, node, is_dataplane=request.relayed))
+            machine = machine_of(request)
+            return end_if_stalled(watch_own(self._broker, node, is_dataplane=request.relayed, machine=machine))
         self._identity.any_node(request.node)
         node = request.node if request.view == pb.VIEW_ALL else ""
         is_relay = request.relayed and not node
-        return end_if_stalled(watch_all(self._broker, request.cursor, node, is_relay=is_relay, pause=PAUSE))
+        machine = machine_of(request)
+        messages = watch_all(self._broker, request.cursor, node, machine=machine, is_relay=is_relay, pause=PAUSE)
+        return end_if_stalled(messages)
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""
@@ -137,6 +148,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             code = grpc.StatusCode.OK
         except FlanneletteError as error:
             code = code_of(error)
+            if isinstance(error, NameTaken):
+                self._broker.connected_nodes.refuse(wanted.node, wanted.machine, str(error))
             self._requests.failed(request.node, "", "AcquireLease", code.name, str(error))
             raise
         finally:
@@ -148,7 +161,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def RenewLease(self, request: pb.RenewLeaseRequest, context: Context) -> pb.RenewLeaseResponse:
         """More time."""
         try:
-            lease = await self._store.renew(self._identity.one_node(request.node), request.name)
+            node, machine = self._identity.one_node(request.node), machine_of(request)
+            lease = await self._store.renew(node, request.name, machine)
         except FlanneletteError as error:
             self._requests.failed(request.node, request.name, "RenewLease", code_of(error).name, str(error))
             raise
@@ -158,6 +172,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
         """Gives it back."""
         node = self._identity.one_node(request.node)
+        if not request.name:
+            self._require_table()
         for name in [request.name] if request.name else list(self._broker.leases_by_node.of(node)):
             await self._store.release(node, name)
         return pb.ReleaseLeaseResponse()
@@ -250,6 +266,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
     async def ReportProgress(self, request: pb.ReportProgressRequest, context: Context) -> pb.ReportProgressResponse:
         """Kept here, and passed to the store, which may need it."""
         progress = replace(progress_from_proto(request), node=self._identity.one_node(request.node))
+        self._broker.connected_nodes.require_name(progress.node, machine_of(request))
         reports, pause = self._broker.reports, 0.0
         if reports.take(progress):
             pause = await self._store.report(progress)
@@ -283,6 +300,9 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         """The journal."""
         reading = reading_of(self._broker.journal, request)
         return watch(reading, self._stopping, follows=not request.no_follow, end="the lease service is stopping")
+
+    def _note_refused_stream(self, node: str, reason: str) -> None:
+        self._requests.failed(node, "", "WatchLeases", grpc.StatusCode.FAILED_PRECONDITION.name, reason)
 
     def _tell_operator(self, what: str, leases: Sequence[Subject]) -> None:
         first = tuple(leases[:MOST_NAMED])

@@ -1,7 +1,7 @@
 """What there is to tell of the lease table and of nodes' requests, in words."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from services.core.leases.lease import Lease
@@ -99,14 +99,14 @@ class Requests:
 class NodeEvents:
     """Tells which nodes come and go (ConnectionListener)."""
 
-    def __init__(self, journal: Journal, streams: Mapping[str, int]) -> None:
-        """`streams` has the number of open streams of each node."""
+    def __init__(self, journal: Journal, streams_of: Callable[[str], Sequence[object]]) -> None:
+        """`streams_of`: the open streams of a node."""
         self._journal = journal
-        self._streams = streams
+        self._streams_of = streams_of
 
     def on_connect(self, node: str) -> None:
         """A stream of its dataplane was opened."""
-        if self._streams[node] == 1:
+        if len(self._streams_of(node)) == 1:
             self._journal.note_one(
                 EventKind.NODE_CONNECTED, Subject("", node), lambda: (f"node {node} connected", "its dataplane")
             )

@@ -125,12 +125,15 @@ class Store(Protocol):
     async def acquire(self, request: LeaseRequest) -> Lease:
         """The lease of the node, made or updated; see AcquireLease in lease.proto for the order of choice.
 
-        Raises NotYet, Exhausted, LostRace, Unavailable.
+        Raises NotYet, NameTaken, Exhausted, LostRace, Unavailable.
         """
         ...
 
-    async def renew(self, node: str, name: str) -> Lease:
-        """The lease with its full time again. Raises NotFound, Unavailable."""
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
+        """The lease with its full time again; `machine` as in LeaseRequest.
+
+        Raises NotFound, NameTaken, Unavailable.
+        """
         ...
 
     async def release(self, node: str, name: str) -> None:

@@ -80,8 +80,9 @@ class Broker:
         self.reports = Reports(self.change_log, clock)
         self.connected_nodes = connected_nodes or ConnectedNodes()
         self.connected_nodes.subscribe(self.reports)
+        self.connected_nodes.wake = lambda: self.notifier.wake(None)
         self.journal = journal or Journal()
-        self.connected_nodes.subscribe(NodeEvents(self.journal, self.connected_nodes.streams))
+        self.connected_nodes.subscribe(NodeEvents(self.journal, self.connected_nodes.of))
         self.lost: Mapping[str, LostLease] = {}
         """By node: its lease that the store has lost and the table keeps."""
         self.overrides: Mapping[str, PublicIpOverrides] = NONE

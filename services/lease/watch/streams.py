@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -23,7 +23,13 @@ STALLED_SECONDS: Final = 28.0
 
 
 async def watch_all(
-    broker: Broker, cursor: str, dataplane_of: str = "", *, is_relay: bool = False, pause: float = 0.0
+    broker: Broker,
+    cursor: str,
+    dataplane_of: str = "",
+    *,
+    machine: str = "",
+    is_relay: bool = False,
+    pause: float = 0.0,
 ) -> AsyncGenerator[bytes, None]:
     """VIEW_ALL, serialised; the guarantees are those of WatchLeases in lease.proto.
 
@@ -34,12 +40,14 @@ async def watch_all(
     sent together, in as many messages as they take. With many followers the time is longer, up to two seconds, so
     that changes all the time leave most of a core to those who acquire a lease.
 
-    `dataplane_of` is the node that is connected while this stream lives; empty: the watcher is no dataplane.
+    `dataplane_of` is the node that is connected while this stream lives, once the table is known; empty: the watcher
+    is no dataplane. Raises NameTaken as soon as another machine than `machine` is known to have the node's name.
     The stream has what operators have chosen for this node; that of a relay (`is_relay`), for every node.
     """
-    with _counted(broker, is_follower=True), broker.connected_nodes.stream(dataplane_of):
+    with _counted(broker, is_follower=True), ExitStack() as admitted:
         async for message in _until_synced(broker):
             yield message
+        stream = admitted.enter_context(broker.connected_nodes.stream(dataplane_of, machine))
         position, told = StreamPosition(broker, cursor), None
         known, chosen = broker.overrides, _concerning(broker.overrides, dataplane_of, is_relay=is_relay)
         if dataplane_of or is_relay:
@@ -48,6 +56,7 @@ async def watch_all(
             yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
         now, due = asyncio.get_running_loop().time, 0.0
         while True:
+            stream.require_name()
             if position.is_behind:
                 if (rest := due - now()) > 0:
                     await asyncio.sleep(rest)
@@ -76,20 +85,25 @@ def _concerning(
     return overrides if is_relay else {node: overrides[node]} if node in overrides else NONE
 
 
-async def watch_own(broker: Broker, node: str, *, is_dataplane: bool = False) -> AsyncGenerator[bytes, None]:
+async def watch_own(
+    broker: Broker, node: str, *, is_dataplane: bool = False, machine: str = ""
+) -> AsyncGenerator[bytes, None]:
     """VIEW_OWN, serialised; wakes only for the leases of the node, the network and the store.
 
     It keeps no position in the log but compares what it has shown with what is. So every stream starts with a reset,
     whatever the cursor: a lease and the network are less than a record of what was missed.
 
-    `is_dataplane`: the node is connected while this stream lives; a relay says so for those behind it.
+    `is_dataplane`: the node is connected while this stream lives, as that of `watch_all`; a relay says so for those
+    behind it.
     """
-    with _counted(broker), broker.connected_nodes.stream(node if is_dataplane else ""):
+    with _counted(broker), ExitStack() as admitted:
         async for message in _until_synced(broker):
             yield message
+        stream = admitted.enter_context(broker.connected_nodes.stream(node if is_dataplane else "", machine))
         _count_reset("own_view")
         shown, told = Table(), None
         while True:
+            stream.require_name()
             step = _own_step(broker, shown, node)
             if step != NOTHING:
                 shown.fold(step)

@@ -122,6 +122,6 @@ class CacheWriter:
         for part in snapshot_parts(network, others, table.store, table.overrides):
             parts.append(part)
             await asyncio.sleep(0)
-        data = encode(self._file.service, self._node, own, previous, parts, earlier)
+        data = encode(self._file.service, self._node, own, previous, parts, earlier, self._file.machine)
         is_written = await self._try(self._file.write, data)
         self._written = version if is_written else None

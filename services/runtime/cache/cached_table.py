@@ -5,8 +5,9 @@ from typing import Final
 
 from services.core.leases.lease import Lease
 from services.core.leases.table import Table
-from services.runtime.cache.node_state import NodeState, UnreadableState
+from services.runtime.cache.node_state import NodeState
 from services.runtime.cache.state_file import StateFile
+from services.runtime.os.sealed_file import UnreadableState
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

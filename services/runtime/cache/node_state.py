@@ -4,7 +4,6 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import islice
 from typing import Final
 
@@ -19,14 +18,10 @@ from services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
 from services.core.leases.table import Step, StoreStatus, Table, Upserted
 from services.core.network import NetworkConfig
 from services.runtime.lease.wire import network_from_proto, step_from_bytes, step_to_bytes
+from services.runtime.os.sealed_file import UnreadableState, seal, unseal
 
-_VERSION: Final = b"1"
 _LEASES_PER_PART: Final = 250
 """Encoded in about a millisecond."""
-
-
-class UnreadableState(Exception):
-    """The file has no state of this service and node; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +79,27 @@ def encode(
     previous: Sequence[Network],
     snapshot: Sequence[bytes],
     earlier: Sequence[NetworkConfig] = (),
+    machine: str = "",
 ) -> list[bytes]:
-    """The state as bytes, in parts: format, version and checksum of the rest; a line of JSON; the snapshot."""
+    """The state as bytes, in parts: a line of JSON, and the snapshot, sealed. `machine`: the token of this one."""
     lease = b64encode(step_to_bytes(Step(changes=(Upserted(own),) if own else ()))).decode()
     header: dict[str, object] = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in previous]}
     if earlier:
         header["earlier_networks"] = [b64encode(step_to_bytes(Step(network=each))).decode() for each in earlier]
-    rest = [json.dumps(header).encode() + b"\n", *snapshot]
-    digest = sha256()
-    for part in rest:
-        digest.update(part)
-    return [b" ".join((_format(service), _VERSION, digest.hexdigest().encode())) + b"\n", *rest]
+    if machine:
+        header["machine"] = machine
+    return seal(_kind(service), [json.dumps(header).encode() + b"\n", *snapshot])
 
 
-def decode(service: str, data: bytes, node: str) -> NodeState:
-    """The state of this service and node in the bytes of the file. Raises UnreadableState."""
-    first, _, rest = data.partition(b"\n")
-    found, version, checksum = first.split(b" ") if first.count(b" ") == 2 else (b"", b"", b"")
-    if found != _format(service):
-        raise UnreadableState("the file is damaged, or another kind of file")
-    if version != _VERSION:
-        raise UnreadableState("another version of this service has written the file")
-    if sha256(rest).hexdigest().encode() != checksum:
-        raise UnreadableState("the file is damaged")
-    line, _, snapshot = rest.partition(b"\n")
+def decode(service: str, data: bytes, node: str, machine: str = "") -> NodeState:
+    """The state of this service, node and machine in the bytes of the file. Raises UnreadableState."""
+    line, _, snapshot = unseal(_kind(service), data).partition(b"\n")
     try:
         header = json.loads(line)
         if header["node"] != node:
             raise UnreadableState(f"the file is of node {header['node']!a}, and this is node {node!a}")
+        if machine and header.get("machine", machine) != machine:
+            raise UnreadableState("the file is of another machine")
         own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
         previous = [parse_cidr(text) for text in header["former_subnets"]]
         earlier = [_step(b64decode(text)).network for text in header.get("earlier_networks", ())]
@@ -121,8 +109,8 @@ def decode(service: str, data: bytes, node: str) -> NodeState:
     return NodeState(node, own, tuple(each for each in previous if each is not None), snapshot, networks)
 
 
-def _format(service: str) -> bytes:
-    return f"flannelette-{service}-state".encode()
+def _kind(service: str) -> str:
+    return f"flannelette-{service}-state"
 
 
 def _step(data: bytes) -> Step:

@@ -8,8 +8,9 @@ from threading import Lock
 from typing import Final, Self
 
 from services.core.limits import nearest_time
-from services.runtime.cache.node_state import NodeState, UnreadableState, decode
+from services.runtime.cache.node_state import NodeState, decode
 from services.runtime.os.atomic_file import replace_bytes
+from services.runtime.os.sealed_file import UnreadableState
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -26,8 +27,10 @@ class StateFile:
     reads nothing, because the first may run in another network namespace. Different services may share a directory.
     """
 
-    def __init__(self, directory: str, service: str) -> None:
+    def __init__(self, directory: str, service: str, machine: str = "") -> None:
         self.service = service
+        self.machine = machine
+        """The token of this machine: the state of another one is refused."""
         self.path = Path(directory, f"{service}.state")
         self.is_usable = False
         """Whether the state is written to the file."""
@@ -61,7 +64,8 @@ class StateFile:
             return None
         try:
             with self.path.open("rb") as file:
-                return decode(self.service, file.read(_LARGEST), node), nearest_time(os.fstat(file.fileno()).st_mtime)
+                confirmed_at = nearest_time(os.fstat(file.fileno()).st_mtime)
+                return decode(self.service, file.read(_LARGEST), node, self.machine), confirmed_at
         except FileNotFoundError:
             return None
         except (OSError, UnreadableState) as error:

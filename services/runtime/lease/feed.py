@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import grpc.aio
@@ -46,9 +47,13 @@ Notice = Callable[[frozenset[str]], None]
 class LeaseConnection:
     """The connection of a node's service to its lease service, and the calls for the node's own lease."""
 
-    def __init__(self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST) -> None:
+    def __init__(
+        self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST, machine: str = ""
+    ) -> None:
         self.address = address
         self.node = node
+        self.machine = machine
+        """The token of this machine, for a dataplane's connection; see AcquireLeaseRequest in lease.proto."""
         options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
         self._channel = ServerChannel(address, "flannelette-lease", transport, options)
         self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
@@ -59,7 +64,8 @@ class LeaseConnection:
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
         try:
-            response = readable(await self.stub.AcquireLease(request_to_proto(request), timeout=ACQUIRE_SECONDS))
+            message = request_to_proto(replace(request, machine=self.machine))
+            response = readable(await self.stub.AcquireLease(message, timeout=ACQUIRE_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         return held_lease(response)
@@ -67,7 +73,7 @@ class LeaseConnection:
     async def renew(self, name: str) -> Lease:
         """See RenewLease in lease.proto. Raises the errors that it names."""
         try:
-            request = pb.RenewLeaseRequest(node=self.node, name=name)
+            request = pb.RenewLeaseRequest(node=self.node, name=name, machine=self.machine)
             response = readable(await self.stub.RenewLease(request, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
@@ -99,8 +105,8 @@ class LeaseConnection:
     async def report(self, progress: Progress) -> float:
         """See ReportProgress in lease.proto; returns the pause before the next report. Raises the errors it names."""
         try:
-            asked_at = time.time()
-            response = readable(await self.stub.ReportProgress(progress_to_proto(progress), timeout=_CALL_SECONDS))
+            asked_at, message = time.time(), progress_to_proto(replace(progress, machine=self.machine))
+            response = readable(await self.stub.ReportProgress(message, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
         if response.HasField("time"):
@@ -166,10 +172,15 @@ class Feed:
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _follow(self) -> None:
+        connection = self._connection
         request = pb.WatchLeasesRequest(
-            node=self._connection.node, view=self._view, cursor=self.table.cursor, relayed=self._relayed
+            node=connection.node,
+            view=self._view,
+            cursor=self.table.cursor,
+            relayed=self._relayed,
+            machine=connection.machine,
         )
-        async for message in self._connection.stub.WatchLeases(request):
+        async for message in connection.stub.WatchLeases(request):
             readable(message)
             if not self.connected:
                 self.connected, self.error = True, ""

@@ -62,6 +62,7 @@ def request_to_proto(request: LeaseRequest) -> pb.AcquireLeaseRequest:
         node=request.node,
         backend_type=request.backend_type,
         subnets=[_part_to_proto(part) for part in request.parts],
+        machine=request.machine,
     )
 
 
@@ -81,7 +82,7 @@ def request_from_proto(message: pb.AcquireLeaseRequest) -> LeaseRequest:
     parts.sort(key=lambda part: part.public_address.version)
     if not parts or len({part.public_address.version for part in parts}) != len(parts):
         raise InvalidInput("subnets must have one entry for each enabled address family")
-    return LeaseRequest(message.node, message.backend_type, tuple(parts))
+    return LeaseRequest(message.node, message.backend_type, tuple(parts), machine=message.machine)
 
 
 def network_to_proto(network: NetworkConfig) -> pb.Network:
@@ -122,6 +123,7 @@ def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
         failed_count=progress.failed_count,
         findings=map(finding_to_proto, progress.findings),
         version=progress.version,
+        machine=progress.machine,
     )
     if progress.reached_at is not None:
         message.age.FromMicroseconds(max(0, int((time.monotonic() - progress.reached_at) * 1e6)))
@@ -140,6 +142,7 @@ def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
         reached_at,
         tuple(map(finding_from_proto, message.findings[:MOST_REPORTED])),
         message.version,
+        message.machine,
     )
 
 

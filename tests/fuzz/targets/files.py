@@ -32,9 +32,10 @@ from services.lease.admission.cache_file import SnapshotCache
 from services.lease.stores.network_file import read_network_file
 from services.masq.diagnose.host_checks import flows_of, tunnel_of
 from services.masq.rules.model import wanted_chains
-from services.runtime.cache.node_state import UnreadableState, decode
+from services.runtime.cache.node_state import decode
 from services.runtime.events.event_file import EventFile
 from services.runtime.lease.wire import network_from_proto, network_to_proto, step_from_bytes, step_to_bytes
+from services.runtime.os.sealed_file import UnreadableState
 from tests.examples.dataplane import DUAL_UNDERLAY, NAMES
 from tests.examples.masq_firewall import ALL
 from tests.fuzz.targets.calls.request import run

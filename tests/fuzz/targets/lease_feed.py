@@ -34,7 +34,7 @@ _LAST = Step(changes=(Upserted(make_lease(2)),), synced=True, cursor="e:3")
 class _Connection:
     """That brings one stream of messages, and then no other."""
 
-    address, node, absent_reason = "unix:lease.sock", "n1", ""
+    address, node, machine, absent_reason = "unix:lease.sock", "n1", "", ""
 
     def __init__(self, *messages: pb.WatchLeasesResponse) -> None:
         self._messages: tuple[pb.WatchLeasesResponse, ...] | None = messages

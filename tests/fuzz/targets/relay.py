@@ -51,7 +51,7 @@ _ANSWERS: Final = {name: getattr(pb, _METHODS[name].output_type.name) for name i
 class _Above:
     """The lease service above. One of its methods gives this answer, the others give good ones."""
 
-    address, node, absent_reason, clock_ahead = "unix:above.sock", "", "", 0.0
+    address, node, machine, absent_reason, clock_ahead = "unix:above.sock", "", "", "", 0.0
 
     def __init__(self, method: str, answer: Any) -> None:
         self._method, self._answer = method, answer

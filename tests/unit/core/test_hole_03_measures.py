@@ -19,8 +19,9 @@ from services.core.errors import InvalidInput
 from services.core.limits import LATEST, LONGEST, nearest_time, seconds_of, stored_time, unix_time
 from services.lease.stores.embedded.database import Database
 from services.runtime.cache.cached_table import CachedTable
-from services.runtime.cache.node_state import UnreadableState, decode
+from services.runtime.cache.node_state import decode
 from services.runtime.cache.state_file import StateFile
+from services.runtime.os.sealed_file import UnreadableState
 from tests.examples.leases import make_lease
 
 T = TypeVar("T")
@@ -81,9 +82,9 @@ def test_hole_03_a_row_of_the_database_that_cannot_be_read_is_left_out(tmp_path:
         connection.execute(f"INSERT INTO lease SELECT '10.5.99.0-24', {row}")
     connection.close()
     database = Database(path)
-    leases, refused = database.load()
+    loaded = database.load()
     database.close()
-    assert (list(leases), list(refused)) == ([make_lease(1).name], ["10.5.99.0-24"])
+    assert (list(loaded.leases), list(loaded.refused)) == ([make_lease(1).name], ["10.5.99.0-24"])
 
 
 @pytest.mark.parametrize("header", [

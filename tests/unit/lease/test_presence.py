@@ -84,10 +84,10 @@ def test_a_node_may_have_been_there_until_it_went_or_until_this_process_started(
         assert connected_nodes.seen_ago("node1") == 0
     now += 59
     assert connected_nodes.seen_ago("node1") == 59
-    assert connected_nodes.lingering(60) == {"node1"}
-    assert connected_nodes.lingering(59) == set()
+    assert connected_nodes.lingering(60) == {"node1": ""}
+    assert connected_nodes.lingering(59) == {}
     with connected_nodes.stream("node1"):
-        assert connected_nodes.lingering(60) == set()
+        assert connected_nodes.lingering(60) == {}
 
 
 def test_where_the_store_tells_a_node_may_be_connected_to_another_service() -> None:

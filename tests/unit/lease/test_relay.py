@@ -157,7 +157,7 @@ async def test_each_node_below_has_one_stream_above_and_a_new_one_for_each_new_s
     opened: list[str] = []
     is_open: set[str] = set()
 
-    async def keep(node: str) -> bool:
+    async def keep(node: str, machine: str) -> bool:
         opened.append(node)
         is_open.add(node)
         try:
@@ -166,7 +166,7 @@ async def test_each_node_below_has_one_stream_above_and_a_new_one_for_each_new_s
             is_open.discard(node)
         return True
 
-    behind = NodeStreams(keep)
+    behind = NodeStreams(keep, lambda node: [""])
     job = asyncio.create_task(behind.run())
     steps: list[tuple[Callable[[str], None], str, set[str]]] = [
         (behind.on_connect, "a", {"a"}),

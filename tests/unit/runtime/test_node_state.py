@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import NONE, PublicIpOverride
-from services.runtime.cache.node_state import UnreadableState, decode, encode, snapshot_parts
+from services.runtime.cache.node_state import decode, encode, snapshot_parts
+from services.runtime.os.sealed_file import UnreadableState
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
 

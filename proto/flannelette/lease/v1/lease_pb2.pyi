@@ -588,6 +588,7 @@ class WatchLeasesRequest(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     RELAYED_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The caller's node. Required for VIEW_OWN on a central service.
 
@@ -603,6 +604,11 @@ class WatchLeasesRequest(_message.Message):
     relay, so the node counts as connected while this stream is open. With
     VIEW_ALL and no node: the caller wants `choices` of every node.
     """
+    machine: _builtins.str
+    """The machine of the node, as in AcquireLeaseRequest. The stream of a node's
+    dataplane ends with FAILED_PRECONDITION as soon as another machine of this
+    name holds the lease and is alive.
+    """
     def __init__(
         self,
         *,
@@ -610,10 +616,11 @@ class WatchLeasesRequest(_message.Message):
         view: Global___View.ValueType = ...,
         cursor: _builtins.str = ...,
         relayed: _builtins.bool = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "node", b"node", "relayed", b"relayed", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "machine", b"machine", "node", b"node", "relayed", b"relayed", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -913,10 +920,18 @@ class AcquireLeaseRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     SUBNETS_FIELD_NUMBER: _builtins.int
     BACKEND_TYPE_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node that asks for a lease."""
     backend_type: _builtins.str
     """flannel's BackendType to publish; empty for udp, alloc and cloud backends."""
+    machine: _builtins.str
+    """The machine that has the name: a random token, which its dataplane has made
+    once and keeps in --state-dir; at most 64 letters, digits and dashes. It
+    says which machine it is, and proves nothing. Empty: unknown, as of
+    dataplanes before 0.3 and of those without a --state-dir; then the name
+    alone is the node.
+    """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
         """Content to publish, one entry per enabled family: `public_address`
@@ -930,10 +945,11 @@ class AcquireLeaseRequest(_message.Message):
         node: _builtins.str = ...,
         subnets: _abc.Iterable[Global___Subnet] | None = ...,
         backend_type: _builtins.str = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "node", b"node", "subnets", b"subnets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_type", b"backend_type", "machine", b"machine", "node", b"node", "subnets", b"subnets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -979,19 +995,23 @@ class RenewLeaseRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node that holds the lease."""
     name: _builtins.str
     """Name of the lease."""
+    machine: _builtins.str
+    """The machine of the node, as in AcquireLeaseRequest."""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         name: _builtins.str = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine", "name", b"name", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1658,6 +1678,7 @@ class ReportProgressRequest(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node of the dataplane."""
     cursor: _builtins.str
@@ -1670,6 +1691,8 @@ class ReportProgressRequest(_message.Message):
     """
     version: _builtins.str
     """Version of the dataplane."""
+    machine: _builtins.str
+    """The machine of the node, as in AcquireLeaseRequest."""
     @_builtins.property
     def failed(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedLease]:
         """Leases that could not be programmed, sorted by name; at most the first 50."""
@@ -1696,10 +1719,11 @@ class ReportProgressRequest(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         version: _builtins.str = ...,
+        machine: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "node", b"node", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "machine", b"machine", "node", b"node", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

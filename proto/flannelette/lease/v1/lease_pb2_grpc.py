@@ -179,6 +179,14 @@ class LeaseServiceServicer:
         A node is alive while its dataplane is connected to a lease service, and
         for a minute after AcquireLease or RenewLease.
 
+        A node is its name and the machine that has it (`machine`). While the
+        machine that holds the lease is alive, another one of the same name, such
+        as a clone of it, gets neither the lease nor the table (FAILED_PRECONDITION
+        of this call, RenewLease, ReportProgress and WatchLeases); when it is alive
+        no more, the other one takes the lease over, as a node does that was
+        installed anew. ReleaseLease frees the name at once. Not so with
+        Kubernetes, where names are unique.
+
         With Kubernetes the subnet is the node's podCIDR, the name of the lease is
         the node's name, and public addresses that an operator has set on the Node
         take precedence over those of the request. For a Node without podCIDR the
@@ -186,7 +194,8 @@ class LeaseServiceServicer:
         waiting some ten seconds for the podCIDR, so the client may retry at once.
 
         FAILED_PRECONDITION: no network configuration yet; or another living node
-        holds the public address, MAC or key (the message names both).
+        holds the public address, MAC or key (the message names both); or another
+        machine of this name is alive.
         RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
         names entries that overlap subnets of the network without being one).
         ABORTED: other nodes took the chosen subnet too many times; retry.
@@ -199,7 +208,8 @@ class LeaseServiceServicer:
         """Extends the lease of a node to its full time. Idempotent.
 
         NOT_FOUND: the node no longer holds this lease (the lease expired, was
-        released, or another node took it): acquire again.
+        released, or another node took it): acquire again. FAILED_PRECONDITION:
+        another machine of this name holds it, and is alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,7 +219,8 @@ class LeaseServiceServicer:
         """Releases a lease. A reservation stays, and stays reserved for its node if
         it was made for one. Idempotent: the release of a lease that the node does
         not hold succeeds and changes nothing. A running dataplane acquires a lease
-        again at once.
+        again at once. UNAVAILABLE without a `name` until the service has a first
+        complete snapshot of the store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

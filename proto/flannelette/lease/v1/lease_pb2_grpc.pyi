@@ -92,6 +92,14 @@ class LeaseServiceStub:
     A node is alive while its dataplane is connected to a lease service, and
     for a minute after AcquireLease or RenewLease.
 
+    A node is its name and the machine that has it (`machine`). While the
+    machine that holds the lease is alive, another one of the same name, such
+    as a clone of it, gets neither the lease nor the table (FAILED_PRECONDITION
+    of this call, RenewLease, ReportProgress and WatchLeases); when it is alive
+    no more, the other one takes the lease over, as a node does that was
+    installed anew. ReleaseLease frees the name at once. Not so with
+    Kubernetes, where names are unique.
+
     With Kubernetes the subnet is the node's podCIDR, the name of the lease is
     the node's name, and public addresses that an operator has set on the Node
     take precedence over those of the request. For a Node without podCIDR the
@@ -99,7 +107,8 @@ class LeaseServiceStub:
     waiting some ten seconds for the podCIDR, so the client may retry at once.
 
     FAILED_PRECONDITION: no network configuration yet; or another living node
-    holds the public address, MAC or key (the message names both).
+    holds the public address, MAC or key (the message names both); or another
+    machine of this name is alive.
     RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
     names entries that overlap subnets of the network without being one).
     ABORTED: other nodes took the chosen subnet too many times; retry.
@@ -108,13 +117,15 @@ class LeaseServiceStub:
     """Extends the lease of a node to its full time. Idempotent.
 
     NOT_FOUND: the node no longer holds this lease (the lease expired, was
-    released, or another node took it): acquire again.
+    released, or another node took it): acquire again. FAILED_PRECONDITION:
+    another machine of this name holds it, and is alive.
     """
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseLeaseRequest, _lease_pb2.ReleaseLeaseResponse]
     """Releases a lease. A reservation stays, and stays reserved for its node if
     it was made for one. Idempotent: the release of a lease that the node does
     not hold succeeds and changes nothing. A running dataplane acquires a lease
-    again at once.
+    again at once. UNAVAILABLE without a `name` until the service has a first
+    complete snapshot of the store.
     """
     RenumberNode: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenumberNodeRequest, _lease_pb2.RenumberNodeResponse]
     """Moves a node to another subnet, if the network configuration has no room
@@ -310,6 +321,14 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         A node is alive while its dataplane is connected to a lease service, and
         for a minute after AcquireLease or RenewLease.
 
+        A node is its name and the machine that has it (`machine`). While the
+        machine that holds the lease is alive, another one of the same name, such
+        as a clone of it, gets neither the lease nor the table (FAILED_PRECONDITION
+        of this call, RenewLease, ReportProgress and WatchLeases); when it is alive
+        no more, the other one takes the lease over, as a node does that was
+        installed anew. ReleaseLease frees the name at once. Not so with
+        Kubernetes, where names are unique.
+
         With Kubernetes the subnet is the node's podCIDR, the name of the lease is
         the node's name, and public addresses that an operator has set on the Node
         take precedence over those of the request. For a Node without podCIDR the
@@ -317,7 +336,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         waiting some ten seconds for the podCIDR, so the client may retry at once.
 
         FAILED_PRECONDITION: no network configuration yet; or another living node
-        holds the public address, MAC or key (the message names both).
+        holds the public address, MAC or key (the message names both); or another
+        machine of this name is alive.
         RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
         names entries that overlap subnets of the network without being one).
         ABORTED: other nodes took the chosen subnet too many times; retry.
@@ -332,7 +352,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Extends the lease of a node to its full time. Idempotent.
 
         NOT_FOUND: the node no longer holds this lease (the lease expired, was
-        released, or another node took it): acquire again.
+        released, or another node took it): acquire again. FAILED_PRECONDITION:
+        another machine of this name holds it, and is alive.
         """
 
     @_abc_1.abstractmethod
@@ -344,7 +365,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         """Releases a lease. A reservation stays, and stays reserved for its node if
         it was made for one. Idempotent: the release of a lease that the node does
         not hold succeeds and changes nothing. A running dataplane acquires a lease
-        again at once.
+        again at once. UNAVAILABLE without a `name` until the service has a first
+        complete snapshot of the store.
         """
 
     @_abc_1.abstractmethod

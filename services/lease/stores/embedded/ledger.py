@@ -2,16 +2,22 @@
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 
-from services.core.errors import InvalidInput
+from services.core.errors import InvalidInput, Unavailable
 from services.core.leases.flannel_json import parse_key
 from services.core.leases.lease import Lease
 from services.core.leases.table import Change, Removed, Upserted
 from services.lease.ipam.claims import Claim, Claims, claim_of
 from services.lease.stores.embedded.database import Database
+from services.runtime.telemetry.logs import get_logger
 
+log = get_logger()
+
+_AS_BEFORE: Final = MappingProxyType[str, str]({})
 _TOLERANCE: Final = 5.0
 """Seconds. NTP moves a clock that is off by less without a jump; small steps add up."""
 
@@ -42,7 +48,11 @@ class Ledger:
     """What is written here has happened, and is on disk. No call's time grows with the number of leases."""
 
     def __init__(self, database: Database) -> None:
-        self.leases, self.refused = database.load()
+        self.leases, self.machines, self.refused, stale = database.load()
+        if stale:
+            log.warning("rows of the lease database are written again", leases=len(stale))
+            with suppress(Unavailable):  # told by the next write
+                database.write(stale, machines=self.machines)
         self.claims = Claims()
         self.pending: list[Change] = []
         """What happened since the watch emptied this list."""
@@ -61,10 +71,22 @@ class Ledger:
             except InvalidInput:
                 continue  # no subnet, so it blocks none
 
-    def write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
-        """Deletes (on request, or because they `ran_out`) and puts, all or nothing. Raises Unavailable."""
+    def write(
+        self,
+        put: Iterable[Lease] = (),
+        delete: Iterable[str] = (),
+        *,
+        ran_out: bool = False,
+        machines: Mapping[str, str] = _AS_BEFORE,
+    ) -> None:
+        """Deletes (on request, or because they `ran_out`) and puts, all or nothing. Raises Unavailable.
+
+        `machines`: by the name of the lease, the token of the machine that holds it from now on.
+        """
         put, delete = list(put), list(delete)
-        self._database.write(put, delete)
+        machines = {**self.machines, **machines}
+        self._database.write(put, delete, machines)
+        self.machines = {name: machine for name, machine in machines.items() if machine and name not in delete}
         for name in delete:
             self.leases.pop(name, None)
             self.claims.drop(name)

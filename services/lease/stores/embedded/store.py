@@ -4,13 +4,13 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput, LostRace, NotFound, NotYet, Unavailable
+from services.core.errors import InvalidInput, LostRace, Misconfigured, NameTaken, NotFound, NotYet, Unavailable
 from services.core.family import Family, Network
 from services.core.ipam.subnet_choice import Draw
 from services.core.ipam.subnet_pool import SubnetPool, Usage
@@ -20,6 +20,7 @@ from services.core.leases.table import StoreStatus
 from services.core.network import NetworkConfig
 from services.lease.ipam.allocation import allocate, require_own
 from services.lease.ipam.claims import is_own, require_held
+from services.lease.ipam.machines import is_another, name_taken
 from services.lease.ipam.reservations import (
     Sighting,
     check_reservation,
@@ -69,6 +70,7 @@ class EmbeddedStore:
         self._connected_nodes = connected_nodes
         if connected_nodes is not None:
             connected_nodes.elsewhere = frozenset()  # nobody else opens this store
+            connected_nodes.judge = self._stranger
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._jumps = ClockJumps(clock, timer)
@@ -78,8 +80,13 @@ class EmbeddedStore:
         """The last good one."""
         self._network_error = ""
         self._read_network()
-        self._ledger = Ledger(self._database)
+        try:
+            self._ledger = Ledger(self._database)
+        except Unavailable as error:
+            raise Misconfigured(str(error)) from None
         self._changed = asyncio.Event()
+        self._is_writable = True
+        """The last write has succeeded."""
         self._are_times_believed = False
         """They are as our clock would have them; not yet, when the file has just been read."""
 
@@ -93,6 +100,9 @@ class EmbeddedStore:
         connected = True
         while True:
             try:
+                if not self._is_writable:
+                    self._database.probe()
+                    self._is_writable = True
                 self._expire()
             except Unavailable as error:  # a full disk, say: what has run out goes once it can be written
                 connected = False
@@ -116,12 +126,13 @@ class EmbeddedStore:
 
     async def relist(self) -> Snapshot:
         """See Store: what the file says, not what is in memory. The network is the one in force."""
-        leases, refused = self._database.load()
-        return Snapshot(leases, self._network, self._network_error, refused)
+        loaded = self._database.load()
+        return Snapshot(loaded.leases, self._network, self._network_error, loaded.refused)
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store. Never LostRace: nobody else writes."""
         self._expire()
+        self._require_name(request.node, request.machine)
         chosen = allocate(self._ledger.claims, self._pool(), request, self._draw, self._is_alive)
         lease = chosen.lease if chosen.lease.reserved else chosen.lease.with_time(self._full_time())
         given_up = [self._ledger.leases[claim.name] for claim in chosen.given_up]
@@ -136,13 +147,15 @@ class EmbeddedStore:
         self._write(
             put=[*(set_aside(gone.cidrs, gone.node) for gone in given_up if gone.reserved), lease],
             delete=[gone.name for gone in given_up if not gone.reserved],
+            machines={**{gone.name: "" for gone in given_up}, lease.name: request.machine},
         )
         return lease
 
-    async def renew(self, node: str, name: str) -> Lease:
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
         """See Store."""
         self._expire()
         lease = self._ledger.leases[require_held(self._ledger.claims, node, name).name]
+        self._require_name(node, machine)
         require_own(self._ledger.claims, name, self._is_alive)
         if lease.reserved:
             return lease
@@ -158,7 +171,7 @@ class EmbeddedStore:
             return
         log.info("lease released", lease=name, node=node)
         if lease.reserved:
-            self._write(put=[set_aside(lease.cidrs, node)])
+            self._write(put=[set_aside(lease.cidrs, node)], machines={name: ""})
         else:
             self._write(delete=[name])
 
@@ -264,9 +277,21 @@ class EmbeddedStore:
         """What a file says may be by another clock than ours: at least a minute is left, at most the full time."""
         return min(max(time, math.ceil(self._clock() + ALIVE_SECONDS)), self._full_time())
 
-    def _write(self, put: Iterable[Lease] = (), delete: Iterable[str] = (), *, ran_out: bool = False) -> None:
-        self._ledger.write(put, delete, ran_out=ran_out)
-        self._changed.set()
+    def _write(
+        self,
+        put: Iterable[Lease] = (),
+        delete: Iterable[str] = (),
+        *,
+        ran_out: bool = False,
+        machines: Mapping[str, str] | None = None,
+    ) -> None:
+        try:
+            self._ledger.write(put, delete, ran_out=ran_out, machines=machines or {})
+        except Unavailable:
+            self._is_writable = False
+            raise
+        finally:
+            self._changed.set()
 
     def _pool(self) -> SubnetPool:
         claims = self._ledger.claims
@@ -275,17 +300,29 @@ class EmbeddedStore:
             raise NotYet(self._network_error)
         return claims.pool
 
+    def _stranger(self, node: str, machine: str) -> str:
+        """Why a machine is not the one that has the node's name; empty: it may be."""
+        for claim in self._ledger.claims.of_node(node):
+            holder = self._ledger.machines.get(claim.name, "")
+            if is_another(machine, holder) and self._sighting(node, holder).alive:
+                return name_taken(node, claim.name, claim.addresses)
+        return ""
+
+    def _require_name(self, node: str, machine: str) -> None:
+        if reason := self._stranger(node, machine):
+            raise NameTaken(reason)
+
     def _is_alive(self, node: str) -> bool:
         return self._sighting(node).alive
 
-    def _sighting(self, node: str) -> Sighting:
-        """Its dataplane is or was connected, or it was given a lease or renewed one."""
+    def _sighting(self, node: str, machine: str = "") -> Sighting:
+        """Its dataplane (on this machine) is or was connected, or it was given a lease or renewed one."""
         now = self._clock()
         if self._connected_nodes is None:
             return Sighting(True, now)
         times = (self._ledger.leases[claim.name].expires_at for claim in self._ledger.claims.of_node(node))
         renewed = (time - self._lease_seconds for time in times if time is not None)
-        seen_at = max(now - self._connected_nodes.seen_ago(node), *renewed, -math.inf)
+        seen_at = max(now - self._connected_nodes.seen_ago(node, machine), *renewed, -math.inf)
         return Sighting(now - seen_at < ALIVE_SECONDS, seen_at)
 
     def _seconds_to_wait(self) -> float:

@@ -1,16 +1,19 @@
 """AcquireLease, RenewLease and ReleaseLease in etcd: what nodes ask for."""
 
+import math
+import time
 from collections.abc import Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from services.core.errors import Exhausted, InvalidInput, NotYet, Unavailable
+from services.core.errors import Exhausted, InvalidInput, NameTaken, NotYet, Unavailable
 from services.core.ipam.subnet_choice import Draw
 from services.core.leases.conflicts import identities_in
 from services.core.leases.lease import Lease, LeaseRequest
 from services.lease.ipam.allocation import Allocation, allocate, require_own, rivals_of
 from services.lease.ipam.claims import is_own, not_held, require_held
+from services.lease.ipam.machines import name_taken
 from services.lease.stores.etcd.entry import Entry
 from services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
 from services.lease.stores.etcd.prefix import Prefix
@@ -39,10 +42,12 @@ class NodeCalls:
         """See Store; the order of choice is in `allocate`. A node that is refused is left without an etcd lease."""
         node, kept = request.node, None
         if self._replica.is_live:  # before our turn: others need not wait for this round trip
+            await self._require_name(self._replica.prefix, node, request.machine)
             kept = await self._keep(node, self._replica.prefix)
 
         async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Prefix, Allocation, EtcdLease, Entry | None]]:
             nonlocal kept
+            await self._require_name(prefix, node, request.machine)
             if kept is None or prefix.etcd_lease_of(node) not in (0, kept.number):
                 kept = await self._keep(node, prefix)
             etcd_lease, kept = kept, None  # for one try: on the second it may be gone
@@ -50,7 +55,12 @@ class NodeCalls:
             alive = await self._living(prefix, {rival.node for rival in rivals})
             allocation = allocate(prefix.claims, prefix.pool, request, self._draw, alive.__contains__)
             current = prefix.entries.get(allocation.lease.name)
-            return taking(prefix, allocation, etcd_lease.number), (prefix, allocation, etcd_lease, current)
+            return taking(prefix, allocation, etcd_lease.number, request.machine), (
+                prefix,
+                allocation,
+                etcd_lease,
+                current,
+            )
 
         try:
             written = await self._transactor.write_in_turn(decide, _LOST)
@@ -66,13 +76,14 @@ class NodeCalls:
         expires_at = None if allocation.lease.reserved else etcd_lease.expires_at
         return replace(allocation.lease, claim_order=claim_order, expires_at=expires_at)
 
-    async def renew(self, node: str, name: str) -> Lease:
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
         """See Store. A key that is attached to another etcd lease is put again, on the node's."""
 
         async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Lease, int, EtcdLease | None]]:
             entry = prefix.entries[require_held(prefix.claims, node, name).name]
             if entry.lease is None:  # another program has overwritten it: an acquisition writes it again
                 raise not_held(node, name)
+            await self._require_name(prefix, node, machine)
             await self._require_own(prefix, entry)
             if entry.bound:
                 return leaving(prefix, name), (entry.lease, entry.claim_order, None)
@@ -103,6 +114,34 @@ class NodeCalls:
     async def _keep(self, node: str, prefix: Prefix) -> EtcdLease:
         return await self._etcd_leases.keep(node, prefix.etcd_lease_of(node))
 
+    def stranger(self, node: str, machine: str) -> str:
+        """Why a machine is not the one that has the node's name, by what the watch has told; empty: it may be."""
+        prefix = self._replica.prefix
+        for entry in prefix.held_by_others(node, machine):
+            if prefix.is_connected(node, entry.machine):
+                return _taken(entry)
+        return ""
+
+    async def _require_name(self, prefix: Prefix, node: str, machine: str) -> None:
+        """Raises NameTaken while another machine of this name that holds a lease of the node is alive.
+
+        It is before anything that is a sign of life of the node's etcd lease.
+        """
+        for entry in prefix.held_by_others(node, machine):
+            is_alive = prefix.is_connected(node, entry.machine) or await self._etcd_leases.is_fresh(entry.etcd_lease)
+            if is_alive or await self._just_left(prefix, node):
+                raise NameTaken(_taken(entry))
+
+    async def _just_left(self, prefix: Prefix, node: str) -> bool:
+        """Whether the node's session has ended less than a minute ago because its dataplane has gone.
+
+        Where it ended with the lease service that kept it, the last sign of life was a minute earlier.
+        """
+        ended = prefix.session_ended.get(node)
+        if ended is None or not self._etcd_leases.is_recent(time.monotonic() - ended.at):
+            return False
+        return await self._etcd_leases.renewed_ago(ended.etcd_lease) < math.inf
+
     async def _require_own(self, prefix: Prefix, entry: Entry) -> None:
         """Raises NotYet if what the lease publishes is a living node's by the rule for claims."""
         claims, identities = prefix.claims, entry.claim.identities if entry.claim else ()
@@ -121,6 +160,11 @@ class NodeCalls:
         with suppress(Unavailable):
             for transaction in clearing(prefix)[:_ORPHANS_AT_ONCE]:
                 await self._transactor.commit(transaction)
+
+
+def _taken(entry: Entry) -> str:
+    addresses = entry.claim.addresses if entry.claim else ()
+    return name_taken(entry.node, entry.name, addresses)
 
 
 def _tell(allocation: Allocation, node: str) -> None:

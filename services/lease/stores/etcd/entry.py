@@ -45,6 +45,11 @@ class Entry(NamedTuple):
         return self.holder.item.etcd_lease if self.node and self.holder else 0
 
     @property
+    def machine(self) -> str:
+        """The token of the machine of the node that holds it; empty: unknown."""
+        return self.holder.holder.machine if self.node and self.holder and self.holder.holder else ""
+
+    @property
     def items(self) -> tuple[Item, Item | None]:
         """The lease key and the holder key, as they are in etcd."""
         return self.subnet.item, self.beside.item if self.beside else None

@@ -20,9 +20,13 @@ from services.core.network import NetworkConfig, parse_network
 from services.lease.stores.etcd.rpc.values import Item
 
 _USUAL: Final = re.compile(
-    r'\{"node":"([A-Za-z0-9._-]{1,253})","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"\}', re.ASCII
+    r'\{"node":"([A-Za-z0-9._-]{1,253})","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"'
+    r'(?:,"machine":"([A-Za-z0-9-]{1,64})")?\}',
+    re.ASCII,
 )
 """What we write, which can mean nothing else: most holders need no JSON parser."""
+
+_SESSION_MACHINE: Final = re.compile(rb'"machine":"([A-Za-z0-9-]{1,64})"')
 
 
 @light_dataclass
@@ -34,6 +38,8 @@ class Holder:
     """Empty: none."""
     public_ipv6: str
     """Empty: none."""
+    machine: str = ""
+    """The token of the node's machine; empty: unknown, as of releases before 0.3."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -69,29 +75,33 @@ def is_overwritten(item: Item, holder_item: Item, holder: Holder, lease: Lease |
     return first is not None and (lease is None or first not in lease.addresses)
 
 
-def holder_of(lease: Lease) -> Holder:
-    """What to write beside a lease."""
-    return Holder(lease.node, *_addresses(lease))
+def holder_of(lease: Lease, machine: str = "") -> Holder:
+    """What to write beside a lease that this machine of the node holds."""
+    return Holder(lease.node, *_addresses(lease), machine)
 
 
 def parse_holder(name: str, value: bytes) -> Holder:
     """Reads the one of a lease. Raises InvalidInput, naming the key."""
     parse_key(name)  # raises if it is none
     if usual := _USUAL.fullmatch(value.decode(errors="replace")):
-        return Holder(usual[1], usual[2], usual[3])
+        return Holder(usual[1], usual[2], usual[3], usual[4] or "")
     key = f"holders/{name}"
     document = GoObject.parse(value, f"the value of {key}")
-    holder = Holder(document.text("node"), document.text("public_ip"), document.text("public_ipv6"))
+    holder = Holder(*(document.text(name) for name in ("node", "public_ip", "public_ipv6", "machine")))
     if not holder.node:
         raise InvalidInput(f"the value of {key} names no node")
     if len(holder.node) > LONGEST_NAME:
         raise InvalidInput(f"the node in the value of {key} has {len(holder.node)} characters: no name is so long")
+    if len(holder.machine) > LONGEST_NAME:
+        raise InvalidInput(f"the machine in the value of {key} has {len(holder.machine)} characters: no token has")
     return holder
 
 
 def format_holder(holder: Holder) -> bytes:
     """The value, as compact JSON."""
     document = {"node": holder.node, "public_ip": holder.public_ip, "public_ipv6": holder.public_ipv6}
+    if holder.machine:
+        document["machine"] = holder.machine
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -106,6 +116,18 @@ def _addresses(lease: Lease) -> tuple[str, str]:
         else:
             ipv6 = format_address(subnet.public_address)
     return ipv4, ipv6
+
+
+def format_session(service: str, machine: str) -> bytes:
+    """The value of a session: the lease service to which the node is connected, and the node's machine."""
+    document = {"service": service} | ({"machine": machine} if machine else {})
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def machine_of_session(value: bytes) -> str:
+    """The token in the value of a session; empty: unknown."""
+    found = _SESSION_MACHINE.search(value)
+    return found[1].decode() if found else ""
 
 
 class KeyKind(Enum):

@@ -113,7 +113,8 @@ class OperatorCalls:
         if node in prefix.sessions:
             return Sighting(True, now)
         renewed_ago = await self._etcd_leases.renewed_ago(prefix.etcd_lease_of(node))
-        connected_ago = time.monotonic() - prefix.session_ended.get(node, self._started)
+        ended = prefix.session_ended.get(node)
+        connected_ago = time.monotonic() - (ended.at if ended else self._started)
         return Sighting(self._etcd_leases.is_recent(renewed_ago), now - min(renewed_ago, connected_ago))
 
 

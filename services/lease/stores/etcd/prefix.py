@@ -7,13 +7,14 @@ The watch, AcquireLease and the operator's calls all use it: watchers are told w
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from services.core.errors import NotYet
 from services.core.family import Family
 from services.core.ipam.subnet_pool import SubnetPool, Usage
 from services.core.leases.table import Change, Removed, Upserted
 from services.lease.ipam.claims import Claims
+from services.lease.ipam.machines import is_another
 from services.lease.stores.etcd.entry import Entry, read_entry
 from services.lease.stores.etcd.keys import (
     Decoded,
@@ -21,6 +22,7 @@ from services.lease.stores.etcd.keys import (
     Keyspace,
     decode,
     is_subnet,
+    machine_of_session,
     read_configuration,
     read_released,
 )
@@ -30,6 +32,15 @@ from services.lease.stores.store import Changed, Snapshot
 Value = TypeVar("Value")
 
 _FOREIGN: Final = "flannel watches everything that starts with {subnets}, and this is not a lease: delete it"
+
+
+class SessionEnd(NamedTuple):
+    """The end of a node's session."""
+
+    at: float
+    """Monotonic time."""
+    etcd_lease: int
+    """That of the session; where it lives on, the lease service has ended the session, else that is gone itself."""
 
 
 class Prefix:
@@ -52,8 +63,8 @@ class Prefix:
         self.config: Item | None = None
         self.sessions: dict[str, Item] = {}
         """By node: those whose dataplane is connected to some lease service."""
-        self.session_ended: dict[str, float] = {}
-        """By node that holds a lease: when its session ended, as far as that was seen."""
+        self.session_ended: dict[str, SessionEnd] = {}
+        """By node that holds a lease: the end of its session, as far as that was seen."""
         self.orphans: dict[str, Decoded] = {}
         """Holders without a lease, by name: nobody needs them."""
         self.refused: dict[str, str] = {}
@@ -112,6 +123,16 @@ class Prefix:
         entries = (self._entries[claim.name] for claim in self.claims.of_node(node))
         return next((entry.etcd_lease for entry in entries if entry.etcd_lease), 0)
 
+    def held_by_others(self, node: str, machine: str) -> tuple[Entry, ...]:
+        """The leases of the node that another machine of its name holds."""
+        entries = (self._entries[claim.name] for claim in self.claims.of_node(node)) if machine else ()
+        return tuple(entry for entry in entries if is_another(machine, entry.machine))
+
+    def is_connected(self, node: str, machine: str) -> bool:
+        """Whether the node has a session, and it may be that machine's."""
+        session = self.sessions.get(node)
+        return session is not None and not is_another(machine, machine_of_session(session.value))
+
     def key(self, key: bytes) -> Decoded | None:
         """What a key holds, if it exists."""
         kind, name = self.keyspace.classify(key)
@@ -158,7 +179,7 @@ class Prefix:
             else:
                 new._put_other(decoded)
         for node in self.sessions.keys() - new.sessions.keys():
-            new._end_session(node, now)
+            new._end_session(node, self.sessions[node], now)
         for subnet in subnets:
             known = self._entries.get(subnet.name)
             new._put(subnet.name, subnet, new.orphans.get(subnet.name), known)
@@ -230,7 +251,7 @@ class Prefix:
             else:
                 self._drop_other(event.key, kind, name)
                 if kind is KeyKind.SESSION:
-                    self._end_session(name, now)
+                    self._end_session(name, self.sessions.pop(name, None), now)
                     pairs = {claim.name: self._pair(claim.name) for claim in self.claims.of_node(name)} | pairs
         return pairs, noted
 
@@ -277,9 +298,8 @@ class Prefix:
         self._former.setdefault(label, self.refused.get(label, ""))
         _set(self.refused, label, reason)
 
-    def _end_session(self, node: str, now: float) -> None:
-        self.sessions.pop(node, None)
-        self.session_ended[node] = now
+    def _end_session(self, node: str, session: Item | None, now: float) -> None:
+        self.session_ended[node] = SessionEnd(now, session.etcd_lease if session else 0)
         self._leaving.add(node)
 
 

@@ -6,16 +6,18 @@ that another lease service has taken over is left to it.
 """
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from services.core.errors import Unavailable
+from services.lease.ipam.machines import is_another
 from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
+from services.lease.stores.etcd.keys import format_session, machine_of_session
+from services.lease.stores.etcd.prefix import Prefix
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.values import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged
 from services.lease.stores.etcd.transactor import Replica, Transactor
@@ -65,7 +67,7 @@ class Sessions:
         self._replica = replica
         self._transactor = transactor
         self._connected_nodes = connected_nodes
-        self._value = json.dumps({"service": service}, separators=(",", ":")).encode()
+        self._service = service
         self._timing = timing or SessionTiming()
         self._etcd_lease = 0
         self._kept_until = 0.0
@@ -91,13 +93,20 @@ class Sessions:
 
     async def _keep(self) -> None:
         """One round: a sign of life if it is due, then what differs. Raises Unavailable, EtcdLeaseGone."""
-        wanted = self._connected_nodes.nodes | self._connected_nodes.lingering(self._timing.linger)
+        await self._replica.settle()
+        wanted = self._connected_nodes.lingering(self._timing.linger)
+        for node in list(self._connected_nodes.nodes):
+            if (machine := self._machine(node)) is not None:
+                wanted[node] = machine
         if wanted and time.monotonic() >= self._kept_until:
             await self._give_sign_of_life()
         await self._transactor.caught_up()  # else a session that has moved on meanwhile would be written again
-        missing, over = differences(wanted, self._known, self._replica.prefix.sessions, self._etcd_lease)
-        keyspace = self._replica.prefix.keyspace
-        puts = (Put(keyspace.session(node), self._value, self._etcd_lease) for node in missing)
+        prefix = self._replica.prefix
+        values = {node: format_session(self._service, machine) for node, machine in wanted.items()}
+        known = {node for node in self._known if not _is_anothers(prefix, node, wanted.get(node, ""))}
+        missing, over = differences(values, known, prefix.sessions, self._etcd_lease)
+        keyspace = prefix.keyspace
+        puts = (Put(keyspace.session(node), values[node], self._etcd_lease) for node in missing)
         while writes := tuple(islice(puts, _AT_ONCE)):
             await self._transactor.commit(Transaction((), writes))
         for item in over:
@@ -105,6 +114,15 @@ class Sessions:
         self._known = set(wanted)
         await self._replica.settle()  # so that the first acquisition need not
         _sessions.set(len(wanted))
+
+    def _machine(self, node: str) -> str | None:
+        """The machine whose session the node gets, perhaps unknown; None: none. Refuses the streams of others."""
+        for stream in list(self._connected_nodes.of(node)):
+            if reason := self._connected_nodes.judge(node, stream.machine):
+                self._connected_nodes.refuse(node, stream.machine, reason)
+        machines = [stream.machine for stream in self._connected_nodes.of(node)]
+        holders = [each for each in machines if not self._replica.prefix.held_by_others(node, each)]
+        return next(iter((holders or machines)[-1:]), None)
 
     async def _give_sign_of_life(self) -> None:
         now = time.monotonic()
@@ -118,16 +136,30 @@ class Sessions:
         self._kept_until = now + self._timing.keep
 
 
-def differences(
-    wanted: Iterable[str], known: Container[str], sessions: Mapping[str, Item], etcd_lease: int
-) -> tuple[list[str], list[Item]]:
-    """Nodes whose session is to be written, and sessions of ours that are to be deleted.
+def _is_anothers(prefix: Prefix, node: str, machine: str) -> bool:
+    """Whether the session of the node is that of another machine, although this one holds the node's lease."""
+    session = prefix.sessions.get(node)
+    if not machine or session is None or not is_another(machine, machine_of_session(session.value)):
+        return False
+    return any(prefix.entries[claim.name].machine == machine for claim in prefix.claims.of_node(node))
 
-    Written is the session of a node that has none, and of one that has just come (is not `known`): it moves here. A
-    session that moves away later is left alone, else two services that both think that they have a node would take
-    turns for ever.
+
+def differences(
+    wanted: Mapping[str, bytes], known: Container[str], sessions: Mapping[str, Item], etcd_lease: int
+) -> tuple[list[str], list[Item]]:
+    """Nodes whose session is to be written, and sessions of ours that are to be deleted. `wanted`: the values.
+
+    Written is the session of a node that has none, or one of ours that says something else, and of a node that has
+    just come (is not `known`): it moves here. A session that moves away later is left alone, else two services that
+    both think that they have a node would take turns for ever.
     """
-    wanted = set(wanted)
     ours = {node: item for node, item in sessions.items() if etcd_lease and item.etcd_lease == etcd_lease}
-    missing = [node for node in sorted(wanted) if node not in ours and (node not in sessions or node not in known)]
+    missing = []
+    for node, value in sorted(wanted.items()):
+        if (item := ours.get(node)) is not None:
+            is_due = item.value != value
+        else:
+            is_due = node not in sessions or node not in known
+        if is_due:
+            missing.append(node)
     return missing, [item for node, item in ours.items() if node not in wanted]

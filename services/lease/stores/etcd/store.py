@@ -54,6 +54,7 @@ class EtcdStore:
         nodes = NodeCalls(self._replica, transactor, etcd_leases, draw)
         operators = OperatorCalls(transactor, etcd_leases)
         self.acquire, self.renew, self.release = nodes.acquire, nodes.renew, nodes.release
+        connected_nodes.judge = nodes.stranger
         self.reserve, self.unreserve, self.reclaim = operators.reserve, operators.unreserve, operators.reclaim
         self.discard = operators.discard
         service = node or "central"

@@ -24,19 +24,20 @@ from services.lease.stores.etcd.rpc.values import (
 )
 
 
-def taking(prefix: Prefix, allocation: Allocation, etcd_lease: int) -> Transaction:
-    """Makes a decision true; without writes if it is.
+def taking(prefix: Prefix, allocation: Allocation, etcd_lease: int, machine: str = "") -> Transaction:
+    """Makes a decision true, for this machine of the node; without writes if it is.
 
     No two leases made like this overlap, or share an address, a MAC or a key: what adds a subnet or changes one of
     these is guarded by "no subnet key was put since", so it was decided on all that is there. (A guard on the new key
     alone, as flanneld's, lets 10.5.52.0-24 pass beside 10.5.52.0-24&fd00::-64 or 10.5.52.0-25, and one address beside
     itself.)
     It is guarded by the configuration that was decided on, too, and by the absence of the sessions of nodes that
-    lose something because they are not alive.
+    lose something because they are not alive; where another machine of the node loses it, the node's session is as
+    it was.
     """
     keyspace, lease = prefix.keyspace, allocation.lease
     current = prefix.entries[lease.name] if allocation.current else None
-    values = (format_value(lease).encode(), format_holder(holder_of(lease)))
+    values = (format_value(lease).encode(), format_holder(holder_of(lease, machine)))
     if current is not None:
         # Of an overwritten lease the holder key is put in any case: it may say what it should, on another etcd lease.
         writes = _replacing(keyspace, current, values, etcd_lease, is_holder_wrong=current.lease is None)
@@ -51,6 +52,8 @@ def taking(prefix: Prefix, allocation: Allocation, etcd_lease: int) -> Transacti
         guards += surrender.guards
         writes += surrender.writes
     guards += [Unchanged(keyspace.session(node), 0) for node in sorted(allocation.rivals)]
+    if prefix.held_by_others(lease.node, machine):
+        guards.append(Unchanged(keyspace.session(lease.node), _revision(prefix.sessions.get(lease.node))))
     if allocation.current is None or allocation.current.identities != identities_of(lease):
         guards.append(NothingPutSince(keyspace.subnets, prefix.revision))
     return Transaction(tuple(guards), tuple(writes))

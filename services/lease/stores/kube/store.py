@@ -140,8 +140,11 @@ class KubeStore:
             await self._exclusive_claims.require_none_since(node, lease)
         return lease
 
-    async def renew(self, node: str, name: str) -> Lease:
-        """See Store. There is nothing to renew; this says that the lease is still there."""
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
+        """See Store. There is nothing to renew; this says that the lease is still there.
+
+        Nodes have unique names here, so that `machine` says nothing more.
+        """
         lease = None
         if name == node:
             with suppress(NotYet):

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -18,46 +18,49 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class NodeStreams:
-    """A follower of Presence. `run` keeps one stream above for each node that is connected here.
+    """A follower of Presence. `run` keeps one stream above for each machine of a node that is connected here.
 
     Each new stream of a node here gets a new one above, since what a node said before does not count any more.
-    `keep` opens the one of a node and returns when it has ended, whether it was ever open.
+    `keep` opens the one of a node's machine and returns when it has ended, whether it was ever open. `machines` are
+    those of a node's open streams, the newest last: there may be two until the lease service above refuses one.
     """
 
-    def __init__(self, keep: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, keep: Callable[[str, str], Awaitable[bool]], machines: Callable[[str], Sequence[str]]) -> None:
         self._keep = keep
-        self._newest: dict[str, int] = {}
-        """The nodes that are connected here, each with the number of its newest stream."""
+        self._machines = machines
+        self._newest: dict[tuple[str, str], int] = {}
+        """The machines of nodes that are connected here, each with the number of its newest stream."""
         self._numbers: Final = count()
         self._news = asyncio.Event()
 
     def on_connect(self, node: str) -> None:
         """See ConnectionListener."""
-        self._newest[node] = next(self._numbers)
+        self._newest[node, self._machines(node)[-1]] = next(self._numbers)
         self._news.set()
 
     def on_disconnect(self, node: str) -> None:
         """See ConnectionListener."""
-        del self._newest[node]
+        for key in [key for key in self._newest if key[0] == node]:
+            del self._newest[key]
         self._news.set()
 
     async def run(self) -> None:
         """For ever."""
-        kept: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        kept: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                for node in [node for node, (number, _) in kept.items() if self._newest.get(node) != number]:
-                    kept.pop(node)[1].cancel()
-                for node, number in self._newest.items():
-                    if node not in kept:
-                        kept[node] = number, group.create_task(self._keep_open(node), name=f"{node} above")
+                for key in [key for key, (number, _) in kept.items() if self._newest.get(key) != number]:
+                    kept.pop(key)[1].cancel()
+                for key, number in self._newest.items():
+                    if key not in kept:
+                        kept[key] = number, group.create_task(self._keep_open(*key), name=f"{key[0]} above")
 
-    async def _keep_open(self, node: str) -> None:
+    async def _keep_open(self, node: str, machine: str) -> None:
         pause = _SHORTEST_PAUSE
-        while True:
-            pause = _SHORTEST_PAUSE if await self._keep(node) else min(2 * pause, _LONGEST_PAUSE)
+        while machine in self._machines(node):
+            pause = _SHORTEST_PAUSE if await self._keep(node, machine) else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
 

@@ -13,6 +13,7 @@ from services.core.family import Network
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.progress import Progress
 from services.core.limits import MOST_LEASES, seconds_of, unix_time
+from services.lease.ipam.machines import is_another, name_taken
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.stores.relay.events import KIND, TableEvents
 from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
@@ -56,7 +57,13 @@ class RelayStore:
         self._most = most
         self._lost: Mapping[str, LostLease] = {}
         self._reports = ReportForwarder(change_log, self._report_above)
-        self._node_streams = NodeStreams(self._keep_connected)
+        self._connected_nodes = connected_nodes
+        self._admitted: dict[str, str] = {}
+        """By node: the machine whose stream above is open, so that it has the node's name."""
+        self._node_streams = NodeStreams(
+            self._keep_connected, lambda node: [stream.machine for stream in connected_nodes.of(node)]
+        )
+        connected_nodes.judge = self._stranger
         connected_nodes.subscribe(self._reports)
         connected_nodes.subscribe(self._node_streams)
 
@@ -100,9 +107,10 @@ class RelayStore:
         """See Store; for any node."""
         return held_lease(await self._call("AcquireLease", request_to_proto(request), ACQUIRE_SECONDS))
 
-    async def renew(self, node: str, name: str) -> Lease:
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
         """See Store; for any node."""
-        return held_lease(await self._call("RenewLease", pb.RenewLeaseRequest(node=node, name=name)))
+        request = pb.RenewLeaseRequest(node=node, name=name, machine=machine)
+        return held_lease(await self._call("RenewLease", request))
 
     async def release(self, node: str, name: str) -> None:
         """See Store; for any node."""
@@ -167,20 +175,30 @@ class RelayStore:
                         changed.set()
             await asyncio.sleep(_QUARANTINE_SECONDS if feed.connected else 1)
 
-    async def _keep_connected(self, node: str) -> bool:
-        """See NodeStreams."""
-        request = pb.WatchLeasesRequest(node=node, view=pb.VIEW_OWN, relayed=True)
+    def _stranger(self, node: str, machine: str) -> str:
+        """That another machine, which the lease service above has admitted, is connected here."""
+        admitted = self._admitted.get(node, "")
+        return name_taken(node) if is_another(machine, admitted) else ""
+
+    async def _keep_connected(self, node: str, machine: str) -> bool:
+        """See NodeStreams. Where the lease service above refuses the machine its name, its stream here ends."""
+        request = pb.WatchLeasesRequest(node=node, view=pb.VIEW_OWN, relayed=True, machine=machine)
         is_open = False
         try:
             async for message in self._connection.stub.WatchLeases(request):
                 if readable(message).lost:
                     self._hand_on(node, LostLease(message.lost, asyncio.get_running_loop().time()))
                 if not is_open:
-                    is_open = True
+                    is_open, self._admitted[node] = True, machine
                     await self._reports.repeat(node)
-        except (grpc.aio.AioRpcError, Unavailable):
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                self._connected_nodes.refuse(node, machine, error.details() or "another machine has this name")
+        except Unavailable:
             pass  # opened again; the stream of the table says what is wrong
         finally:
+            if self._admitted.get(node) == machine:
+                del self._admitted[node]
             self._hand_on(node, None)
         return is_open
 

@@ -23,14 +23,14 @@ def test_every_lease_comes_back_as_it_was_put(lease: Lease) -> None:
     kept = replace(lease, node="some-node", expires_at=1234.0)
     with closing(Database(None)) as database:
         database.write(put=[kept])
-        assert database.load() == ({kept.name: kept}, {})
+        assert database.load() == ({kept.name: kept}, {}, {}, [])
 
 
 def test_a_reservation_that_nobody_holds_comes_back() -> None:
     with closing(Database(None)) as database:
         free = set_aside(A.cidrs, A.node)
         database.write(put=[free])
-        assert database.load() == (by_name(free), {})
+        assert database.load() == (by_name(free), {}, {}, [])
 
 
 def test_leases_survive_closing(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_leases_survive_closing(tmp_path: Path) -> None:
         database.write(put=[A, B])
         database.write(put=[make_lease(1, version=2)], delete=[B.name])
     with closing(Database(tmp_path / "new" / "leases.db")) as database:
-        assert database.load() == (by_name(make_lease(1, version=2)), {})
+        assert database.load() == (by_name(make_lease(1, version=2)), {}, {}, [])
 
 
 def test_a_second_process_is_told_that_the_file_is_in_use(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_row_that_is_no_lease_is_refused_and_stays(tmp_path: Path) -> None:
         operator.execute("INSERT INTO lease VALUES ('10.5.52.0-24', 'n', 'no json', 0, NULL)")
     for _ in range(2):
         with closing(Database(path)) as database:
-            found, refused = database.load()
-            assert found == by_name(A)
-            assert set(refused) == {"foo", "10.5.52.0-24"}
+            loaded = database.load()
+            assert loaded.leases == by_name(A)
+            assert set(loaded.refused) == {"foo", "10.5.52.0-24"}
 
 
 def test_a_write_that_fails_changes_nothing_and_says_so() -> None:

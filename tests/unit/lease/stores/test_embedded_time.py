@@ -90,7 +90,7 @@ async def test_a_service_that_starts_on_a_full_disk_serves_and_gives_the_minute_
     lease = await reopen().acquire(make_request("a", "172.16.0.1"))
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.001)
     with monkeypatch.context() as full:
-        full.setattr(Database, "write", lambda *_: _fail(None, None))
+        full.setattr(Database, "write", _fail)
         clock.now += DAY
         events = reopen().watch()
         assert await anext(events) == Snapshot(by_name(lease), SMALL)
@@ -99,7 +99,7 @@ async def test_a_service_that_starts_on_a_full_disk_serves_and_gives_the_minute_
     assert await anext(events) == Changed((Upserted(lease.with_time(1_086_461.0)),))
 
 
-def _fail(put: object, delete: object) -> None:
+def _fail(*_: object) -> None:
     raise Unavailable("the disk is full")
 
 

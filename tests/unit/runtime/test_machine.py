@@ -1,0 +1,69 @@
+"""The token of a machine: made once, kept, and another one on a copy of the machine."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from services.runtime.cache.machine import MachineToken, hardware_addresses
+
+
+def with_cards(directory: Path, **cards: str) -> Path:
+    """`/sys/class/net` of a machine that has these network cards."""
+    for name, address in {**cards, "lo": "00:00:00:00:00:00", "cni0": "0a:00:00:00:00:01"}.items():
+        (directory / name).mkdir(parents=True)
+        (directory / name / "address").write_text(f"{address}\n")
+        (directory / name / "addr_assign_type").write_text("0\n" if name != "cni0" else "3\n")
+        if name in cards:
+            (directory / name / "device").mkdir()
+    return directory
+
+
+def test_a_token_is_made_once_and_for_this_user_alone(tmp_path: Path) -> None:
+    first = MachineToken(str(tmp_path / "state"), tmp_path / "none")
+    assert len(first.token) == 32
+    assert stat.S_IMODE((tmp_path / "state/machine").stat().st_mode) == 0o600
+    assert MachineToken(str(tmp_path / "state"), tmp_path / "none").token == first.token
+    assert MachineToken(str(tmp_path / "other"), tmp_path / "none").token != first.token
+
+
+def test_a_copy_of_the_directory_on_a_machine_with_other_cards_gets_a_token_of_its_own(tmp_path: Path) -> None:
+    original = with_cards(tmp_path / "a", eth0="52:54:00:00:00:01", eth1="52:54:00:00:00:02")
+    clone = with_cards(tmp_path / "b", eth0="52:54:00:00:00:03", eth1="52:54:00:00:00:04")
+    state = str(tmp_path / "state")
+    token = MachineToken(state, original).token
+    assert MachineToken(state, original).token == token
+    cloned = MachineToken(state, clone).token
+    assert cloned != token
+    assert MachineToken(state, clone).token == cloned
+
+
+def test_a_machine_keeps_its_token_when_one_of_its_cards_is_replaced_or_none_can_be_seen(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    token = MachineToken(state, with_cards(tmp_path / "a", eth0="52:54:00:00:00:01", eth1="52:54:00:00:00:02")).token
+    for number, cards in enumerate((
+        {"eth0": "52:54:00:00:00:01", "eth1": "52:54:00:00:00:03"},
+        {},
+        {"eth0": "52:54:00:00:00:04", "eth1": "52:54:00:00:00:03"},
+    )):  # fmt: skip
+        assert MachineToken(state, with_cards(tmp_path / str(number), **cards)).token == token
+    assert hardware_addresses(tmp_path / "none") == frozenset()
+
+
+def test_a_token_that_is_damaged_is_never_used(tmp_path: Path) -> None:
+    token = MachineToken(str(tmp_path), tmp_path / "none").token
+    whole = (tmp_path / "machine").read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "machine").write_bytes(damaged)
+        found = MachineToken(str(tmp_path), tmp_path / "none").token
+        assert len(found) == 32
+        assert found != token
+
+
+@pytest.mark.parametrize("directory", ["", "/proc/no"])
+def test_without_a_place_for_it_there_is_no_token(directory: str) -> None:
+    machine = MachineToken(directory)
+    assert machine.token == ""
+    assert bool(machine.problem) is bool(directory)
