@@ -1,6 +1,7 @@
 """`make vm-test`: every test with the marker `modules`, in one VM. `python -m tests.vm [ARGUMENTS OF PYTEST]`."""
 
 import os
+import signal
 import subprocess
 import sys
 from typing import Final
@@ -14,7 +15,8 @@ PACKAGES: Final = ("wireguard-tools", *CHARON_PACKAGES)
 """What the tests run beside the programs of this machine."""
 RESULTS: Final = ROOT / ".build/vm"
 """What the tests write that is kept."""
-_SECONDS: Final = 30 * 60
+_SECONDS: Final = 45 * 60
+"""For all tests; the guest has a minute more, in which pytest says how they went."""
 
 
 def files() -> list[str]:
@@ -37,9 +39,13 @@ def main(arguments: list[str]) -> int:
     if collected.returncode:
         print(collected.stdout + collected.stderr)
         return collected.returncode
+    # SIGINT ends pytest with a summary of what has run.
+    limited = ["timeout", "--signal=INT", "--kill-after=50", str(_SECONDS), *command]
     variables = {"FLANNELETTE_BACKENDS": str(RESULTS / "backends")}
-    return attempt(Job(command, PACKAGES, [RESULTS], variables | os.environ, _SECONDS))
+    return attempt(Job(limited, PACKAGES, [RESULTS], variables | os.environ, _SECONDS + 60))
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)  # the guest ends with us
     sys.exit(main(sys.argv[1:]))

@@ -16,6 +16,12 @@ from typing import Final
 from lab.vm.packages import VmFailed, VmUnusable, checked, dependency, require_packages, unpack
 
 CONFIG: Final = Path(__file__).with_name("kernel.config")
+_XSTATE: Final = Path(__file__).with_name("whole_xstate.h")
+"""What the guest needs on a processor with AMX; it says why."""
+_REGISTERS: Final = "arch/x86/um/os-Linux/registers.c"
+_FIXED_SIZE: Final = "FP_SIZE"
+"""Is in that file where the size of the processor's state is a constant."""
+_LAST_HEADER: Final = "#include <registers.h>\n"
 _SOURCE: Final = "linux-source"
 _BESIDE: Final = ("busybox-static", "kmod", "libkmod2")
 _TOOLS: Final = {"bc": "bc", "bison": "bison", "flex": "flex", "gcc": "gcc", "make": "make", "xz": "xz-utils"}
@@ -47,7 +53,7 @@ def find_kernel(cache: Path) -> Kernel:
     """The kernel of today's configuration in the cache; it is built if there is none. Raises VmUnusable, VmFailed."""
     if platform.machine() != "x86_64":
         raise VmUnusable(f"the VM is for x86_64, this machine is {platform.machine()}")
-    layer = _layer(cache)
+    layer = layer_of(cache)
     if not layer.exists():
         require_packages(sorted(_missing_packages()))
         package = dependency(_SOURCE, f"{_SOURCE}-")
@@ -58,11 +64,12 @@ def find_kernel(cache: Path) -> Kernel:
 
 def is_built(cache: Path) -> bool:
     """Whether `find_kernel` finds it."""
-    return _layer(cache).exists()
+    return layer_of(cache).exists()
 
 
-def _layer(cache: Path) -> Path:
-    return cache / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+def layer_of(cache: Path) -> Path:
+    """Where the kernel of today's configuration and changes is, or will be."""
+    return cache / f"linux-{sha256(CONFIG.read_bytes() + _XSTATE.read_bytes()).hexdigest()[:12]}"
 
 
 def _missing_packages() -> Iterator[str]:
@@ -87,6 +94,7 @@ def _build(package: str, place: Path, layer: Path) -> None:
 
         do("tar", "--extract", "--file", archive)
         (linux,) = (path for path in source.glob("linux-*") if path.is_dir())
+        _lengthen_xstate(linux / _REGISTERS)
         make = ("nice", "make", "ARCH=um", f"-j{os.cpu_count() or 1}")
         do(*make, f"KCONFIG_ALLCONFIG={CONFIG}", "allnoconfig", within=linux)
         do(*make, "linux", "modules", within=linux)
@@ -95,6 +103,16 @@ def _build(package: str, place: Path, layer: Path) -> None:
     _index_modules(tree)
     with suppress(OSError):  # another run was faster
         tree.rename(layer)
+
+
+def _lengthen_xstate(source: Path) -> None:
+    """Lets the guest boot on a processor with AMX. Raises VmFailed if the source is not one that it knows."""
+    text = source.read_text()
+    if _FIXED_SIZE not in text:
+        return
+    if text.count(_LAST_HEADER) != 1:
+        raise VmFailed(f"{source.name} of this kernel is another one than lab/vm/whole_xstate.h is for")
+    source.write_text(text.replace(_LAST_HEADER, f'{_LAST_HEADER}#include "{_XSTATE}"\n'))
 
 
 def _index_modules(tree: Path) -> None:

@@ -31,6 +31,10 @@ PATIENCE: Final = 4.0
 _MODULES: Final = ("fou", "br_netfilter")
 """What the kernel does not load by itself when it is needed."""
 _GUEST: Final = Path(__file__).with_name("guest.sh")
+_ALONE: Final = ("setpriv", "--pdeathsig", "KILL")
+"""It ends with us, also by SIGKILL."""
+_PID_NAMESPACE: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Beside the kernel run processes of its programs, and a thread that does not end with it."""
 _WORDS: Final = ("seccomp=auto", "rootfstype=hostfs", "hostfs=/", "ro", "quiet", "loglevel=3", "panic=-1", "con=null")
 
 
@@ -84,13 +88,15 @@ def run(job: Job, cache: Path = CACHE) -> int:
         (place / "settings").write_text(_settings(job, layers, place))
         command = [str(kernel.program), *_words(job, place)]
         environment = os.environ | {"TMPDIR": _directory_of_memory(job.memory)}
-        # A group of its own: beside the kernel run processes of its programs, and a thread that does not end with it.
-        guest = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], env=environment, process_group=0)
+        guest = subprocess.Popen([*_ALONE, *_namespaces(), *command], env=environment, process_group=0)
         try:
             with _terminal_lent_to(guest.pid):
                 guest.wait(job.seconds)
         except subprocess.TimeoutExpired:
-            print(f"vm: the command did not end within {job.seconds:g} s", file=sys.stderr)
+            print(
+                f"vm: the command did not end within {job.seconds:g} s, and was killed",
+                file=sys.stderr,
+            )
             return TIMED_OUT
         finally:
             with suppress(ProcessLookupError):
@@ -98,11 +104,25 @@ def run(job: Job, cache: Path = CACHE) -> int:
             guest.wait()
         code = place / "code"
         if not code.exists():
-            raise VmFailed(
-                f"the guest ended before the command did, with status {guest.returncode}; its memory is {job.memory} "
-                "MiB: give it more with --memory, or make room for it in /dev/shm"
-            )
+            raise VmFailed(_early_end(guest.returncode, job.memory))
         return int(code.read_text())
+
+
+def _namespaces() -> tuple[str, ...]:
+    """A PID namespace, whose processes end with its first one: the guest's kernel. Root needs no user namespace."""
+    if os.geteuid() == 0:
+        return _PID_NAMESPACE
+    with_user = (*_PID_NAMESPACE, "--user", "--map-current-user")
+    allowed = subprocess.run([*with_user, "true"], capture_output=True, check=False).returncode == 0
+    return with_user if allowed else ()
+
+
+def _early_end(status: int, memory: int) -> str:
+    """What is known of a guest that has ended without its command."""
+    said = f"the guest ended before the command did, with status {status}"
+    if status in (-signal.SIGBUS, 128 + signal.SIGBUS):  # a page of its memory's file for which there is no room
+        return f"{said}: there is no room for its memory of {memory} MiB: make some in /dev/shm, or use --memory"
+    return f"{said}; what its kernel said last is above. It may have used up its {memory} MiB: see --memory"
 
 
 def _settings(job: Job, layers: Sequence[Path], place: Path) -> str:

@@ -1,9 +1,11 @@
 """Debian packages, fetched and unpacked into the cache; only what builds a kernel is installed on this machine."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,9 @@ from typing import Final
 _MERGED: Final = ("bin", "sbin", "lib", "lib64")
 """Links to the directories of /usr, as on the machine below the layer: else a layer would hide the machine's."""
 _UNPACK: Final = 'dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink -C "$2"'
+_LOCKED: Final = re.compile("[Uu]nable to (lock|acquire)|[Cc]ould not get lock")
+_LOCK_SECONDS, _LOCK_PAUSE = 300.0, 2.0
+"""How long another installation on this machine is waited for, and between two tries."""
 _APT: Final = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
 
 
@@ -70,11 +75,26 @@ def _apt(*arguments: str, program: str = "apt-get", directory: Path | None = Non
         raise VmUnusable(f"there is no {program} on this machine: the VM is made of Debian's packages")
     command = [program, *(["-qq"] if "--simulate" not in arguments and program == "apt-get" else []), *arguments]
     try:
-        return checked(command, directory=directory)
+        return _unlocked(command, directory)
     except VmUnusable:
         with suppress(VmUnusable):  # an ordinary user may not
-            checked(["apt-get", "-qq", "update"])
-        return checked(command, directory=directory)
+            _unlocked(["apt-get", "-qq", "update"])
+        return _unlocked(command, directory)
+
+
+def _unlocked(command: Sequence[str], directory: Path | None = None) -> str:
+    """`checked`, after another program has released apt's and dpkg's locks. Raises VmUnusable."""
+    end, told = time.monotonic() + _LOCK_SECONDS, False
+    while True:
+        try:
+            return checked(command, directory=directory)
+        except VmUnusable as error:
+            if not _LOCKED.search(str(error)) or time.monotonic() > end:
+                raise
+            if not told:
+                print(f"vm: waits for another installation on this machine: {error}", file=sys.stderr, flush=True)
+            told = True
+            time.sleep(_LOCK_PAUSE)
 
 
 def checked(

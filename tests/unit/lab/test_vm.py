@@ -5,12 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from lab.vm.kernel import CONFIG
+from lab.vm.kernel import layer_of
 from tests.paths import ROOT
 
 
@@ -73,7 +72,7 @@ def test_a_kernel_that_does_not_build_is_no_machine_without_a_vm(tmp_path: Path)
 
 
 def test_a_guest_that_ends_early_is_no_machine_without_a_vm(tmp_path: Path) -> None:
-    layer = tmp_path / "flannelette/vm" / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+    layer = layer_of(tmp_path / "flannelette/vm")
     for program in (layer / "usr/lib/linux", layer / "usr/bin/busybox"):
         program.parent.mkdir(parents=True)
         program.write_text("#!/bin/sh\nexit 3\n")
@@ -81,13 +80,13 @@ def test_a_guest_that_ends_early_is_no_machine_without_a_vm(tmp_path: Path) -> N
     done = run(tmp_path, {}, ":/usr/bin:/bin")
     assert done.returncode == 126
     assert done.stderr == (
-        "vm: the guest ended before the command did, with status 3; its memory is 4096 MiB: "
-        "give it more with --memory, or make room for it in /dev/shm\n"
+        "vm: the guest ended before the command did, with status 3; what its kernel said last is above. "
+        "It may have used up its 4096 MiB: see --memory\n"
     )
 
 
 def test_a_lab_that_fails_in_the_guest_says_what_the_guest_had_of_this_machine(tmp_path: Path) -> None:
-    layer = tmp_path / "flannelette/vm" / f"linux-{sha256(CONFIG.read_bytes()).hexdigest()[:12]}"
+    layer = layer_of(tmp_path / "flannelette/vm")
     for program in (layer / "usr/lib/linux", layer / "usr/bin/busybox"):
         program.parent.mkdir(parents=True)
         program.write_text('#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\necho 1 >"$1/code"\n')
