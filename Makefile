@@ -1,5 +1,5 @@
 # One line per target. Settings go behind: make lab NODES=5 BACKEND=host-gw FAMILY=dual STORE=etcd ONCE=1 JSON=lab.json
-export PYTHON NODES BACKEND FAMILY STORE OVERLAY PROXY VM ONCE JSON TOPOLOGY CLUSTERS NETWORKS
+export PYTHON NODES BACKEND FAMILY STORE OVERLAY PROXY POLICY FIREWALL VM ONCE JSON TOPOLOGY CLUSTERS NETWORKS
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/flannelette
 export PATH := $(PATH):$(CACHE)/bin
 BIN := .venv/bin
@@ -15,7 +15,7 @@ lab: lab-venv ; @exec $(BIN)/python -m lab  ## a cluster in network namespaces u
 shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)  ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
 ping: lab-venv ; @$(BIN)/python -m lab.inside $(or $(HOST),pod1) $(abspath $(BIN))/python -m lab.ping $(TO)  ## three pings in the running lab, from pod1 or HOST=: TO=ADDRESS
 kube-lab-venv: ; @sh lab/prepare.sh kube-lab
-kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= FLANNEL= VM= ONCE=
+kube-lab: kube-lab-venv ; @exec $(BIN)/python -m lab.kubernetes  ## a real Kubernetes in namespaces until Ctrl-C, as root; NODES= OVERLAY= BACKEND= FAMILY= PROXY= POLICY= FIREWALL= FLANNEL= VM= ONCE=
 test: venv ; @sh lab/test.sh $(CACHE) $(if $(ARGS),wanted,all) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, the quick ones first; ARGS='-k vxlan'
 soak: venv ; @FLANNELETTE_SOAK=1 sh lab/test.sh $(CACHE) $(if $(ARGS),wanted,all) $(BIN)/pytest $(PARALLEL) -rfEs $(SLOWEST) $(ARGS)  ## every test, full counts
 fuzz: venv ; @$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[fuzz]' || true; exec $(BIN)/python -m tests.fuzz $(patsubst %,--target=%,$(TARGET)) $(if $(SECONDS),--seconds=$(SECONDS)) $(if $(RUNS),--runs=$(RUNS))  ## hostile bytes into every parser and call; TARGET= SECONDS= RUNS=, of each target

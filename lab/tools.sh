@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
 # TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver,
-# wheels (what pip installs), cloud (SDKs of clouds, and moto), or tests: all that tests run, two at a time, with the
+# kube-router and kube-network-policies (engines of NetworkPolicies), wheels (what pip installs), cloud (SDKs of clouds, and moto), or tests: all that tests run, two at a time, with the
 # progress on stderr and the rest in NAME.log. `tests DIRECTORY wanted` builds only what a test waits for, until it is ended.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
@@ -12,6 +12,8 @@ helm_version=v3.19.5
 helm_kubernetes=34 # the minor version of the client-go in its go.mod: what it takes a cluster for that it does not ask
 cni_version=v1.3.0
 plugins_version=v1.9.0
+kube_router_version=v2.1.0
+kube_network_policies_version=v0.8.0
 flannel_plugin_version=v0.9.1 # the last one that is among the plugins; since then flannel has it
 tool=$1
 directory=$2
@@ -47,7 +49,7 @@ tests) # tests wait for what is in tools.todo, while tools.lock is held, and say
     wait
     exit 0
     ;;
-kube*) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "$tool" ;;
+kubectl | kube-apiserver) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "$tool" ;;
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
 cloud) exec sh "$(dirname "$0")/cloud.sh" "$directory" ;;
 wheels) exec sh "$(dirname "$0")/wheels.sh" "$directory" ;;
@@ -101,6 +103,11 @@ cnitool)
     go_install "$directory/bin" "github.com/containernetworking/cni/cnitool@$cni_version" # last: it stands for all
     ;;
 grpcurl) go_install "$directory/bin" "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
+kube-router) go_install "$directory/bin" "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router@$kube_router_version" ;;
+kube-network-policies)
+    go_install "$directory/bin/.new-$$" "sigs.k8s.io/kube-network-policies/cmd@$kube_network_policies_version"
+    mv "$directory/bin/.new-$$/cmd" "$directory/bin/$tool" && rmdir "$directory/bin/.new-$$"
+    ;;
 helm) # as its Makefile builds it; else it takes every cluster for Kubernetes 1.20, which the chart does not support
     ldflags=
     for package in chartutil lint/rules; do

@@ -102,7 +102,7 @@ async def _ask_services(space: NetworkNamespace, services: Sequence[Address], na
         await _until_known(space, service)
         seen: set[str] = set()
         for _ in range(_TRIES * len(names)):
-            name = await _get(space, service, 80)
+            name = await get_name(space, service, 80)
             if not name or (seen := seen | {name}) >= names:
                 break
         good += len(seen & names)
@@ -112,24 +112,24 @@ async def _ask_services(space: NetworkNamespace, services: Sequence[Address], na
 async def _until_known(space: NetworkNamespace, service: Address) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_SERVICE_SECONDS):
-            while not await _get(space, service, 80):  # noqa: ASYNC110 - it happens in other processes
+            while not await get_name(space, service, 80):  # noqa: ASYNC110 - it happens in other processes
                 await asyncio.sleep(0.2)
 
 
 async def _ask_ports(space: NetworkNamespace, nodes: Iterable[tuple[Host, Address]]) -> Count:
     async def ask(host: Host, address: Address) -> bool:
-        return await _get(space, address, _HOST_PORT) == host.name
+        return await get_name(space, address, _HOST_PORT) == host.name
 
     return await _count(ask(host, address) for host, address in nodes)
 
 
-async def _get(space: NetworkNamespace, address: Address, port: int) -> str:
+async def get_name(space: NetworkNamespace, address: Address, port: int, seconds: float = _SECONDS) -> str:
     """The name of the node whose pod answers; empty: none does."""
     with space.inside():
         connection = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET)
     connection.setblocking(False)
     with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(seconds):
             await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
             reader, writer = await asyncio.open_connection(sock=connection)
             writer.write(b"GET / HTTP/1.0\r\n\r\n")

@@ -25,6 +25,25 @@ POLL_SECONDS: Final = 5.0 if is_guest() else 0.3
 """Between two looks at the cluster; a kubectl takes seconds of a virtual machine."""
 _IGNORE: Final = "--ignore-preflight-errors=all"  # modules and cgroups are those of a machine that is not ours alone
 
+_LIKE_NODE: Final = json.dumps(
+    {
+        "spec": {
+            "template": {
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "kube-proxy",
+                            "volumeMounts": [{"name": "alternatives", "mountPath": "/etc/alternatives"}],
+                        }
+                    ],
+                    "volumes": [{"name": "alternatives", "hostPath": {"path": "/etc/alternatives"}}],
+                }
+            }
+        }
+    }
+)
+"""For kube-proxy: the kind of iptables that the node has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Container:
@@ -57,6 +76,12 @@ class Cluster:
     async def kubectl(self, *words: str) -> str:
         """What kubectl prints. Raises CommandFailed."""
         return await run(*self.kubectl_words(), *words)
+
+    async def apply(self, manifest: str) -> None:
+        """Applies objects that are written as YAML or JSON. Raises CommandFailed."""
+        file = self.place / "applied.yaml"
+        file.write_text(manifest)
+        await self.kubectl("apply", "-f", str(file))
 
     async def build(self) -> None:
         """Makes namespaces and wires, and the nodes' files."""
@@ -113,6 +138,8 @@ class Cluster:
         await asyncio.gather(
             *(node.run("kubeadm", "join", "--config=/etc/kubeadm/join.yaml", _IGNORE) for node in others)
         )
+        if self._options.firewall == "iptables-legacy":
+            await self.kubectl("patch", "daemonset", "kube-proxy", "--namespace=kube-system", f"--patch={_LIKE_NODE}")
 
     async def add_node(self) -> Node:
         """Makes one more node, which joins."""

@@ -136,6 +136,8 @@ def _network_of(options: Options) -> dict[str, object]:
     networks: dict[str, object] = {"Network": POD_NETWORKS[4]} if 4 in options.versions else {"EnableIPv4": False}
     if 6 in options.versions:
         networks |= {"EnableIPv6": True, "IPv6Network": POD_NETWORKS[6]}
+    if options.firewall == "nftables":
+        networks["EnableNFTables"] = True
     return {**networks, "Backend": {"Type": options.backend}}
 
 

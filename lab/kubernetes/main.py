@@ -65,7 +65,7 @@ def _prepare(options: Options) -> None:
     version = parts.version()
     families = " and ".join(f"IPv{number}" for number in options.versions)
     screen.title(f"Kubernetes {version}, {options.nodes} nodes, {options.backend}, {families}, {options.overlay}")
-    parts.build_missing(screen)
+    parts.build_missing(screen, options.policy)
 
 
 def _run_in_vm(options: Options, arguments: list[str]) -> int:

@@ -53,6 +53,8 @@ class Node:
         shutil.copy2(HERE / "node.sh", self.place / "upper/usr/local/sbin")
         shutil.copy2(HERE / "containerd.toml", etc / "containerd" / "config.toml")
         shutil.copy2(HERE / "etcd.yaml", etc / "kubeadm/patches/etcd+strategic.yaml")
+        if self._options.firewall == "iptables-legacy":
+            choose_legacy_iptables(etc / "alternatives")
         (etc / "hostname").write_text(f"{self.name}\n")
         (etc / "machine-id").write_text(f"{self.host.number:032x}\n")
         versions = self._options.versions
@@ -176,6 +178,14 @@ class Node:
             await run("umount", "-l", path)
         await run("touch", path)
         await run("mount", "--bind", source, path)
+
+
+def choose_legacy_iptables(alternatives: Path) -> None:
+    """Writes what update-alternatives would."""
+    alternatives.mkdir()
+    for name in ("iptables", "ip6tables"):
+        for kind in ("", "-save", "-restore"):
+            (alternatives / f"{name}{kind}").symlink_to(f"/usr/sbin/{name}-legacy{kind}")
 
 
 def with_port(address: topology.Address | str, port: int) -> str:

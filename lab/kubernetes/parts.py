@@ -128,8 +128,8 @@ def etcd_version() -> str:
     return said.split()[2]
 
 
-def all_parts() -> Iterator[Part]:
-    """In the order in which they are built."""
+def all_parts(policy: str = "") -> Iterator[Part]:
+    """In the order in which they are built; with a policy engine that one too."""
     bin_, of_programs, of_tools = CACHE / "bin", TREE / "lab" / "kubernetes.sh", TREE / "lab" / "tools.sh"
     yield Part(
         "programs",
@@ -142,6 +142,8 @@ def all_parts() -> Iterator[Part]:
     for tool, cost in _TOOLS.items():
         made = (bin_ / tool, *beside.get(tool, ()))
         yield Part(tool, cost, ("sh", of_tools, tool, CACHE), made, (of_tools,))
+    if policy:
+        yield Part(policy, "2 minutes", ("sh", of_tools, policy, CACHE), (bin_ / policy,), (of_tools,))
     of_images = HERE / "images.sh"
     script = ("sh", TREE / "deploy" / "engine.sh", "build", "sh", of_images, PLACE)
     yield Part(
@@ -160,14 +162,14 @@ def all_parts() -> Iterator[Part]:
     )
 
 
-def build_missing(screen: Screen) -> None:
+def build_missing(screen: Screen, policy: str = "") -> None:
     """Builds what is not in the cache, in the machine's own network; says before how long that takes."""
-    missing = [part for part in all_parts() if not part.is_there]
+    missing = [part for part in all_parts(policy) if not part.is_there]
     for part in missing:
         screen.note(f"  {part.title} will be built, once: {part.cost}")
     if missing:
         screen.note(f"  into {PLACE}\n")
-    for part in all_parts():
+    for part in all_parts(policy):
         if not part.is_there:
             with screen.step(part.title, f"in {PLACE}") as step:
                 part.build(step)

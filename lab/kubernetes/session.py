@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from lab.cluster import Pod
-from lab.kubernetes import parts, trial
+from lab.kubernetes import parts, policy, trial
 from lab.kubernetes.answers import answers_table, ask, unanswered
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.install import clean_up_words
@@ -60,6 +60,9 @@ class Session:
             await cluster.join()
         with screen.step("network", f"{self._how()}; ready on every node"):
             await (cluster.install_flannel() if self._options.flannel else cluster.install())
+        if self._options.policy:
+            with screen.step("policy", f"{self._options.policy} on every node"):
+                await policy.install(cluster, self._options)
         with screen.step("pods", "one on each node"):
             return await cluster.start_pods()
 
@@ -113,6 +116,14 @@ class Session:
                 step.detail = f"fails on the last node: {boot.sent:,} pings of the others, {len(boot.lost)} lost"
                 step.is_good = not boot.failures
             failures += boot.failures
+        if self._options.policy:
+            with self._screen.step("policies", "") as step:
+                found = await policy.try_all(self._cluster, self._options, step.update)
+                step.detail = (
+                    f"{len(policy.SCENES)} scenes, {len(policy.DISTURBANCES)} disturbances: {len(found)} wrong"
+                )
+                step.is_good = not found
+            failures += found
         if self._options.flannel:
             failures += await self._give_back()
         return self._screen.verdict(failures)

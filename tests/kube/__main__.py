@@ -6,6 +6,7 @@ import sys
 from typing import Final
 
 from lab.kubernetes import parts
+from lab.kubernetes.options import POLICIES
 from lab.show import Screen
 from tests.paths import ROOT
 
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         with parts.locked():
-            parts.build_missing(Screen())
+            parts.build_missing(Screen(), POLICIES[0])
     except parts.PartMissing as error:
         print(f"kube-test: {error}", file=sys.stderr)
         return 1

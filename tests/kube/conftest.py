@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from lab.kubernetes import guest, parts
+from lab.kubernetes import guest, parts, policy
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.node import run
 from lab.kubernetes.options import Options
@@ -29,6 +29,8 @@ async def _running(options: Options) -> AsyncIterator[Cluster]:
         await cluster.boot(await cluster.import_images())
         await cluster.join()
         await (cluster.install_flannel() if options.flannel else cluster.install())
+        if options.policy:
+            await policy.install(cluster, options)
         await cluster.start_pods()
         yield cluster
     finally:

@@ -11,13 +11,26 @@ def test_without_settings_the_cluster_is_three_vxlan_nodes_by_the_overlay_per_no
 
 
 def test_the_environment_is_read_as_make_gives_it_and_empty_means_unset() -> None:
-    chosen = Options(2, "helm", "host-gw", "dual", "nftables", flannel=True, vm=True, once=True)
+    chosen = Options(
+        2,
+        "per-node",
+        "host-gw",
+        "dual",
+        "nftables",
+        "kube-router",
+        "iptables-legacy",
+        flannel=True,
+        vm=True,
+        once=True,
+    )
     environment = {
         "NODES": "2",
-        "OVERLAY": "helm",
+        "OVERLAY": "per-node",
         "BACKEND": "host-gw",
         "FAMILY": "dual",
         "PROXY": "nftables",
+        "POLICY": "kube-router",
+        "FIREWALL": "iptables-legacy",
         "FLANNEL": "1",
         "VM": "1",
         "ONCE": "1",
@@ -39,19 +52,37 @@ def test_an_argument_wins_over_the_environment() -> None:
         ("BACKEND=foo", "BACKEND=foo: use vxlan or host-gw"),
         ("FAMILY=ipv5", "FAMILY=ipv5: use ipv4, ipv6 or dual"),
         ("PROXY=ipvs", "PROXY=ipvs: use iptables or nftables"),
+        ("POLICY=calico", "POLICY=calico: use kube-router or kube-network-policies"),
+        ("FIREWALL=iptables", "FIREWALL=iptables: use iptables-nft, iptables-legacy or nftables"),
         ("FLANNEL=v0.28", "FLANNEL=v0.28: use 1 or 0"),
         ("VM=yes", "VM=yes: use 1 or 0"),
         ("ONCE=yes", "ONCE=yes: use 1 or 0"),
         (
             "STORE=etcd",
             "'STORE=etcd' is no option of the lab: "
-            "use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, FLANNEL=, VM=, ONCE=",
+            "use NODES=, OVERLAY=, BACKEND=, FAMILY=, PROXY=, POLICY=, FIREWALL=, FLANNEL=, VM=, ONCE=",
         ),
     ],
 )
 def test_a_wrong_option_gets_one_line_that_says_what_is_right(argument: str, complaint: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse([argument], {})
+    assert str(caught.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["POLICY=kube-router", "NODES=1"],
+            "POLICY=kube-router: use NODES=2 or more, between whose pods it is tried",
+        ),
+        (["FIREWALL=nftables", "OVERLAY=helm"], "FIREWALL=nftables: use OVERLAY=per-node or central"),
+    ],
+)
+def test_settings_that_do_not_go_together_get_one_line(arguments: list[str], complaint: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        parse(arguments, {})
     assert str(caught.value) == complaint
 
 
