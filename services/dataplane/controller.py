@@ -213,7 +213,8 @@ class Controller:
         self.health.set("leases", "" if table is told else self.cached_reason)
         self.journal.cursor = table.cursor
         network = await self.change.network(table, self.renewer.lease, is_told=table is told)
-        if await self.tracker.update(network, table.overrides.get(self.node, ()), look=self._resync_due):
+        chosen = table.overrides.get(self.node, ())
+        if await self.tracker.update(network, chosen, self.own.published(table), look=self._resync_due):
             self._resync_due = True
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
         self.health.set("network", self.tracker.error)

@@ -22,10 +22,18 @@ class HostGw(Backend):
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """None: routes go out of the underlay's interface. Refuses a public address that is not on it."""
-        if underlay.address(family) != underlay.public_address(family):
+        if (
+            underlay.address(family) != underlay.public_address(family)
+            or underlay.address(family) in underlay.elsewhere
+        ):
+            has = (
+                f", which has {underlay.address(family)}"
+                if underlay.address(family) not in underlay.elsewhere
+                else ""
+            )
             raise Misconfigured(
-                f"host-gw needs the public {family} address {underlay.public_address(family)} on {underlay.name}, "
-                f"which has {underlay.address(family)}: correct --public-ip, or use vxlan"
+                f"host-gw needs the public {family} address {underlay.public_address(family)} on {underlay.name}"
+                f"{has}: correct --public-ip, or use vxlan"
             )
         return None
 

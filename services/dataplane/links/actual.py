@@ -26,6 +26,7 @@ _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253
 _PERMANENT: Final = 0x80
 _TENTATIVE: Final = 0x40
+_SECONDARY: Final = 0x01
 _UNFIT: Final = {4: 0x20, 6: 0x01 | 0x20 | _TENTATIVE | 0x08}
 """Deprecated; of IPv6 also temporary (in IPv4 that bit means secondary), tentative, dadfailed (linux/if_addr.h)."""
 _SYSCTL: Final = Path("/proc/sys")
@@ -183,6 +184,9 @@ def _address(message: Any) -> InterfaceAddress:
         permanent=bool(flags & _PERMANENT),
         unfit=bool(flags & _UNFIT[address.version]),
         tentative=address.version == 6 and bool(flags & _TENTATIVE),
+        secondary=address.version == 4 and bool(flags & _SECONDARY),
+        has_route=not flags & uapi.IFA_F_NOPREFIXROUTE,
+        since=(message.get("cacheinfo") or {}).get("cstamp") or 0,
     )
 
 

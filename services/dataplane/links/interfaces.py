@@ -1,5 +1,6 @@
 """Network interfaces as they are, and which of their addresses can be an end of the overlay."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,12 @@ class InterfaceAddress:
     """Temporary (RFC 8981), deprecated, tentative or failed: never chosen."""
     tentative: bool = False
     """Still being looked for on the link (RFC 4862): it may become fit in a second or two."""
+    secondary: bool = False
+    """Another address of the interface, in the same network, was there before (IPv4)."""
+    has_route: bool = True
+    """The kernel has made the route to its network."""
+    since: int = 0
+    """When it was made, in hundredths of a second since the boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +69,22 @@ def read_counters() -> dict[str, Counters]:
     return found
 
 
-def best_address(interface: Interface, family: Family) -> Address | None:
-    """Global before link-local, permanent before leased; never an unfit or a loopback one.
+def best_address(interface: Interface, family: Family, kept: Sequence[Address] = ()) -> Address | None:
+    """The address that the node is known by (`kept`, the first that is there), else the one least like a virtual IP.
 
-    Nor a link-local one of IPv6: without the name of a link, which differs from node to node, it is no address.
+    Global before link-local; one of a network before a single one, as keepalived adds; primary before secondary;
+    permanent before leased; the older one; one with a route before one without. Never an unfit or a loopback one, nor
+    a link-local one of IPv6: without the name of a link, which differs from node to node, it is no address.
     """
     fit = [a for a in interface.addresses if a.ip.version == family.version and is_usable(a)]
-    return min(fit, key=lambda a: (a.link_scope, not a.permanent)).ip if fit else None
+    known = {address: number for number, address in enumerate(kept)}
+
+    def rank(each: InterfaceAddress) -> tuple[object, ...]:
+        is_single = each.network is not None and each.network.num_addresses == 1
+        place = known.get(each.ip, len(known))
+        return each.link_scope, place, is_single, each.secondary, not each.permanent, each.since, not each.has_route
+
+    return min(fit, key=rank).ip if fit else None
 
 
 def is_usable(address: InterfaceAddress) -> bool:

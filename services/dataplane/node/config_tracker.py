@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Final
 
 from services.core.errors import InvalidInput, Misconfigured, Unavailable
-from services.core.family import Family, Network
+from services.core.family import Address, Family, Network
 from services.core.leases.lease import Lease
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig
@@ -43,6 +43,7 @@ from services.dataplane.node.overlay_config import (
 from services.dataplane.peers.peer import Overlay
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.underlay.connected_routes import ConnectedRoutes
+from services.dataplane.underlay.tenure import Tenure
 from services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
@@ -82,16 +83,24 @@ class ConfigTracker:
         self._remembered = tuple(earlier)
         self._asked: NetworkConfig | None = None
         self._chosen: PublicIpOverrides = ()
+        self._tenure = Tenure()
         self._is_overtaken = False  # the default route goes out of another interface now
         self._left: set[str] = set()  # names of devices that an earlier configuration needed
         self._has_looked_around = False  # for what an earlier process has left
         self._former = frozenset(former)  # subnets that are or were our own
         self._may_log = LogLimiter()
 
-    async def update(self, network: NetworkConfig, chosen: PublicIpOverrides = (), *, look: bool) -> bool:
+    async def update(
+        self,
+        network: NetworkConfig,
+        chosen: PublicIpOverrides = (),
+        published: Lease | None = None,
+        *,
+        look: bool,
+    ) -> bool:
         """Whether there is a new configuration. With `look`, reads the underlay and retries what was refused.
 
-        `chosen` is what operators have chosen for this node in the store.
+        `chosen` is what operators have chosen for this node in the store, `published` its lease.
 
         Raises Misconfigured when this node cannot carry its first network, Unavailable when it cannot yet.
         """
@@ -99,7 +108,8 @@ class ConfigTracker:
         is_asked_anew = is_news or chosen != self._chosen
         self._asked, self._chosen = network, chosen
         if config is not None and (config.network, config.chosen) == (network, chosen):
-            is_shaken = look and (self._is_overtaken or not await is_underlay_unchanged(config))
+            kept = self._kept_addresses()
+            is_shaken = look and (self._is_overtaken or not await is_underlay_unchanged(config, kept))
             if not is_shaken:
                 self.error = ""
                 return False
@@ -107,8 +117,9 @@ class ConfigTracker:
             return False
         if is_news:
             tell_warnings(network.warnings)
+        self._tenure.take_published(published.addresses if published else ())
         try:
-            found = await resolve_config(network, *self._place, chosen)
+            found = await resolve_config(network, *self._place, chosen, self._kept_addresses())
             devices = found.devices(NodeIdentity(self._node))
             await claim(network, devices, self._settings, self._kernel, self._backends.claims, self._former)
         except (InvalidInput, Unavailable) as error:
@@ -138,16 +149,21 @@ class ConfigTracker:
         config, devices, earlier = self.config, self.devices, self.earlier.overlays
         if config is None:
             remembered = [n for n in self._remembered if n != found.network]
-            before = await resolve_earlier(remembered, *self._place, found.chosen)
+            before = await resolve_earlier(remembered, *self._place, found.chosen, self._kept_addresses())
         else:
             before = [EarlierOverlay(config, devices), *earlier]
             if config.network != found.network:
                 self._last = config, devices, earlier
         self._left |= {device.name for each in before for device in each.devices.values()}
         self.config = found
+        self._tenure.enter(found.underlay.addresses, time.monotonic())
         self.earlier.keep(found, before)
         if config is not None and any(each.devices is devices for each in self.earlier.overlays):
             self.devices = {}
+
+    def _kept_addresses(self) -> tuple[Address, ...]:
+        """The addresses that the node is known by, the most wanted first."""
+        return self._tenure.order(time.monotonic())
 
     def default_route_moved(self, defaults: Iterable[Route]) -> bool:
         """Whether the default route, if it has told the underlay, is another now: then look again."""

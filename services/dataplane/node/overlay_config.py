@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
 from services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
-from services.core.family import Family
+from services.core.family import Address, Family
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig, contains
 from services.core.special_addresses import network_refusal
@@ -81,6 +81,7 @@ async def resolve_config(
     backends: Backends,
     node: str,
     chosen: PublicIpOverrides = (),
+    kept: Sequence[Address] = (),
 ) -> OverlayConfig:
     """Raises InvalidInput for a configuration we cannot carry, Misconfigured when no interface is found.
 
@@ -90,7 +91,7 @@ async def resolve_config(
     versions = {n.family.version for n in network.families}
     heeded = [each for each in chosen if each.version in versions]
     try:
-        return await _ground(network, settings, kernel, backends, node, chosen)
+        return await _ground(network, settings, kernel, backends, node, chosen, kept)
     except Misconfigured as error:
         if not heeded:
             raise
@@ -105,12 +106,13 @@ async def resolve_earlier(
     backends: Backends,
     node: str,
     chosen: PublicIpOverrides,
+    kept: Sequence[Address] = (),
 ) -> list[EarlierOverlay]:
     """Those of an earlier process, as far as they can be had."""
     found = []
     for network in networks:
         try:
-            config = await resolve_config(network, settings, kernel, backends, node, chosen)
+            config = await resolve_config(network, settings, kernel, backends, node, chosen, kept)
             found.append(EarlierOverlay(config))
         except FlanneletteError as error:
             log.warning("an earlier backend is given up", backend=network.backend_type, reason=str(error))
@@ -124,6 +126,7 @@ async def _ground(
     backends: Backends,
     node: str,
     chosen: PublicIpOverrides,
+    kept: Sequence[Address],
 ) -> OverlayConfig:
     families = tuple(n.family for n in network.families)
     _require_room(network, settings.limits())
@@ -141,6 +144,7 @@ async def _ground(
         families,
         reach=await links.route_to(ip_address(choice.can_reach)) if choice.can_reach else None,
         default_index=default_index,
+        kept=kept,
     )
     offload = wanted_offload(settings.checksum_offload, os.uname().release)
     warnings = tuple(backend.warnings(underlay))
@@ -162,9 +166,15 @@ def _require_room(network: NetworkConfig, limits: OperatorLimits) -> None:
             )
 
 
-async def is_underlay_unchanged(config: OverlayConfig) -> bool:
-    """Whether the underlay is still as it was when it was chosen: the same interface, MTU and addresses."""
-    return is_still(config.underlay, await links.interface(config.underlay.name))
+async def is_underlay_unchanged(config: OverlayConfig, kept: Sequence[Address] = ()) -> bool:
+    """Whether the underlay is still as it was when it was chosen: the same interface, MTU and addresses.
+
+    `kept` are the addresses that the node is known by, the most wanted first.
+    """
+    if config.underlay.elsewhere:
+        return is_still(config.underlay, await links.interfaces(), kept)
+    interface = await links.interface(config.underlay.name)
+    return is_still(config.underlay, [interface] if interface else [], kept)
 
 
 async def read_connected(kernel: Actuator, config: OverlayConfig, route_protocol: int) -> ConnectedRoutes:

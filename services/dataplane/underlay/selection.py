@@ -85,6 +85,8 @@ class Underlay:
     """What is reached through the interface without a gateway, link-local networks left out."""
     kind: str = ""
     """Of the interface."""
+    elsewhere: frozenset[Address] = frozenset()
+    """Those of `addresses` that another interface of this host has, such as lo."""
 
     def address(self, family: Family) -> Address | None:
         """The address in a family."""
@@ -101,6 +103,8 @@ class _Found:
     wanted: Address | None
     """This very address rather than the best one."""
     reason: str
+    kept: tuple[Address, ...] = ()
+    """See choose_underlay."""
 
 
 def choose_underlay(
@@ -110,18 +114,23 @@ def choose_underlay(
     *,
     reach: tuple[str, Address] | None = None,
     default_index: int | None = None,
+    kept: Sequence[Address] = (),
 ) -> Underlay:
     """flannel's order: each --iface, each --iface-regex, --iface-can-reach, the first that has the addresses; if none
     was given, the interface with the public address that was asked for, else that of the default route.
 
     `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
     `default_index` is the interface of the default route.
-    Whichever it is: where it carries the public address that was asked for, that is the address on it.
+    `kept` are the addresses that the node is known by, the most wanted first.
+    Whichever it is: where this host has the public address that was asked for, on any interface, that is the address.
     Raises Misconfigured, with what there was to choose from: there is no fallback from a flag that matches nothing.
     """
-    found = _find(interfaces, choice, families, reach, default_index)
+    found = replace(_find(interfaces, choice, families, reach, default_index), kept=tuple(kept))
     given: dict[int, Address] = {public.address.version: public.address for public in choice.public}
-    addresses = tuple(_carried(found, given.get(f.version)) or _address_in(found, f) for f in families)
+    beside = [each for each in interfaces if each.index != found.interface.index]
+    carriers = (found.interface, *beside)
+    addresses = tuple(_carried(carriers, given.get(f.version)) or _address_in(found, f) for f in families)
+    own = {each.ip for each in found.interface.addresses}
     return Underlay(
         found.interface.index,
         found.interface.name,
@@ -131,15 +140,26 @@ def choose_underlay(
         "; ".join((found.reason, *_translations(choice, found))),
         networks_of(found.interface),
         found.interface.kind,
+        frozenset(address for address in addresses if address not in own),
     )
 
 
-def is_still(underlay: Underlay, interface: Interface | None) -> bool:
-    """Whether the underlay's interface is as it was when it was chosen, as far as it matters."""
-    if interface is None or (interface.index, interface.mtu) != (underlay.index, underlay.mtu):
+def is_still(underlay: Underlay, interfaces: Iterable[Interface], kept: Sequence[Address] = ()) -> bool:
+    """Whether the underlay's interface is as it was when it was chosen, as far as it matters.
+
+    It is not if an address is back that the node is known by rather than the one that it has now.
+    """
+    by_index = {each.index: each for each in interfaces}
+    interface = by_index.get(underlay.index)
+    if interface is None or (interface.name, interface.mtu) != (underlay.name, underlay.mtu):
         return False
     usable = {address.ip for address in interface.addresses if is_usable(address)}
-    return usable >= set(underlay.addresses) and networks_of(interface) == underlay.networks
+    beside = {a.ip for each in by_index.values() for a in each.addresses} if underlay.elsewhere else set()
+    is_there = all(each in (beside if each in underlay.elsewhere else usable) for each in underlay.addresses)
+    wanted = {each.version: each for each in reversed(kept) if each in usable}
+    own = [each for each in underlay.addresses if each not in underlay.elsewhere]
+    is_best = all(wanted.get(each.version, each) == each for each in own)
+    return is_there and is_best and networks_of(interface) == underlay.networks
 
 
 def _find(
@@ -213,17 +233,20 @@ def _translations(choice: InterfaceChoice, found: _Found) -> Iterable[str]:
 def _address_of(found: _Found, family: Family) -> Address | None:
     if found.wanted is not None and found.wanted.version == family.version:
         return found.wanted
-    return best_address(found.interface, family)
+    return best_address(found.interface, family, found.kept)
 
 
-def _carried(found: _Found, public: Address | None) -> Address | None:
-    """The public address, if the interface has it; None: it is translated on the way, or none was asked for."""
-    address = next((a for a in found.interface.addresses if a.ip == public), None)
-    if address is not None and address.tentative:
-        raise Unavailable(
-            f"the address {public} of {found.interface.name} is being checked for duplicates: waiting for it"
-        )
-    return public if address is not None else None
+def _carried(interfaces: Iterable[Interface], public: Address | None) -> Address | None:
+    """The public address, if this host has it; None: it is translated on the way, or none was asked for."""
+    for interface in interfaces:
+        address = next((a for a in interface.addresses if a.ip == public), None)
+        if address is not None and address.tentative:
+            raise Unavailable(
+                f"the address {public} of {interface.name} is being checked for duplicates: waiting for it"
+            )
+        if address is not None:
+            return public
+    return None
 
 
 def _address_in(found: _Found, family: Family) -> Address:

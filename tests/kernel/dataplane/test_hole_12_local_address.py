@@ -1,5 +1,7 @@
 """With --iface and a public address on that interface our device is as flanneld's: its `local` is that address."""
 
+import asyncio
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -52,3 +54,40 @@ async def test_hole_12_behind_nat_the_interfaces_own_address_is_local(
         async with hosts.cluster.dataplane("--iface=eth0", "--public-ip=203.0.113.5") as running:
             await running.until(peers=0)
         assert " local 10.99.0.11 " in hosts.devices()[0]
+
+
+async def test_a_public_address_on_the_loopback_is_local_and_packets_flow_both_ways(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    """BGP to the host: peers reach it by an address that no interface of the underlay has."""
+    with two_hosts(netns, make_netns, "vxlan", "dual") as hosts:
+        places = {4: ("10.255.0.1", "10.99.0.11", 32), 6: ("fd00:255::1", "fd00:99::11", 128)}
+        for version, (public, via, bits) in places.items():
+            netns.ip(f"-{version}", *f"addr add {public}/{bits} dev lo".split())
+            hosts.n2.ip(f"-{version}", *f"route add {public} via {via} dev eth0".split())
+        hosts.rows = [(replace(own, public=places[own.version][0]), peer) for own, peer in hosts.rows]
+        hosts.leave_flanneld_state()
+        await hosts.join()
+        flags = ("--iface=eth0", "--public-ip=10.255.0.1", "--public-ipv6=fd00:255::1")
+        async with hosts.cluster.dataplane(*flags) as running:
+            status = await running.until(peers=1)
+            with hosts.stream() as stream:
+                async with stream:
+                    await asyncio.sleep(0.5)
+                    await running.resync()
+            assert not stream.lost
+            assert not status.findings
+            assert list(status.underlay.addresses) == ["10.255.0.1", "fd00:255::1"]
+            four, _, six, _ = hosts.devices()
+            assert " local 10.255.0.1 dev eth0 " in four
+            assert " local fd00:255::1 dev eth0 " in six
+
+
+async def test_host_gw_takes_no_public_address_that_another_interface_has(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with two_hosts(netns, make_netns, "host-gw", "ipv4") as hosts:
+        netns.ip(*"addr add 10.255.0.1/32 dev lo".split())
+        code, said = hosts.cluster.try_to_run("--iface=eth0", "--public-ip=10.255.0.1")
+        assert code == 1
+        assert "host-gw needs the public IPv4 address 10.255.0.1 on eth0: correct --public-ip" in said

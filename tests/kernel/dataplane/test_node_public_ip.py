@@ -132,7 +132,7 @@ async def test_an_annotation_that_changes_while_the_lease_service_is_away_is_fol
         await stands_on(cluster, running, BY_CHOICE)
 
 
-async def test_the_annotation_wins_over_public_ip_and_is_only_published_beside_an_interface_flag(
+async def test_the_annotation_wins_over_public_ip_and_chooses_no_interface_beside_an_interface_flag(
     cluster: KubeCluster,
 ) -> None:
     cluster.kube.annotate("n1", node_public_ip="10.98.0.11")
@@ -142,9 +142,10 @@ async def test_the_annotation_wins_over_public_ip_and_is_only_published_beside_a
         status = await running.until()
         assert status.underlay.reason == f"--iface eth0; public address 10.98.0.11 ({ANNOTATION})"
         assert (list(status.underlay.addresses), list(status.underlay.public_addresses)) == (
-            ["10.99.0.11"],
             ["10.98.0.11"],
-        )
+            ["10.98.0.11"],
+        ), "it is an address of this host, so it is the tunnel's source, as with flanneld"
+        assert " local 10.98.0.11 dev eth0 " in cluster.ip("-d link show flannel.1")
         assert cluster.kube.annotations("n1")["flannel.alpha.coreos.com/public-ip"] == "10.98.0.11"
 
 

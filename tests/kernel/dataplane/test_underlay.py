@@ -178,3 +178,21 @@ async def test_an_ipv6_network_on_a_link_local_address_is_refused_in_a_sentence(
         assert code == 1
         assert "interface eth0 (--iface eth0) has no IPv6 address but link-local ones" in output
         assert "Traceback" not in output
+
+
+async def test_a_node_returns_to_its_own_address_from_a_virtual_one_once_dhcp_has_given_it_back(
+    cluster: Cluster, running: Running
+) -> None:
+    """keepalived's address lies in the same network, and is the primary one from then on."""
+    cluster.run("sysctl -qw net.ipv4.conf.eth0.promote_secondaries=1")
+    own = "10.99.0.11/16 dev eth0 valid_lft 3600 preferred_lft 3600"
+    cluster.ip("addr add 10.99.0.200/16 dev eth0")
+    cluster.ip(f"addr change {own}")
+    await follows(cluster, running, "eth0", "10.99.0.11")
+    cluster.ip("addr del 10.99.0.11/16 dev eth0")
+    await follows(cluster, running, "eth0", "10.99.0.200")
+    cluster.ip(f"addr add {own}")
+    assert " secondary dynamic " in cluster.ip("addr show dev eth0 to 10.99.0.11")
+    await follows(cluster, running, "eth0", "10.99.0.11")
+    cluster.ip("addr del 10.99.0.200/16 dev eth0")
+    await follows(cluster, running, "eth0", "10.99.0.11")

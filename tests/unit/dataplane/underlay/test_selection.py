@@ -18,12 +18,15 @@ from services.dataplane.underlay.selection import (
     is_still,
     with_chosen,
 )
+from services.dataplane.underlay.tenure import Tenure
 
 
-def has(text: str, *, permanent: bool = True, unfit: bool = False, network: str = "") -> InterfaceAddress:
+def has(
+    text: str, *, permanent: bool = True, unfit: bool = False, network: str = "", **more: Any
+) -> InterfaceAddress:
     address = ip_address(text)
     reached = ip_network(network) if network else None
-    return InterfaceAddress(address, address.is_link_local, reached, permanent, unfit)
+    return InterfaceAddress(address, address.is_link_local, reached, permanent, unfit, **more)
 
 
 LO = Interface(1, "lo", 65536, (has("127.0.0.1"), has("::1")))
@@ -186,6 +189,75 @@ def test_global_goes_before_link_local_and_permanent_before_leased(
     assert chosen(choose(default=9, interfaces=[Interface(9, "x", 1500, tuple(addresses))]))[1] == [best]
 
 
+@pytest.mark.parametrize(
+    ("addresses", "kept", "best"),
+    [
+        ([has("10.1.0.100"), has("10.1.0.5", permanent=False, secondary=True)], ["10.1.0.5"], "10.1.0.5"),
+        ([has("10.1.0.100")], ["10.1.0.5"], "10.1.0.100"),
+        ([has("10.1.0.5", permanent=False), has("10.1.0.100", secondary=True)], [], "10.1.0.5"),
+        ([has("10.1.0.100", network="10.1.0.100/32"), has("10.1.0.5", network="10.1.0.0/24")], [], "10.1.0.5"),
+        ([has("10.1.0.100", network="10.1.0.100/32")], [], "10.1.0.100"),
+        ([has("10.2.0.100", since=900), has("10.1.0.5", since=5)], [], "10.1.0.5"),
+        ([has("10.2.0.100", has_route=False), has("10.1.0.5")], [], "10.1.0.5"),
+        ([has("10.1.0.5", permanent=False), has("10.2.0.100")], ["10.2.0.100", "10.1.0.5"], "10.2.0.100"),
+    ],
+    ids=[
+        "known, though a virtual one is primary now",
+        "gone",
+        "the virtual one came later",
+        "keepalived's /32",
+        "nothing but a /32, as in some clouds",
+        "the older one",
+        "keepalived's noprefixroute",
+        "both were the node's",
+    ],
+)
+def test_the_address_that_the_node_is_known_by_goes_before_others_then_the_one_least_like_a_virtual_ip(
+    addresses: list[InterfaceAddress], kept: list[str], best: str
+) -> None:
+    interface = Interface(9, "x", 1500, tuple(addresses))
+    underlay = choose_underlay([interface], InterfaceChoice(), [IPV4], default_index=9, kept=[*map(ip_address, kept)])
+    assert [*map(str, underlay.addresses)] == [best]
+    assert is_still(underlay, [interface], underlay.addresses)
+
+
+def test_the_node_returns_to_the_address_that_was_its_own_for_longer() -> None:
+    own, virtual = ip_address("10.1.0.5"), ip_address("10.1.0.100")
+    tenure = Tenure()
+    tenure.enter([own], 0.0)
+    tenure.enter([virtual], 1.0)
+    assert tenure.order(3.0) == (own, virtual)
+    underlay = choose_underlay(
+        [Interface(9, "x", 1500, (has("10.1.0.100"),))], InterfaceChoice(), [IPV4], default_index=9
+    )
+    back = Interface(9, "x", 1500, (has("10.1.0.100"), has("10.1.0.5", permanent=False, secondary=True)))
+    assert not is_still(underlay, [back], tenure.order(503.0))
+    assert tenure.order(4000.0) == (virtual, own), "an operator has renumbered the host"
+
+
+def test_after_a_restart_the_address_of_the_lease_counts_as_known() -> None:
+    tenure = Tenure()
+    tenure.take_published([ip_address("10.1.0.5")])
+    tenure.enter([ip_address("10.1.0.100")], 0.0)
+    tenure.take_published([ip_address("10.1.0.100")])
+    assert tenure.order(60.0)[0] == ip_address("10.1.0.5")
+
+
+@pytest.mark.parametrize("where", [LO, ETH1])
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_public_address_that_another_interface_has_is_the_source_of_the_tunnel(
+    where: Interface, version: int
+) -> None:
+    public = "10.255.0.1" if version == 4 else "fd00:255::1"
+    other = replace(where, addresses=(*where.addresses, has(public)))
+    interfaces = [other if each is where else each for each in ALL]
+    underlay = choose(iface=["eth0"], public=[public], families=[IPV4, IPV6], interfaces=interfaces)
+    assert ip_address(public) in underlay.addresses
+    assert underlay.name == "eth0"
+    assert is_still(underlay, interfaces)
+    assert not is_still(underlay, ALL), "without it, the interface's own address"
+
+
 def test_a_temporary_or_deprecated_address_is_never_taken() -> None:
     interface = Interface(9, "x", 1500, (has("fd00::1", unfit=True), has("fe80::9"), has("fd00::2")))
     assert chosen(choose(default=9, families=[IPV6], interfaces=[interface]))[1] == ["fd00::2"]
@@ -235,8 +307,8 @@ def test_the_networks_on_the_link_are_told_but_for_link_local_ones() -> None:
 def test_an_interface_is_still_the_underlay_while_nothing_of_that_changes(now: dict[str, Any], still: bool) -> None:
     interface = Interface(9, "x", 1500, (has("10.1.0.1", network="10.1.0.0/24"),))
     underlay = choose(default=9, interfaces=[interface])
-    assert is_still(underlay, replace(interface, **now)) is still
-    assert not is_still(underlay, None)
+    assert is_still(underlay, [replace(interface, **now)]) is still
+    assert not is_still(underlay, [])
 
 
 @pytest.mark.parametrize(
