@@ -19,17 +19,18 @@ fi
 if [ -x "$program" ] && [ "$(cat "$program.version" 2>/dev/null)" = "$built" ] && [ -e "$manifests/mk-docker-opts.sh" ]; then
     exit 0
 fi
-if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[5-9]|[3-9][0-9])'; then
-    echo "flanneld is left out: building it takes Go 1.25 or newer" >&2
+if ! place=$(sh "$(dirname "$0")/go.sh" 2>&1); then
+    echo "flanneld is left out: $place" >&2
     exit 0
 fi
+PATH=$place:$PATH
 echo "+ go build flanneld $version (a minute or two, once)" >&2
 mkdir -p "$directory/bin"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 trap 'exit 130' INT TERM
 cd "$module"
-export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=$cgo
+export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=auto GOWORK=off CGO_ENABLED=$cgo
 package=github.com/flannel-io/flannel
 printf 'module flannelette.invalid/flanneld\n\ngo 1.25.0\n\nrequire %s v%s\n' "$package" "$version" >go.mod
 field_of() { printf '%s\n' "$2" | sed -n 's/^[[:space:]]*"'"$1"'": "\(.*\)",*$/\1/p'; }

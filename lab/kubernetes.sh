@@ -18,17 +18,18 @@ for program in "$@"; do
     fi
 done
 [ -n "$missing" ] || exit 0
-if ! command -v go >/dev/null || ! go version | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])'; then
-    echo "$missing is left out: building it takes Go 1.24 or newer" >&2
+if ! place=$(sh "$(dirname "$0")/go.sh" 2>&1); then
+    echo "$missing is left out: $place" >&2
     exit 0
 fi
+PATH=$place:$PATH
 echo "+ go build $missing $version (minutes, once)" >&2
 mkdir -p "$directory/bin"
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 trap 'exit 130' INT TERM
 cd "$module"
-export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
+export GOFLAGS="-mod=mod -buildvcs=false" GOTOOLCHAIN=auto GOWORK=off CGO_ENABLED=0
 printf 'module flannelette.invalid/kubernetes\n\ngo 1.24.0\n' >go.mod
 field_of() { printf '%s\n' "$2" | sed -n 's/^[[:space:]]*"'"$1"'": "\(.*\)",*$/\1/p'; }
 if ! download=$(go mod download -json "k8s.io/kubernetes@v$version"); then

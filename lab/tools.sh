@@ -37,14 +37,25 @@ tests) # tests wait for what is in tools.todo, while tools.lock is held, and say
             rm -f "$directory/tools.todo/$each"
         done
     }
+    # Said once, and not by each: some 350 tests are skipped then.
+    compile() {
+        if lacking=$(sh "$(dirname "$0")/go.sh" 2>&1 >/dev/null); then
+            "$@"
+        else
+            echo "tools: $compiled are left out, and tests that need one are skipped: $lacking" | sed 's/builds it/builds them/' >&2
+            for each in $compiled; do rm -f "$directory/tools.todo/$each"; done
+        fi
+    }
+    at_once() { for one; do build "$one" & done; wait; }
     which=${3:-all}
     # A build holds tools.lock as long as it runs. One in the background ignores SIGINT.
     trap 'trap - INT TERM; kill 0' INT TERM
     if [ "$which" = all ]; then
         build $fetched &
-        build $compiled &
+        compile build $compiled &
     else
-        for one in $fetched $compiled; do build "$one" & done
+        at_once $fetched &
+        compile at_once $compiled &
     fi
     wait
     exit 0
@@ -57,14 +68,15 @@ esac
 
 # go_install BIN PACKAGE...: builds them into that directory.
 go_install() {
-    if ! command -v go >/dev/null; then
-        echo "$tool is left out: Go, which builds it, is not installed" >&2
+    if ! place=$(sh "$(dirname "$0")/go.sh" 2>&1); then
+        echo "$tool is left out: $place" >&2
         exit 0
     fi
+    PATH=$place:$PATH
     bin=$1
     shift
     echo "+ go install $*" >&2
-    GOBIN="$bin" CGO_ENABLED=0 GOFLAGS=-mod=mod nice go install -trimpath -ldflags "-s -w ${ldflags:-}" "$@" || {
+    GOBIN="$bin" CGO_ENABLED=0 GOFLAGS=-mod=mod GOTOOLCHAIN=auto nice go install -trimpath -ldflags "-s -w ${ldflags:-}" "$@" || {
         echo "$tool is left out: go install failed, see above" >&2
         exit 0
     }

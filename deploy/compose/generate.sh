@@ -31,7 +31,7 @@ x-service: &service
 
 x-lease: &lease
   <<: *service
-  image: flannelette-lease
+  image: ${FLANNELETTE_IMAGE:-flannelette}-lease:${FLANNELETTE_TAG:-latest}
   build: &build
     context: ../..
     dockerfile: deploy/images/Dockerfile
@@ -41,7 +41,7 @@ x-lease: &lease
 
 x-dataplane: &dataplane
   <<: *service
-  image: flannelette-dataplane
+  image: ${FLANNELETTE_IMAGE:-flannelette}-dataplane:${FLANNELETTE_TAG:-latest}
   build: {<<: *build, target: dataplane}
   cap_add: [NET_ADMIN, NET_RAW]
 END
@@ -50,7 +50,7 @@ cat <<'END'
 
 x-charon: &charon
   <<: *service
-  image: flannelette-charon
+  image: ${FLANNELETTE_IMAGE:-flannelette}-charon:${FLANNELETTE_TAG:-latest}
   build: {<<: *build, target: charon}
   profiles: [ipsec]
   cap_add: [NET_ADMIN, NET_BIND_SERVICE]
@@ -59,13 +59,13 @@ x-charon: &charon
 
 x-masq: &masq
   <<: *service
-  image: flannelette-masq
+  image: ${FLANNELETTE_IMAGE:-flannelette}-masq:${FLANNELETTE_TAG:-latest}
   build: {<<: *build, target: masq}
   cap_add: [NET_ADMIN, NET_RAW]
 
 x-lab: &lab
   <<: *service
-  image: flannelette-lab
+  image: ${FLANNELETTE_IMAGE:-flannelette}-lab:${FLANNELETTE_TAG:-latest}
   build: {<<: *build, target: lab}
 
 x-host: &host
@@ -99,7 +99,7 @@ x-volume: &volume
 services:
   etcd:
     <<: *service
-    image: flannelette-etcd
+    image: ${FLANNELETTE_IMAGE:-flannelette}-etcd:${FLANNELETTE_TAG:-latest}
     build: {<<: *build, target: etcd}
     profiles: [etcd]
     command: ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://${UNDERLAY:-10.99.0}.2:2379"]
@@ -108,7 +108,7 @@ services:
 
   network:
     <<: *service
-    image: flannelette-etcd
+    image: ${FLANNELETTE_IMAGE:-flannelette}-etcd:${FLANNELETTE_TAG:-latest}
     profiles: [etcd]
     restart: on-failure
     entrypoint: [sh, -c, "etcdctl --endpoints=http://${UNDERLAY:-10.99.0}.2:2379 put /coreos.com/network/config </network.json"]

@@ -6,6 +6,13 @@ set -eu
 
 cd "$(dirname "$0")/../.."
 python=$(command -v "${PYTHON:-python3}")
+for module in pip venv ensurepip; do
+    "$python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$module') is None)" || missing="${missing:-}${missing:+ and }$module"
+done
+if [ -n "${missing:-}" ]; then
+    echo "install-check: $python lacks $missing: apt-get install python3-pip python3-venv, or name another one with PYTHON=" >&2
+    exit 1
+fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 pip() { "$python" -m pip --disable-pip-version-check --quiet "$@"; }

@@ -16,8 +16,10 @@ def read_network_file(path: Path, *, leases_subnets: bool = True) -> NetworkConf
             f"there is no network configuration {path}: write flannel's JSON there (in Kubernetes, mount the "
             "ConfigMap with net-conf.json), or name another file with --net-config-path"
         )
-    except OSError as error:
+    except PermissionError as error:
         reason = f"the network configuration {path} {why_unreadable(path, error)}"
+    except OSError as error:
+        reason = f"cannot read the network configuration {path}: {error.strerror}"
     except InvalidInput as error:
         reason = f"{error} (in {path})"
     except ValueError:

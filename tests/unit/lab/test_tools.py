@@ -7,6 +7,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.services.lease import eventually
@@ -124,3 +126,53 @@ async def test_the_next_tests_wait_for_builds_that_outlive_what_started_them(tmp
     finally:
         os.killpg(group, signal.SIGKILL)
     await eventually(lambda: not machine.is_locked())
+
+
+def _go(directory: Path, version: str) -> Path:
+    """A Go of this version, which says no more than that."""
+    directory.mkdir(parents=True)
+    go = directory / "go"
+    go.write_text(f"#!/bin/sh\necho go version {version} linux/amd64\n")
+    go.chmod(0o755)
+    return directory
+
+
+def _found(*path: Path) -> tuple[int, str]:
+    """What lab/go.sh answers with these directories on the PATH."""
+    shell, environment = shutil.which("sh") or "sh", {"PATH": ":".join(map(str, path))}
+    done = subprocess.run(
+        [shell, "lab/go.sh"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(any(Path("/usr/lib").glob("go-*")), reason="this machine has Debian's Go beside that of the PATH")
+def test_a_go_that_fetches_a_newer_one_fits_and_an_older_one_is_named_with_what_is_needed(tmp_path: Path) -> None:
+    for version in ("go1.21.13", "go1.24", "go1.30rc1"):
+        fitting = _go(tmp_path / version, version)
+        assert _found(fitting) == (0, f"{fitting}\n")
+    code, said = _found(_go(tmp_path / "old", "go1.19.8"))
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.startswith(f"the newest Go here is 1.19 ({tmp_path}/old/go); 1.21 or newer is needed (")
+    (tmp_path / "none").mkdir()
+    assert _found(tmp_path / "none")[1].startswith("Go, which builds it, is not installed; 1.21 or newer is needed (")
+
+
+@pytest.mark.parametrize("which", ["all", "wanted"])
+def test_what_an_old_go_cannot_build_is_said_once_and_no_test_waits_for_it(which: str, tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    shutil.rmtree(tmp_path / "bin")
+    _go(tmp_path / "bin", "go1.19.8")
+    apt = tmp_path / "bin" / "apt-get"
+    apt.symlink_to("/bin/false")
+    cache = tmp_path / "cache"
+    wanted = " ".join(f"{cache}/tools.wanted/{each}" for each in ("promtool", "cloud", "wheels"))
+    wait = f'until [ -z "$(ls {cache}/tools.todo)" ]; do touch {wanted}; sleep 0.1; done'
+    command = ["sh", "lab/test.sh", str(cache), which, "sh", "-c", wait]
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    done = subprocess.run(
+        command, cwd=machine.directory, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the newest Go here is 1.19") == 1, done.stderr
+    assert "tools: grpcurl helm cnitool flanneld kube-apiserver kubectl are left out" in done.stderr

@@ -71,11 +71,19 @@ def test_a_lease_service_has_the_sockets_of_no_other() -> None:
     for name, service in yaml.safe_load(generated("3"))["services"].items():
         pairs = [each.split(":")[:2] for each in service.get("volumes", ())]
         volumes[name] = {place: volume for volume, place in pairs}
-        images[name] = service.get("image", "")
+        images[name] = service.get("image", "").replace("${FLANNELETTE_IMAGE:-flannelette}", "flannelette")
     common = {places["/run/flannelette"] for places in volumes.values() if "/run/flannelette" in places}
     for name, places in volumes.items():
-        if images[name] == "flannelette-lease":
+        if images[name].startswith("flannelette-lease:"):
             assert not common & {*places.values()}, name
             assert "/run/flannelette-lease" in places, name
-        elif images[name] in ("flannelette-dataplane", "flannelette-masq"):
+        elif images[name].startswith(("flannelette-dataplane:", "flannelette-masq:")):
             assert {"/run/flannelette", "/run/flannelette-lease"} <= places.keys(), name
+
+
+def test_the_images_of_a_registry_can_be_named_and_without_a_name_they_are_those_that_are_built() -> None:
+    files = (ROOT / "deploy/compose/docker-compose.yml", ROOT / "deploy/compose/cloud/docker-compose.yml")
+    for service in [each for file in files for each in yaml.safe_load(file.read_text())["services"].values()]:
+        assert re.fullmatch(
+            r"\$\{FLANNELETTE_IMAGE:-flannelette\}-[a-z]+:\$\{FLANNELETTE_TAG:-latest\}", service["image"]
+        )
