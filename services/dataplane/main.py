@@ -161,7 +161,11 @@ async def _network(
             if (before.working, before.connected) != (reports.working, reports.connected):
                 dataplane.audit()
 
-        files = HostFiles(settings.subnet_file, Path(settings.cni_install_path or HostFiles().cni / "any").parent)
+        files = HostFiles(
+            settings.subnet_file,
+            Path(settings.cni_install_path or HostFiles().cni / "any").parent,
+            cni_state=Path(settings.cni_state_dir) if settings.cni_state_dir else None,
+        )
         jobs: dict[str, Job] = {
             "feed": dataplane.feed.run,
             "holder": dataplane.renewer.run,

@@ -66,6 +66,10 @@ class DataplaneSettings(ProcessSettings):
         "", "Where to install the CNI configuration once this node is ready for pods. Default: nowhere."
     )
     cni_config_path: Path = flag(Path("/etc/kube-flannel/cni-conf.json"), "The CNI configuration to install.")
+    cni_state_dir: str = flag(
+        "/var/lib/cni",
+        "Where CNI keeps addresses and results, by which the pods of this node are known. Empty: nowhere.",
+    )
     ip_masq: bool = flag(False, "Value of FLANNEL_IPMASQ in the subnet file. Must be equal on masq.")
     route_protocol: int = flag(
         ROUTE_PROTOCOL,

@@ -184,19 +184,21 @@ _ENTRIES: Final = (ChangedObject.NEIGHBOUR, ChangedObject.FDB_ENTRY)
 def _is_suspicious(dataplane: Controller, change: Change) -> bool:
     """Whether it may be in the way of packets, or no longer is, without being a matter of our objects.
 
-    Of pods that come and go the kernel tells much: their links, and routes to link-local and multicast addresses.
+    Of pods that come and go the kernel tells much, such as routes to link-local and multicast addresses. A link may
+    be a port of the pods' bridge, and a neighbour that is gone a pod that no longer answers.
     """
     if change.subject in (ChangedObject.RULE, ChangedObject.NETCONF, ChangedObject.ADDRESS):
         return True
     if change.subject is ChangedObject.ROUTE:
         return change.protocol != dataplane.settings.route_protocol and change.dst[:1] not in _LOCAL_IPV6
     if change.subject is ChangedObject.LINK:
-        return change.is_flip or change.gone
+        return True
+    if change.subject is not ChangedObject.NEIGHBOUR:
+        return False
     config = dataplane.tracker.config
-    is_next_hop = (
-        change.subject is ChangedObject.NEIGHBOUR and config is not None and change.ifindex == config.underlay.index
-    )
-    return is_next_hop and (bool(change.entries) or change.gone)
+    is_next_hop = config is not None and change.ifindex == config.underlay.index
+    is_pod = not is_next_hop and change.ifindex not in {d.index for d in dataplane.tracker.all_devices()}
+    return (is_next_hop and bool(change.entries)) or ((is_next_hop or is_pod) and change.gone)
 
 
 def _touches(change: Change, devices: Set[int], underlay: Set[int], protocol: int) -> bool:

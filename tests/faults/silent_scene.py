@@ -189,6 +189,7 @@ def state_of(pods: Pods) -> list[str]:
         *(f"ip -{version} {what}" for version in (4, 6) for what in ("route show table all", "rule show")),
         "ip -br link show",
         "ip -br addr show",
+        "bridge -d link show",
         "ip neigh show nud permanent",
         "ip xfrm policy",
         *(("nft -s list ruleset", "iptables-legacy -S", "ip6tables-legacy -S") if pods.masq else ()),

@@ -17,6 +17,7 @@ from tests.findings.claim_rows import CLAIM_FAULTS
 from tests.findings.fault import SilentFault
 from tests.findings.file_rows import FILE_FAULTS
 from tests.findings.firewall_rows import FIREWALL_FAULTS
+from tests.findings.pod_rows import POD_FAULTS
 from tests.findings.probe_rows import PROBE_FAULTS
 from tests.findings.route_rows import ROUTE_FAULTS
 from tests.findings.tunnel_rows import TUNNEL_FAULTS
@@ -25,7 +26,13 @@ from tests.findings.words import words
 from tests.hosts.two_hosts import EXAMPLES
 from tests.paths import ROOT
 
-FAULTS: Final[Mapping[str, SilentFault]] = {**ROUTE_FAULTS, **UNDERLAY_FAULTS, **PROBE_FAULTS, **FIREWALL_FAULTS}
+FAULTS: Final[Mapping[str, SilentFault]] = {
+    **ROUTE_FAULTS,
+    **POD_FAULTS,
+    **UNDERLAY_FAULTS,
+    **PROBE_FAULTS,
+    **FIREWALL_FAULTS,
+}
 ALL: Final[Mapping[str, SilentFault]] = {**FAULTS, **TUNNEL_FAULTS, **FILE_FAULTS, **CLAIM_FAULTS}
 """With those that other tests try."""
 PAGE: Final = ROOT / "docs" / "operations.md"

@@ -20,6 +20,8 @@ def words(own: Row, peer: Row) -> dict[str, str]:
         "own_half": "10.5.27.128/25" if is_4 else "fd00:10:5:1b:8000::/65",
         "own_pod": f"{own.gateway[:-1]}2",
         "own_quarter": "10.5.27.64/26" if is_4 else "fd00:10:5:1b:4000::/66",
+        "first": own.gateway,
+        "second": "10.5.27.7/24" if is_4 else "fd00:10:5:1b::7/64",
         "other": "10.77.0.1/24" if is_4 else "fd00:77::1/64",
         "peer": peer.cidr,
         "other_half": "10.5.53.128/25" if is_4 else "fd00:10:5:35:8000::/65",

@@ -2,5 +2,5 @@
 
 `look` asks the kernel, and sends no packet; `checks` (a table) and `paths` judge its answers, purely; `culprit`
 names the rule or route that decides; `diagnosis` says when to look, and reports the findings. Nothing here changes
-the kernel.
+the kernel, but that `diagnosis` puts interfaces of pods back where CNI has made them ports.
 """

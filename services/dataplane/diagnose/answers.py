@@ -64,6 +64,28 @@ def neighbour_request(address: bytes, ifindex: int) -> bytes:
     return request(uapi.RTM_GETNEIGH, body)
 
 
+def resolve_request(address: bytes, ifindex: int) -> bytes:
+    """That the kernel asks for a neighbour, as `ip neigh add ADDRESS dev DEV use` has it."""
+    af = uapi.AF_INET if len(address) == 4 else uapi.AF_INET6
+    body = NEIGHBOURS.header.pack(af, ifindex, 0, uapi.NTF_USE, 0) + attribute(uapi.NDA_DST, address)
+    return request(uapi.RTM_NEWNEIGH, body, uapi.NLM_F_CREATE | uapi.NLM_F_ACK)
+
+
+def vlans_in(message: bytes) -> tuple[int, tuple[int, frozenset[int]]]:
+    """Index of a bridge or a port, with the VLAN of what comes without a tag, and those that lose their tag."""
+    index, pvid, plain, first = _header(LINK, message)[2], 0, set[int](), 0
+    for kind, value in attributes(attributes_of(message, LINK.size).get(uapi.IFLA_AF_SPEC, b"")):
+        if kind != _BRIDGE_VLAN_INFO or len(value) < _VLAN.size:
+            continue
+        flags, number = _VLAN.unpack_from(value)
+        if flags & _VLAN_RANGE_BEGIN:
+            first = number
+        pvid = number if flags & _VLAN_PVID else pvid
+        if flags & _VLAN_UNTAGGED:
+            plain.update(range(first, number + 1) if flags & _VLAN_RANGE_END else (number,))
+    return index, (pvid, frozenset(plain))
+
+
 def route_in(message: bytes) -> Route | None:
     """The route that answers a lookup."""
     message = message.ljust(16 + ROUTES.header.size, b"\0")
@@ -226,6 +248,10 @@ def address_in(message: bytes) -> Iterator[HostAddress]:
 
 
 _RTAX_MTU: Final = 2
+_VLAN: Final = struct.Struct("=HH")
+_BRIDGE_VLAN_INFO: Final = 2
+_VLAN_PVID, _VLAN_UNTAGGED, _VLAN_RANGE_BEGIN, _VLAN_RANGE_END = 0x2, 0x4, 0x8, 0x10
+"""BRIDGE_VLAN_INFO_... (linux/if_bridge.h)."""
 _INFO_KIND, _INFO_DATA, _INFO_SLAVE_KIND, _INFO_SLAVE_DATA = 1, 2, 4, 5
 _BR_STP_STATE, _BR_VLAN_FILTERING = 5, 7
 _BRPORT_STATE, _BRPORT_MODE, _BRPORT_LEARNING, _BRPORT_UNICAST_FLOOD = 1, 4, 8, 9

@@ -8,7 +8,7 @@ from services.core.cure import Command, Cure
 from services.core.family import Family, family_of
 from services.dataplane.diagnose.bridge import check_bridge
 from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
-from services.dataplane.diagnose.pods import has_pods
+from services.dataplane.diagnose.pods import check_pods, has_pods
 from services.dataplane.diagnose.policies import check_policies
 from services.dataplane.diagnose.routes import check_routes
 from services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
@@ -140,6 +140,7 @@ def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
 CHECKS: Final[dict[str, Check]] = {
     "forwarding of interfaces": _forwarding,
     "the pods' bridge": check_bridge,
+    "pods": check_pods,
     "the underlay's address": _local_address,
     "the tunnel's port": _port,
     "routes of other programs": check_routes,

@@ -3,11 +3,16 @@
 A look follows each full comparison (so at the start, once a minute, and on request) and each notification of the
 kernel about rules, addresses, routes or neighbours that are not ours. A new finding counts once a second look has
 confirmed it: a program that replaces an address removes the old one first.
+
+One thing is mended and not told: the interface of a pod that has left the bridge of which CNI made it a port.
 """
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -16,11 +21,16 @@ from services.core.family import FAMILIES, Family
 from services.dataplane.diagnose.host_programs import HostFiles
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
+from services.dataplane.diagnose.pods import mendings, ports_of, silent_places
 from services.dataplane.diagnose.seen import Seen, Subject
+from services.dataplane.events.causes import Cause
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.kernel.programmer import PeerProgrammer
+from services.dataplane.links import actual
+from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.objects import Route
+from services.dataplane.netlink.uapi import NUD_PERMANENT, NUD_REACHABLE
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.logs import get_logger
 
@@ -29,6 +39,15 @@ log = get_logger()
 _SETTLE_SECONDS: Final = 0.1
 """One act is many notifications."""
 _CONFIRM_SECONDS: Final = 0.5
+_MENDED_AT_ONCE: Final = 5
+"""So often in the window the interface of one pod is mended."""
+_MENDED_WINDOW: Final = 60.0
+"""Seconds."""
+_RESOLVE_SECONDS: Final = 30.0
+"""Between two questions for one pod; the looks of audits are farther apart."""
+_SILENT_SECONDS: Final = 5.0
+"""The same while a pod does not answer, so that the finding ends soon after its cause."""
+_CONFIRMED: Final = NUD_REACHABLE | NUD_PERMANENT
 _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
 
@@ -59,6 +78,11 @@ class Diagnosis:
         self._files = files
         self._round = 0
         self._bridges: dict[Family, int] = {}
+        self._ports: dict[int, tuple[str, str]] = {}
+        self._mended: dict[int, deque[float]] = {}
+        """By interface of a pod: when it was mended of late."""
+        self._resolved: dict[tuple[bytes, int], float] = {}
+        """When the kernel was last asked whether a pod is there."""
         self._remembered: dict[bytes, Route] = {}
         self._suspected: frozenset[Finding] = frozenset()
         """Found once."""
@@ -68,7 +92,9 @@ class Diagnosis:
     async def run(self) -> None:
         """For ever."""
         while True:
-            await self._dataplane.suspicious.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SILENT_SECONDS if self._is_pod_silent() else None):
+                    await self._dataplane.suspicious.wait()
             await asyncio.sleep(max(_SETTLE_SECONDS, _REST * self._cost))
             self._dataplane.suspicious.clear()
             if await self.look():
@@ -83,15 +109,19 @@ class Diagnosis:
         if subject is None or dataplane.is_paused:
             self._tell(())
             return False
+        subject = replace(subject, bridges=self._bridges, remembered=self._remembered, ports=self._ports)
         try:
-            seen, found = await self._find(subject)
+            seen = await look(self._inspector, subject, self._files)
         except Unavailable as error:
             log.warning("the host could not be checked", reason=str(error))
             return False
+        found = findings(subject, seen)
         known = {_identity(each) for each in (*self._suspected, *dataplane.findings)}
         sure = [each for each in found if _identity(each) in known]
         self._suspected = frozenset(found)
         self._note(subject, seen)
+        await self._mend(subject, seen)
+        await self._resolve(subject, seen)
         others = dataplane.programmer.peers.keys() - subject.leases
         self._tell(with_earlier(sure, dataplane.findings, others))
         if any(lease in others for each in dataplane.findings for lease, _ in each.peers):
@@ -102,13 +132,48 @@ class Diagnosis:
             self._round += 1
         return is_new
 
-    async def _find(self, subject: Subject) -> tuple[Seen, tuple[Finding, ...]]:
-        subject = replace(subject, bridges=self._bridges, remembered=self._remembered)
-        seen = await look(self._inspector, subject, self._files)
-        return seen, findings(subject, seen)
+    async def _mend(self, subject: Subject, seen: Seen) -> None:
+        """Puts interfaces of pods back into their bridge; if something takes them out again and again, it is told."""
+        now, steps = time.monotonic(), list[LinkChange]()
+        for index in self._mended.keys() - seen.host_links.keys():
+            del self._mended[index]
+        for step in mendings(subject, seen):
+            times = self._mended.setdefault(step.arguments["index"], deque(maxlen=_MENDED_AT_ONCE))
+            if len(times) < _MENDED_AT_ONCE or times[0] < now - _MENDED_WINDOW:
+                steps.append(step)
+        if not steps:
+            return
+        outcome = await actual.carry_out(steps)
+        done = outcome.done
+        if outcome.error is not None:
+            log.warning("the interface of a pod was not put back", reason=str(outcome.error))
+        for index in {step.arguments["index"] for step in done}:
+            self._mended[index].append(now)
+        if done:
+            commands = "; ".join(step.command for step in done)
+            cause = " ".join({seen.managers[i] for s in done if (i := s.arguments["index"]) in seen.managers})
+            count = len({step.arguments["index"] for step in done})
+            why = f"another program took it from there. {cause}".rstrip()
+            note = Event(EventKind.REPAIR, f"repaired: {commands}", why, objects=count, repair=Cause.LINK_CHANGED)
+            self._dataplane.journal.note(note)
+
+    def _is_pod_silent(self) -> bool:
+        return any(each.check == "pod-silent" for each in self._dataplane.findings)
+
+    async def _resolve(self, subject: Subject, seen: Seen) -> None:
+        """Has the kernel ask for pods whose presence it has not confirmed of late; the next look sees the answer."""
+        now = time.monotonic()
+        places = silent_places(subject, seen)
+        self._resolved = {place: self._resolved[place] for place in places if place in self._resolved}
+        confirmed = {place for place, state in seen.pod_neighbours.items() if state.state & _CONFIRMED}
+        rest = _SILENT_SECONDS if self._is_pod_silent() else _RESOLVE_SECONDS
+        due = [e for e in places if e not in confirmed and self._resolved.get(e, -math.inf) <= now - rest]
+        self._resolved |= dict.fromkeys(due, now)
+        await self._inspector.resolve(due)
 
     def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
+        self._ports = ports_of(subject, seen)
         addresses = {path.public.packed for path in subject.paths if path.public is not None}
         found = {
             question.dst: answer

@@ -6,12 +6,12 @@ Only what is mounted, and only processes of the own PID namespace, are seen: in 
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from services.dataplane.diagnose.seen import CniView, Seen, Subject
+from services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, Seen, Subject
 from services.dataplane.events.finding import Finding
 from services.runtime.os.processes import Process, processes, udp_port_owner
 
@@ -35,7 +35,9 @@ class HostFiles:
     subnet_file: Path = Path("/run/flannel/subnet.env")
     cni: Path = Path("/etc/cni/net.d")
     root: Path = Path("/")
-    """Of the container runtime's files."""
+    """Of the container runtime's files, and of what programs of the host write below /run."""
+    cni_state: Path | None = Path("/var/lib/cni")
+    """Where CNI keeps the addresses and results of pods; None: nowhere."""
 
 
 def flannelds(files: HostFiles) -> Sequence[Process]:
@@ -62,6 +64,42 @@ def cni_view(files: HostFiles) -> CniView | None:
         return None
     elsewhere = {each.name: each for path in known if path not in plugins for each in _listed(path) or ()}
     return CniView(found, plugins, elsewhere)
+
+
+def managers_of(files: HostFiles, links: Iterable[HostLink]) -> dict[int, str]:
+    """Which program manages interfaces, as one sentence with the setting that keeps it off."""
+    return {each.index: said for each in links if (said := _networkd(files, each) or _network_manager(files, each))}
+
+
+def _networkd(files: HostFiles, link: HostLink) -> str:
+    """By the state that systemd-networkd keeps of each interface that it manages."""
+    known = _settings(files.root / f"run/systemd/netif/links/{link.index}")
+    path = known.get("NETWORK_FILE", "")
+    if not path.isprintable() or not path or known.get("ADMIN_STATE") in ("unmanaged", "initialized", "linger"):
+        return ""
+    return (
+        f"systemd-networkd manages {link.name} by {path}: write `[Match]`, `Name=veth* {BRIDGE}`, `[Link]`, "
+        "`Unmanaged=yes` into /etc/systemd/network/00-pods.network, then `networkctl reload`."
+    )
+
+
+def _network_manager(files: HostFiles, link: HostLink) -> str:
+    known = _settings(files.root / f"run/NetworkManager/devices/{link.index}")
+    if known.get("managed") != "true":
+        return ""
+    return (
+        f"NetworkManager manages {link.name}: write `[keyfile]`, `unmanaged-devices=interface-name:veth*;"
+        f"interface-name:{BRIDGE}` into /etc/NetworkManager/conf.d/pods.conf, then `nmcli general reload`."
+    )
+
+
+def _settings(path: Path) -> dict[str, str]:
+    """The lines `NAME=VALUE` of a file; none if it cannot be read."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
 
 
 def check_flanneld(subject: Subject, seen: Seen) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """Asks the kernel what decides about packets beside our own objects: rules, policies, addresses, FIB lookups.
 
-Everything here only reads. Single questions go many in one batch: a thousand FIB lookups take about 20 ms.
+Everything here only reads, but for `resolve`.
+Single questions go many in one batch: a thousand FIB lookups take about 20 ms.
 """
 
 import asyncio
@@ -27,8 +28,10 @@ from services.dataplane.diagnose.answers import (
     neighbour_request,
     netconf_request,
     policy_in,
+    resolve_request,
     route_in,
     rule_in,
+    vlans_in,
 )
 from services.dataplane.diagnose.seen import (
     Answer,
@@ -51,6 +54,8 @@ _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
 _SKIP_STATS: Final = 0x8
 """RTEXT_FILTER_SKIP_STATS."""
+_VLANS: Final = 0x2
+"""RTEXT_FILTER_BRVLAN."""
 _ALL: Final = -1
 """NETCONFA_IFINDEX_ALL."""
 
@@ -143,6 +148,15 @@ class Inspector:
         body = LINK.pack(0, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATS))
         found = [host_link_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)]
         return {each.index: each for each in found}
+
+    async def vlans(self) -> dict[int, tuple[int, frozenset[int]]]:
+        """Of bridges and ports: the VLAN of what comes without a tag (0: none), and those that leave without one."""
+        body = LINK.pack(uapi.AF_BRIDGE, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _VLANS))
+        return dict([vlans_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)])
+
+    async def resolve(self, places: Sequence[tuple[bytes, int]]) -> None:
+        """Has the kernel ask, by ARP or NDP, whether these addresses are there, as if it had packets for them."""
+        await self._ask([resolve_request(*each) for each in places])
 
     async def addresses(self) -> list[HostAddress]:
         """All of the host."""

@@ -12,11 +12,13 @@ from services.dataplane.backends.vxlan import Vxlan
 from services.dataplane.backends.wireguard import Wireguard
 from services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from services.dataplane.diagnose.checks import CHECKS, forwarding_places
-from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds, taken_port
+from services.dataplane.diagnose.cni_state import cni_pods
+from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds, managers_of, taken_port
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
+from services.dataplane.diagnose.pods import check_pods, silent_places, unattached
 from services.dataplane.diagnose.routes import ways_off
-from services.dataplane.diagnose.seen import PeerPath, Seen, Subject, family_of_af, is_down
+from services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
 from services.dataplane.diagnose.underlay import next_hops, returns
 from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.peer_state import PeerState, state_of
@@ -62,12 +64,14 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
 
 async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen:
     """Asks the kernel, and looks at programs. Raises Unavailable."""
-    addresses = await inspector.addresses()
+    addresses, links = await inspector.addresses(), await inspector.host_links()
     seen = Seen(
         names=inspector.names(),
         addresses=addresses,
         bridges=bridges_of(subject, addresses),
-        host_links=await inspector.host_links(),
+        host_links=links,
+        on_record=cni_pods(files.cni_state) if files.cni_state else CniPods(obstacle="--cni-state-dir is empty"),
+        vlans=await inspector.vlans() if any(each.filters_vlans for each in links.values()) else {},
         policies=await inspector.policies(),
         flannelds=flannelds(files),
         cni=cni_view(files),
@@ -91,13 +95,16 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     if ways_off(subject, seen):
         near = {family: await inspector.all_neighbours(family) for family in subject.own}
         seen = replace(seen, pods={family: [each for each, _ in found] for family, found in near.items()})
-    if is_as_expected(subject, seen):
-        return seen
-    return replace(
-        seen,
-        rules={family: await inspector.rules(family) for family in FAMILIES},
-        routes={family: await inspector.routes(family) for family in FAMILIES},
-    )
+    seen = replace(seen, pod_neighbours=await inspector.neighbours(silent_places(subject, seen)))
+    if not is_as_expected(subject, seen) or unattached(subject, seen):
+        seen = replace(
+            seen,
+            rules={family: await inspector.rules(family) for family in FAMILIES},
+            routes={family: await inspector.routes(family) for family in FAMILIES},
+        )
+    if any(check_pods(subject, seen)):
+        seen = replace(seen, managers=managers_of(files, seen.host_links.values()))
+    return seen
 
 
 def findings(subject: Subject, seen: Seen) -> tuple[Finding, ...]:

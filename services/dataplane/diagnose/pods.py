@@ -1,7 +1,48 @@
-"""The pods of this node, by what the kernel shows of them: their interfaces, and the bridge of these."""
+"""The pods of this node: the host's ends of their interfaces, and the bridge that these have to be ports of. Pure.
+
+Which interface belongs to which bridge is known by the result that CNI keeps, or by an earlier look.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final, NamedTuple
 
 from services.dataplane.diagnose.bridge import bridge_index
-from services.dataplane.diagnose.seen import HostLink, Seen, Subject
+from services.dataplane.diagnose.culprit import is_in
+from services.dataplane.diagnose.seen import BRIDGE, BridgePort, CniPod, HostLink, Seen, Subject, gateway_of
+from services.dataplane.events.finding import Finding
+from services.dataplane.links.changes import LinkChange
+from services.dataplane.netlink.iproute2_text import address
+
+_FORWARDING: Final = 3
+_STATES: Final = {0: "disabled", 1: "listening", 2: "learning", 4: "blocking"}
+"""Of the spanning tree (linux/if_bridge.h)."""
+_NAMED: Final = 3
+_FIRST_VLAN: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PodLink:
+    """The host's end of a pod's interface."""
+
+    link: HostLink
+    bridge: str = ""
+    """Of which it has to be a port; empty: nothing says of which."""
+    pod: CniPod | None = None
+    """What CNI says of it."""
+
+
+class Fault(NamedTuple):
+    """What is wrong with one interface, to be told with others that have the same."""
+
+    said: str
+    """`has left the bridge cni0`."""
+    of_many: str
+    """The same of several."""
+    cure: str
+    is_broken: bool = True
+    evidence: str = ""
 
 
 def pods_bridge(subject: Subject, seen: Seen) -> HostLink | None:
@@ -22,3 +63,355 @@ def has_pods(subject: Subject, seen: Seen) -> bool:
         for each in seen.host_links.values()
         if each.index != subject.underlay.index
     )
+
+
+def pod_links(subject: Subject, seen: Seen) -> list[PodLink]:
+    """The host's ends of the interfaces of all pods in the own subnets, as far as they are known."""
+    found = dict[int, PodLink]()
+    by_name = {each.name: each for each in seen.host_links.values() if each.is_of_pod}
+    for pod in seen.on_record.pods:
+        link = by_name.get(pod.interface)
+        if link is not None and pod.bridge and is_own(subject, pod):
+            found.setdefault(link.index, PodLink(link, pod.bridge, pod))
+    for index, (name, bridge) in subject.ports.items():
+        link = seen.host_links.get(index)
+        if link is not None and link.name == name:
+            found.setdefault(index, PodLink(link, bridge))
+    place = pods_bridge(subject, seen)
+    for link in seen.host_links.values():
+        if place is not None and link.is_of_pod and link.master == place.index:
+            found.setdefault(link.index, PodLink(link, place.name))
+    return [*found.values()]
+
+
+def is_own(subject: Subject, pod: CniPod) -> bool:
+    """Whether a pod has an address in an own subnet."""
+    owns = [(own.network_address.packed, own.prefixlen) for own in subject.own.values()]
+    return any(len(a) == len(b) and is_in(a, b, length) for a in pod.addresses for b, length in owns)
+
+
+def ports_of(subject: Subject, seen: Seen) -> dict[int, tuple[str, str]]:
+    """Names of the interfaces that are ports of the pods' bridge now, each with the bridge's, to be remembered.
+
+    Those that were its ports earlier, and are still there, stay.
+    """
+    place = pods_bridge(subject, seen)
+    known = {i: was for i, was in subject.ports.items() if (e := seen.host_links.get(i)) and e.name == was[0]}
+    ports = (each for each in seen.host_links.values() if place is not None and each.master == place.index)
+    return known | {each.index: (each.name, place.name) for each in ports if place is not None and each.is_of_pod}
+
+
+def mendings(subject: Subject, seen: Seen) -> list[LinkChange]:
+    """What puts interfaces of pods back into the bridge that CNI has made them ports of. No other bridge has them."""
+    bridges = {each.name: each for each in seen.host_links.values() if each.kind == "bridge"}
+    found = list[LinkChange]()
+    for each in pod_links(subject, seen):
+        bridge, link = bridges.get(each.bridge), each.link
+        if bridge is None or each.pod is None or link.master not in (0, bridge.index):
+            continue
+        if not link.master:
+            found.append(_set(link, f"master {bridge.name}", master=bridge.index))
+            options = {"mode": each.pod.has_hairpin, "isolated": each.pod.is_isolated}
+            words = {"mode": "hairpin", "isolated": "isolated"}
+            for name in (name for name, is_on in options.items() if is_on):
+                command = f"bridge link set dev {link.name} {words[name]} on"
+                found.append(LinkChange(command, "brport", "set", {"index": link.index, name: 1}))
+        if not link.is_up:
+            found.append(_set(link, "up", state="up"))
+    return found
+
+
+def silent_places(subject: Subject, seen: Seen) -> list[tuple[bytes, int]]:
+    """The addresses of pods whose interfaces are in order, each with the bridge where ARP or NDP can ask for it."""
+    bridge = pods_bridge(subject, seen)
+    if bridge is None or not (bridge.is_up and bridge.has_arp):
+        return []
+    owns = [(own.network_address.packed, own.prefixlen) for own in subject.own.values()]
+    return [
+        (packed, bridge.index)
+        for each in pod_links(subject, seen)
+        if each.pod is not None and each.link.master == bridge.index and _fault(seen, each, bridge) is None
+        for packed in each.pod.addresses
+        if any(len(packed) == len(first) and is_in(packed, first, length) for first, length in owns)
+    ]
+
+
+def check_pods(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    """A check: the interface of each pod is a port of the bridge, up, and lets packets through; the pod answers."""
+    links, bridges = pod_links(subject, seen), {each.name: each for each in seen.host_links.values()}
+    missing = [each for each in links if each.bridge and each.bridge not in bridges]
+    for name in dict.fromkeys(each.bridge for each in missing):
+        yield _bridge_gone(subject, seen, name, [each for each in missing if each.bridge == name])
+    faults = dict[Fault, list[PodLink]]()
+    for each in links:
+        bridge = bridges.get(each.bridge)
+        if bridge is None or not bridge.is_up:
+            continue  # that is a finding of its own
+        fault = _fault(seen, each, bridge)
+        if fault is not None:
+            faults.setdefault(fault, []).append(each)
+    for fault, some in faults.items():
+        yield _told(seen, fault, some)
+    yield from _of_bridge(subject, seen, links)
+    yield from _alone(subject, seen)
+    if not faults:
+        yield from _silent(seen, silent_places(subject, seen))
+
+
+def _fault(seen: Seen, each: PodLink, bridge: HostLink) -> Fault | None:
+    """The first thing that is wrong; commands have `{}` for the interface."""
+    link = each.link
+    if not link.master:
+        there = f"the bridge {bridge.name}"
+        up = "" if link.is_up else " && ip link set {} up"
+        return Fault(
+            f"has left {there}",
+            f"have left {there}",
+            f"ip link set {{}} master {bridge.name}{up}",
+            evidence="no master",
+        )
+    if link.master != bridge.index:
+        other = seen.names.get(link.master, f"if{link.master}")
+        said = f"a port of {other}, and not of {bridge.name}"
+        return Fault(
+            f"is {said}", f"are each {said}", f"ip link set {{}} master {bridge.name}", evidence=f"master {other}"
+        )
+    if not link.is_up:
+        return Fault("is down", "are down", "ip link set {} up", evidence="state DOWN")
+    if not link.is_running:
+        said = "no carrier, since the end in the pod is down"
+        return Fault(f"has {said}", f"have {said}", "", evidence="NO-CARRIER")
+    return _port_fault(link, link.port, bridge) if link.port is not None else None
+
+
+def _port_fault(link: HostLink, port: BridgePort, bridge: HostLink) -> Fault | None:
+    if port.state != _FORWARDING:
+        state = _STATES.get(port.state, str(port.state))
+        by = f"by the spanning tree of {bridge.name}" if bridge.has_stp else f"at {bridge.name}"
+        cure = (
+            f"ip link set {bridge.name} type bridge stp_state 0"
+            if bridge.has_stp
+            else "bridge link set dev {} state 3"
+        )
+        said = f"kept in the state {state} {by}"
+        return Fault(f"is {said}", f"are {said}", cure, evidence=f"state {state}")
+    if port.is_locked:
+        said = f"locked at {bridge.name}: frames of a MAC that the bridge does not know are dropped"
+        return Fault(
+            f"is {said}", f"are {said}", "bridge link set dev {} locked off", is_broken=False, evidence="locked on"
+        )
+    if not port.is_learning and not port.floods:
+        said = (
+            f"at {bridge.name} with neither learning nor flooding, so that the bridge does not know where the pod is"
+        )
+        return Fault(
+            f"is {said}",
+            f"are {said}",
+            "bridge link set dev {} learning on flood on",
+            evidence="learning off flood off",
+        )
+    off = [
+        word
+        for word, is_on in (
+            ("flood", port.floods),
+            ("bcast_flood", port.floods_broadcast),
+            ("mcast_flood", port.floods_multicast),
+        )
+        if not is_on
+    ]
+    if off:
+        said = (
+            f"at {bridge.name} with {' and '.join(f'{word} off' for word in off)}: a pod is found only while it sends"
+        )
+        cure = f"bridge link set dev {{}} {' '.join(f'{word} on' for word in off)}"
+        return Fault(f"is {said}", f"are {said}", cure, is_broken=False, evidence=" ".join(f"{w} off" for w in off))
+    return None
+
+
+def _told(seen: Seen, fault: Fault, some: Sequence[PodLink]) -> Finding:
+    names = [each.link.name for each in some]
+    cures = dict.fromkeys(fault.cure.replace("{}", name) for name in names if fault.cure)
+    lost = "can neither send nor receive packets" if fault.is_broken else "may not receive packets"
+    return Finding(
+        "pod-port",
+        f"{_who(some)} {lost}.",
+        f"{_some(names)} {fault.said if len(names) == 1 else fault.of_many}.{_manager(seen, some)}",
+        " && ".join(cures),
+        f"ip -d link show {names[0]}: {fault.evidence}",
+        is_broken=fault.is_broken,
+        is_part=True,
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _who(some: Sequence[PodLink]) -> str:
+    """The pods, by their addresses if these are known."""
+    found = [address(packed) for each in some if each.pod for packed in each.pod.addresses[:1]]
+    if len(found) == len(some) <= _NAMED:
+        return f"The pod{'s' if len(some) > 1 else ''} {', '.join(found)} of this node"
+    return "A pod of this node" if len(some) == 1 else f"{len(some)} pods of this node"
+
+
+def _manager(seen: Seen, some: Iterable[PodLink]) -> str:
+    """The program that has changed the interface, if one is known to manage it."""
+    return next((f" {seen.managers[each.link.index]}" for each in some if each.link.index in seen.managers), "")
+
+
+def _bridge_gone(subject: Subject, seen: Seen, name: str, some: Sequence[PodLink]) -> Finding:
+    held = [f"{gateway_of(own)}/{own.prefixlen}" for own in subject.own.values()]
+    commands = [f"ip link add {name} type bridge", f"ip link set {name} up"]
+    commands += [f"ip addr add {each} dev {name}" for each in held]
+    commands += [f"ip link set {each.link.name} master {name}" for each in some]
+    return Finding(
+        "bridge-gone",
+        f"{_who(some)} can neither send nor receive packets.",
+        f"The bridge {name}, of which their interfaces were ports, is gone.",
+        " && ".join(commands),
+        f"ip link show {name}: does not exist",
+    )
+
+
+def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterator[Finding]:
+    """What the bridge does to all of its ports."""
+    bridge = pods_bridge(subject, seen)
+    ports = [each for each in links if bridge is not None and each.link.master == bridge.index]
+    if bridge is None or not bridge.is_up or not ports:
+        return
+    if not bridge.has_arp:
+        yield Finding(
+            "bridge-arp",
+            "Packets to the pods of this node are not delivered.",
+            f"ARP and NDP are off on {bridge.name}, so this host does not know the MACs of pods.",
+            f"ip link set {bridge.name} arp on",
+            f"{bridge.name}: NOARP",
+        )
+    yield from _gateways(subject, seen, bridge)
+    isolated = [each for each in ports if each.link.port is not None and each.link.port.is_isolated]
+    if len(isolated) > 1 and not any(each.pod and each.pod.is_isolated for each in isolated):
+        names = [each.link.name for each in isolated]
+        yield Finding(
+            "pod-port",
+            "Pods of this node do not reach each other.",
+            f"{_some(names)} are isolated ports of {bridge.name}.{_manager(seen, isolated)}",
+            " && ".join(f"bridge link set dev {name} isolated off" for name in names),
+            f"bridge -d link show {names[0]}: isolated on",
+            is_part=True,
+        )
+    unlike = [e for e in ports if e.pod and e.pod.has_hairpin and e.link.port and not e.link.port.has_hairpin]
+    if unlike:
+        yield Finding(
+            "pod-port",
+            f"{_who(unlike)} may not reach {'itself' if len(unlike) == 1 else 'themselves'} by a service's address.",
+            f"{_some([e.link.name for e in unlike])} lost the hairpin mode that the CNI configuration asks for.",
+            " && ".join(f"bridge link set dev {each.link.name} hairpin on" for each in unlike),
+            f"bridge -d link show {unlike[0].link.name}: hairpin off",
+            is_broken=False,
+            is_part=True,
+        )
+    yield from _vlans(seen, bridge, ports)
+
+
+def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Finding]:
+    """Pods send to the first address of their subnet; that the bridge has none in it is a finding of its own."""
+    for family, own in subject.own.items():
+        held = [a for a in seen.addresses if a.family is family and a.ifindex == bridge.index]
+        inside = [a for a in held if is_in(a.address, own.network_address.packed, own.prefixlen)]
+        if seen.bridges.get(family) != bridge.index or any(a.address == gateway_of(own).packed for a in held):
+            continue
+        wanted, others = f"{gateway_of(own)}/{own.prefixlen}", [f"{address(a.address)}/{a.length}" for a in inside]
+        yield Finding(
+            "bridge-address",
+            f"{family} packets of the pods of this node get no further than {bridge.name}.",
+            f"The bridge {bridge.name} has {', '.join(others)}, and not {gateway_of(own)}, to which pods send.",
+            f"ip addr add {wanted} dev {bridge.name}",
+            f"{bridge.name}: {', '.join(others)}",
+        )
+
+
+def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Finding]:
+    """Packets without a tag have to get the same VLAN at the port and at the bridge, and lose its tag at both."""
+    if not bridge.filters_vlans:
+        return
+    here, here_plain = seen.vlans.get(bridge.index, (0, frozenset()))
+    apart = []
+    for each in ports:
+        there, plain = seen.vlans.get(each.link.index, (0, frozenset()))
+        if not here or not there or here not in plain or there not in here_plain:
+            apart.append(each)
+    if not apart:
+        return
+    number = here or _FIRST_VLAN
+    commands = (
+        [] if here in here_plain and here else [f"bridge vlan add dev {bridge.name} vid {number} pvid untagged self"]
+    )
+    commands += [f"bridge vlan add dev {each.link.name} vid {number} pvid untagged" for each in apart]
+    yield Finding(
+        "bridge-vlan",
+        f"{_who(apart)} can neither send nor receive packets.",
+        f"{bridge.name} filters VLANs, and does not have {_some([e.link.name for e in apart])} in its own VLAN."
+        f"{_manager(seen, apart)}",
+        " && ".join(commands),
+        f"bridge vlan show: {bridge.name} PVID {here or 'none'}",
+        is_part=True,
+    )
+
+
+def unattached(subject: Subject, seen: Seen) -> list[HostLink]:
+    """Interfaces that lead into another network namespace, and have neither a bridge nor an address.
+
+    What has a route leads to a pod of the plugin `ptp`, or of another program.
+    """
+    known = {each.link.index for each in pod_links(subject, seen)}
+    used = {each.ifindex for each in seen.addresses if not ip_address(each.address).is_link_local}
+    used |= {
+        each.ifindex
+        for routes in seen.routes.values()
+        for each in routes
+        if each.dst and not (ip_address(each.dst).is_link_local or ip_address(each.dst).is_multicast)
+    }
+    apart = (each for each in seen.host_links.values() if each.is_of_pod and not each.master)
+    return [each for each in apart if each.index not in known | used]
+
+
+def _alone(subject: Subject, seen: Seen) -> Iterator[Finding]:
+    found = [PodLink(each) for each in unattached(subject, seen)]
+    bridge = pods_bridge(subject, seen)
+    if not found or (bridge is None and not subject.ports):
+        return
+    name = bridge.name if bridge else BRIDGE
+    names = [each.link.name for each in found]
+    yield Finding(
+        "pod-port",
+        f"What is at the other end of {_some(names)} can neither send nor receive packets.",
+        f"No bridge has {_some(names)} as a port, and there is no address or route: perhaps the interface of a pod "
+        f"that has left {name}.{_manager(seen, found)}",
+        " && ".join(f"ip link set {each} master {name}" for each in names),
+        f"ip link show {names[0]}: no master",
+        is_broken=False,
+        is_part=True,
+    )
+
+
+def _silent(seen: Seen, places: Iterable[tuple[bytes, int]]) -> Iterator[Finding]:
+    found = [place for place in places if (state := seen.pod_neighbours.get(place)) and state.is_failed]
+    if not found:
+        return
+    names = [address(packed) for packed, _ in found]
+    bridge = seen.names.get(found[0][1], BRIDGE)
+    yield Finding(
+        "pod-silent",
+        f"Packets to the pod{'s' if len(names) > 1 else ''} {_some(names)} of this node are lost.",
+        f"No reply to {'ARP' if len(found[0][0]) == 4 else 'NDP'} on {bridge}: the pod has lost its address, or its "
+        "interface is down, or a filter drops frames at the bridge. Recreate the pod if it is broken.",
+        "",
+        f"neigh {names[0]} dev {bridge} FAILED",
+        is_part=True,
+    )
+
+
+def _set(link: HostLink, words: str, **arguments: object) -> LinkChange:
+    return LinkChange(f"ip link set {link.name} {words}", "link", "set", {"index": link.index, **arguments})

@@ -207,6 +207,30 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class CniPod:
+    """A pod as CNI has it on record."""
+
+    addresses: tuple[bytes, ...]
+    bridge: str = ""
+    """That the plugin `bridge` has made its interface a port of; empty: not known."""
+    interface: str = ""
+    """The host's end of its interface; empty: not known."""
+    has_hairpin: bool = False
+    """The configuration asks for it."""
+    is_isolated: bool = False
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True)
+class CniPods:
+    """The pods that CNI has on record."""
+
+    pods: Sequence[CniPod] = ()
+    obstacle: str = ""
+    """Why they are not known; empty: they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class CniView:
     """What is seen of CNI."""
 
@@ -244,6 +268,8 @@ class Subject:
     """Routes inside the own subnets that are not ours."""
     bridges: Mapping[Family, int] = field(default_factory=dict)
     """The bridge of the pods at an earlier look."""
+    ports: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Interfaces of pods at earlier looks, with their names and those of their bridges."""
     lacks_tunnels: bool = False
     """IPsec has no tunnel with some peer."""
     remembered: Mapping[bytes, Route] = field(default_factory=dict)
@@ -263,6 +289,13 @@ class Seen:
     links: Mapping[int, InterfaceState] = field(default_factory=dict)
     host_links: Mapping[int, HostLink] = field(default_factory=dict)
     """All interfaces of the host."""
+    on_record: CniPods = CniPods()
+    vlans: Mapping[int, tuple[int, Set[int]]] = field(default_factory=dict)
+    """Of bridges that filter VLANs, and their ports: the VLAN of packets without a tag, those that lose the tag."""
+    pod_neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
+    """Neighbour entries of the pods' addresses at their bridge."""
+    managers: Mapping[int, str] = field(default_factory=dict)
+    """By interface: which program manages it, and what keeps that off, one sentence; only where that matters."""
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)

@@ -130,6 +130,7 @@ NDA_IFINDEX: Final = 8
 NDA_MASTER: Final = 9
 NDA_PROTOCOL: Final = 12
 NDA_FLAGS_EXT: Final = 15
+NTF_USE: Final = 0x01
 NTF_SELF: Final = 0x02
 NUD_REACHABLE: Final = 0x02
 NUD_NOARP: Final = 0x40

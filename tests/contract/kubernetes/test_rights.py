@@ -36,7 +36,7 @@ HOST_PATHS: Final[dict[str, set[str]]] = {
     "dataplane": {"/run/flannel", "/etc/cni/net.d", "/var/lib/flannelette"},
     "masq": {"/run/xtables.lock", "/var/lib/flannelette"},
 }
-READ_ONLY: Final[dict[str, set[str]]] = {"install-cni-plugin": {"/run/flannel"}}
+READ_ONLY: Final[dict[str, set[str]]] = {"install-cni-plugin": {"/run/flannel"}, "dataplane": {"/var/lib/cni"}}
 
 Pod = tuple[Document, dict[str, Any]]
 

@@ -21,6 +21,7 @@ from services.core.leases.table import Step, Upserted
 from services.core.network import NetworkConfig, parse_network
 from services.dataplane.backends import make_backend
 from services.dataplane.commands.hook_file import HookFile
+from services.dataplane.diagnose.cni_state import cni_pods
 from services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
 from services.dataplane.events.causes import Cause
 from services.dataplane.events.journal import EventKind, Journal
@@ -161,6 +162,10 @@ def _cni(path: Path) -> None:
     for finding in check_cni(cast("Any", None), seen):
         f"{finding.problem}{finding.cause}{finding.cure}{finding.evidence}".encode()
     read_configuration(path, "/etc/cni/net.d/10-flannel.conflist")
+    (root / "cni/results").mkdir(parents=True, exist_ok=True)
+    (root / "cni/results/cbr0-pod-eth0").write_bytes(path.read_bytes())
+    for pod in cni_pods(root / "cni").pods:
+        assert all(len(each) in (4, 16) for each in pod.addresses)
 
 
 READERS: Final[dict[str, Callable[[Path], object]]] = {

@@ -1,0 +1,193 @@
+"""Pods that real CNI plugins have made: their interfaces come back to the bridge, and what is lost is named."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+
+from lab.pings import Pinger
+from lab.stream import Path as Way
+from lab.stream import Stream
+from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_in
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.kubernetes.kubelet import find_plugins
+from tests.patience import PATIENCE
+from tests.tools import find_tool
+
+_DELEGATE = {"hairpinMode": True, "isDefaultGateway": True}
+
+
+class Node:
+    """A node with a dataplane, and pods that CNI's plugins make."""
+
+    def __init__(self, cluster: Cluster, running: Running, make_netns: NamespaceMaker) -> None:
+        self.cluster = cluster
+        self.running = running
+        self.pods: list[tuple[NetworkNamespace, str, str]] = []
+        """Each with its address, and the name of the host's end of its interface."""
+        self._make_netns = make_netns
+
+    @property
+    def state(self) -> Path:
+        return self.cluster.directory / "var/lib/cni"
+
+    def ip(self, line: str) -> str:
+        return self.cluster.ip(line)
+
+    def add_pod(self) -> None:
+        """As a container runtime does."""
+        pod, directory = self._make_netns(), self.cluster.directory
+        self.state.mkdir(parents=True, exist_ok=True)
+        plugin = {"type": "flannel", "subnetFile": str(directory / "subnet.env"), "delegate": _DELEGATE}
+        plugin["dataDir"] = str(directory / "var/lib/cni/flannel")
+        (directory / "net.d").mkdir(exist_ok=True)
+        configuration = {"name": "cbr0", "cniVersion": "0.3.1", "plugins": [plugin]}
+        (directory / "net.d/10-flannel.conflist").write_text(json.dumps(configuration))
+        script = f"mount --bind {directory}/var/lib /var/lib; exec {find_tool('cnitool')} add cbr0 {pod.path}"
+        where = {"CNI_PATH": str(find_plugins()), "NETCONFPATH": str(directory / "net.d")}
+        command = self.cluster.namespace.command("unshare", "-m", "sh", "-euc", script)
+        done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads(done.stdout)
+        veth = next(each["name"] for each in result["interfaces"] if each["name"].startswith("veth"))
+        self.pods.append((pod, result["ips"][0]["address"].partition("/")[0], veth))
+
+    @contextmanager
+    def pinged(self) -> Iterator[Stream]:
+        """100 pings a second from the first pod to the second, and back."""
+        (one, here, _), (two, there, _) = self.pods[:2]
+        with Pinger(one, 4) as away, Pinger(two, 4) as back:
+            yield Stream([Way("p1", "p2", away, ip_address(there)), Way("p2", "p1", back, ip_address(here))])
+
+    async def flows(self) -> bool:
+        with self.pinged() as stream:
+            async with stream:
+                await asyncio.sleep(0.25)
+        return not stream.lost
+
+    async def until_it_flows(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not await self.flows():
+                pass
+
+    async def findings(self) -> list[pb.Finding]:
+        return list((await self.running.status()).findings)
+
+    async def until_found(self, *checks: str, pause: float = 0.05) -> list[pb.Finding]:
+        found: list[pb.Finding] = []
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while (found := await self.findings()) or checks:
+                    if [each.check for each in found] == [*checks]:
+                        break
+                    await asyncio.sleep(pause)
+                    if pause > 1:  # nothing tells of it, but the next audit
+                        await self.running.resync()
+        except TimeoutError:
+            raise AssertionError(f"{found}\n{self.running.log}") from None
+        return found
+
+    def master_of(self, veth: str) -> str:
+        (link,) = json.loads(self.ip(f"-j -d link show {veth}"))
+        assert isinstance(link, dict)
+        return str(link.get("master", ""))
+
+
+def flags(cluster: Cluster) -> tuple[str, ...]:
+    return f"--cni-state-dir={cluster.directory}/var/lib/cni", "--audit-interval=600"
+
+
+@pytest_asyncio.fixture
+async def node(netns: NetworkNamespace) -> AsyncIterator[Node]:
+    find_tool("cnitool")
+    make_netns = NamespaceMaker()
+    with ExitStack() as ending, cluster_in(netns, VXLAN) as cluster:
+        ending.callback(make_netns.close)
+        netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        async with cluster.dataplane(*flags(cluster)) as running:
+            await running.until()
+            made = Node(cluster, running, make_netns)
+            made.add_pod()
+            made.add_pod()
+            await made.until_it_flows()
+            await made.until_found()
+            yield made
+
+
+@pytest.mark.parametrize("act", ["nomaster", "down", "down nomaster"])
+async def test_an_interface_that_left_the_bridge_comes_back_within_a_second(node: Node, act: str) -> None:
+    veth = node.pods[0][2]
+    with node.pinged() as stream:
+        async with stream:
+            await asyncio.sleep(0.2)
+            node.ip(f"link set {veth} {act}")
+            await asyncio.sleep(5)
+    assert node.master_of(veth) == "cni0", node.running.log
+    assert "hairpin on" in node.cluster.run(f"bridge -d link show dev {veth}")
+    assert 0 < len(stream.lost) * stream.INTERVAL < 2 * 4, stream.lost
+    assert await node.flows()
+    await node.until_found()
+    (event,) = await node.running.events(kinds=[pb.EVENT_KIND_REPAIR])
+    assert f"ip link set {veth} " in event.what
+
+
+async def test_an_interface_that_left_while_no_dataplane_ran_comes_back_at_its_start(node: Node) -> None:
+    veth = node.pods[0][2]
+    await node.running.end(signal.SIGKILL)
+    node.ip(f"link set {veth} nomaster")
+    assert not await node.flows()
+    node.running = Running(node.cluster, flags(node.cluster), ())
+    await node.running.until()
+    await node.until_it_flows()
+    assert node.master_of(veth) == "cni0"
+
+
+async def test_interfaces_come_back_to_a_bridge_that_was_made_anew(node: Node) -> None:
+    node.ip("link del cni0")
+    (found,) = await node.until_found("bridge-gone")
+    assert found.broken
+    assert not await node.flows()
+    node.add_pod()  # for which the plugin makes the bridge
+    await node.until_it_flows()
+    await node.until_found()
+
+
+async def test_an_interface_at_another_bridge_is_named_and_left_there(node: Node) -> None:
+    _, address, veth = node.pods[0]
+    node.ip("link add br1 type bridge")
+    node.ip("link set br1 up")
+    node.ip(f"link set {veth} master br1")
+    (found,) = await node.until_found("pod-port")
+    assert found.problem == f"The pod {address} of this node can neither send nor receive packets."
+    assert found.cause == f"{veth} is a port of br1, and not of cni0."
+    assert (found.broken, found.cure) == (True, f"ip link set {veth} master cni0")
+    assert not await node.flows()
+    node.ip(found.cure.removeprefix("ip "))
+    await node.until_it_flows()
+    await node.until_found()
+
+
+async def test_a_pod_that_does_not_answer_its_own_node_is_named(node: Node) -> None:
+    pod, address, _ = node.pods[1]
+    pod.ip("addr", "flush", "dev", "eth0")
+    (found,) = await node.until_found("pod-silent", pause=5)
+    assert found.problem == f"Packets to the pod {address} of this node are lost."
+    assert found.broken
+    pod.ip("addr", "add", f"{address}/24", "dev", "eth0")
+    await node.until_found()
+
+
+async def test_a_pod_that_is_gone_is_not_missed(node: Node) -> None:
+    node.ip(f"link del {node.pods[1][2]}")
+    await node.running.resync()
+    await asyncio.sleep(3)
+    await node.until_found()
