@@ -13,6 +13,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
+from services.core.formats.visible import visible
 from services.core.formats.word_list import word_list
 from services.ctl.certs.commands import certs
 from services.ctl.cli import cloud as cloud_routes
@@ -147,7 +148,7 @@ def _in_each_network(nodes: "Nodes", output: "Screen", is_one: bool, run: Callab
 
 def _code_of(failure: "CallFailed") -> int:
     """Tells why there is no answer."""
-    click.echo(f"flannelette: {failure}", err=True)
+    click.echo(f"flannelette: {visible(str(failure))}", err=True)
     return failure.exit_code
 
 

@@ -13,6 +13,8 @@ from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import Service, Target
 from services.ctl.units import count
 
+CURE: Final = "\ncure: "
+"""Before the cure in a remark of this module: text from a service has no end of a line, and forges none."""
 BROKEN: Final = "forwarding is broken: "
 """Prefix of a service's reason when no packet is forwarded."""
 LAST_KNOWN: Final = "the last ones known"
@@ -169,7 +171,7 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Servi
 def _renumber(lease: lease_pb2.GetStatusResponse | CallFailed, node: str) -> str:
     """The remedy for a pending network change; with Kubernetes, a podCIDR cannot be moved."""
     is_kube = not isinstance(lease, CallFailed) and lease.store.kind == "kube"
-    return "; put the configuration back" if is_kube else f"; cure: flannelette renumber --node {node}"
+    return "; put the configuration back" if is_kube else f"{CURE}flannelette renumber --node {node}"
 
 
 def _masq(answers: Answers, target: Target, *, central_here: bool) -> ServiceHealth:
@@ -190,10 +192,10 @@ def _different(*, masquerade: bool) -> str:
     """The consequence if only one of dataplane and masq has --ip-masq."""
     if masquerade:
         return (
-            "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too; "
-            "cure: flannelette-dataplane --ip-masq"
+            "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too"
+            f"{CURE}flannelette-dataplane --ip-masq"
         )
-    return f"--ip-masq is false here and true on the dataplane, {NO_MASQUERADE}; cure: flannelette-masq --ip-masq"
+    return f"--ip-masq is false here and true on the dataplane, {NO_MASQUERADE}{CURE}flannelette-masq --ip-masq"
 
 
 def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here: bool) -> ServiceHealth:

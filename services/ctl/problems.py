@@ -14,7 +14,7 @@ from flannelette.masq.v1 import masq_pb2
 from services.core.cure import Command, read_cure
 from services.ctl.connect.call import LOOK_AT_LOG, CallFailed
 from services.ctl.connect.targets import SERVICES, Service
-from services.ctl.node_health import BROKEN, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
+from services.ctl.node_health import BROKEN, CURE, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
 from services.ctl.units import count, moment
 
 Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding | lease_pb2.Finding | cloud_pb2.Finding
@@ -205,7 +205,7 @@ def _problems(node: NodeHealth, service: Service) -> Iterator[Problem]:
     yield from found
     told = {text.removesuffix(".") for each in found for text in (each.problem, each.cause)}
     for remark in () if health.well else health.remarks:
-        problem, _, cure = remark.partition("; cure: ")
+        problem, _, cure = remark.partition(CURE)
         if health.state is State.AWAY and not cure:
             yield _unanswered(node, service, remark)
         elif " store is away: " in problem and any(each.check.startswith("store-") for each in found):

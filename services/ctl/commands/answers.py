@@ -23,7 +23,7 @@ from services.ctl.connect.targets import (
     networks_by_socket,
     with_cloud,
 )
-from services.ctl.node_health import Answers, NodeHealth, assess
+from services.ctl.node_health import CURE, Answers, NodeHealth, assess
 from services.ctl.problems import headline
 from services.ctl.render.screen import to_json
 from services.runtime.process.networks import is_network_name
@@ -142,7 +142,7 @@ def status_document(node: NodeHealth) -> dict[str, Any]:
         document[service] = {
             "state": health.state.name,
             "address": health.target.address,
-            "remarks": list(health.remarks),
+            "remarks": [each.replace(CURE, "; cure: ") for each in health.remarks],
         }
         if not isinstance(answer, CallFailed):
             document[service]["response"] = to_json(answer)

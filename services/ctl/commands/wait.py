@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from services.ctl.commands.answers import answers_of
 from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from services.ctl.connect.targets import Target, Targets
-from services.ctl.node_health import assess
+from services.ctl.node_health import CURE, assess
 from services.ctl.render.nodes import converged_text, pending_text
 from services.ctl.render.screen import Screen, to_json
 
@@ -45,7 +45,7 @@ async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
         if _left(deadline) <= 0:
             for service, health in node.services.items():
                 for remark in () if health.well else health.remarks or (health.state.value,):
-                    screen.warn(f"{service}: {remark}")
+                    screen.warn(f"{service}: {remark.replace(CURE, '; cure: ')}")
             return node.exit_code
         await asyncio.sleep(min(_READY_PAUSE, max(_left(deadline), 0)))
 

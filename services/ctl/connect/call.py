@@ -17,8 +17,10 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.core.errors import Misconfigured
+from services.core.formats.visible import hide_line_ends
 from services.core.formats.word_list import word_list
 from services.ctl.connect.network_calls import calls_in
+from services.ctl.connect.one_line import on_one_line
 from services.ctl.connect.targets import Target, networks_by_socket
 from services.runtime.rpc.transport import Transport
 from services.runtime.tls.credentials import Credentials
@@ -83,7 +85,7 @@ async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
 def _channel(target: Target) -> grpc.aio.Channel:
     milliseconds = int(_DIAL_SECONDS * 1000) if target.dialer else 3_000
     options = (*_COMMON_OPTIONS, (_CONNECT_MS, milliseconds))
-    return target.transport.channel(target.address, options, calls_in(target.network))
+    return on_one_line(target.transport.channel(target.address, options, calls_in(target.network)))
 
 
 def transport(certificate: str, key: str, authorities: str, server_name: str) -> Transport:
@@ -174,7 +176,7 @@ def with_hint(target: Target, failure: CallFailed) -> CallFailed:
 
 
 async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> CallFailed:
-    details = error.details() or error.code().name
+    details = hide_line_ends(error.details() or error.code().name)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED and "ethod not found" in details:
         if await _is_served(target, channel):
             old = "is of an older release, which does not have this call: upgrade it"

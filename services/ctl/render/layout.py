@@ -8,6 +8,8 @@ from typing import TypeAlias
 from rich.cells import cell_len
 from rich.text import Text
 
+from services.core.formats.visible import visible
+
 Width: TypeAlias = int | None
 """Columns of the terminal; None: no terminal, one line per row, however long."""
 Cell: TypeAlias = tuple[str | Text, ...]
@@ -113,4 +115,4 @@ def _filled(cell: Cell) -> bool:
 
 
 def _text(value: str | Text) -> Text:
-    return value.copy() if isinstance(value, Text) else Text(value)
+    return value.copy() if isinstance(value, Text) else Text(visible(value, keeps="\n"))

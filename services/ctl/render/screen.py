@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -14,10 +14,8 @@ from rich.text import Text
 
 from services.core.backend_types import SECRETS
 from services.core.formats.gojson import without_secrets
+from services.core.formats.visible import escape, is_visible, visible
 from services.ctl.render.layout import Width
-
-# Names and reasons come from other nodes: control characters are replaced, so that none reaches the terminal.
-_HARMLESS: Final = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +56,18 @@ class Screen:
         """Prints one document, as JSON indented unless it shall be one line."""
         if self.network:
             document = {"network": self.network, **document}
+        indent = None if one_line else 2
+        written = json.dumps(document, ensure_ascii=False, indent=indent)
+        text = visible(written, keeps="\n")  # which JSON has between values alone
         if self.write_yaml is not None:
-            plain = json.loads(json.dumps(document))  # safe_dump refuses what json takes, such as a StrEnum
+            plain = json.loads(text)  # safe_dump refuses what json takes, such as a StrEnum
             starts = one_line or bool(self.network)
-            text = self.write_yaml(plain, sort_keys=False, allow_unicode=self._is_unicode, explicit_start=starts)
+            is_plain = self._is_unicode and text == written
+            text = self.write_yaml(plain, sort_keys=False, allow_unicode=is_plain, explicit_start=starts, width=2**31)
             print(text, end="", file=self.console.file, flush=True)
             return
-        text = json.dumps(document, ensure_ascii=not self._is_unicode, indent=None if one_line else 2)
+        if not self._is_unicode:
+            text = json.dumps(json.loads(text), indent=indent)
         print(text, file=self.console.file, flush=True)
 
     def answer(self, message: Message, text: Callable[[], Text]) -> None:
@@ -76,14 +79,22 @@ class Screen:
 
     def warn(self, sentence: str) -> None:
         """Prints a sentence on standard error, so that standard output stays parsable."""
-        print(f"flannelette: {sentence.translate(_HARMLESS)}", file=sys.stderr, flush=True)
+        print(f"flannelette: {visible(sentence)}", file=sys.stderr, flush=True)
 
 
 def harmless(text: Text) -> Text:
-    """A copy without control characters but the ends of lines."""
-    text = text.copy()
-    text.plain = text.plain.translate(_HARMLESS)
-    return text
+    """The text with escapes for everything that is not visible; its own lines stay.
+
+    The ends of lines that came from outside are hidden before this, and are escapes here.
+    """
+    if visible(text.plain, keeps="\n") == text.plain:
+        return text
+    shown, start = text.blank_copy(), 0
+    for index, character in enumerate(text.plain):
+        if character != "\n" and not is_visible(character):
+            shown.append_text(text[start:index]).append(escape(character))
+            start = index + 1
+    return shown.append_text(text[start:])
 
 
 def screen(output: str) -> Screen:
@@ -93,10 +104,23 @@ def screen(output: str) -> Screen:
     console = Console(highlight=False, emoji=False, markup=False)
     write_yaml: Callable[..., str] | None = None
     if output == "yaml":
-        import yaml  # takes as long as rich
-
-        write_yaml = yaml.safe_dump
+        write_yaml = _yaml_writer()
     return Screen(output in ("json", "yaml"), console, write_yaml=write_yaml, wide=output == "wide")
+
+
+def _yaml_writer() -> Callable[..., str]:
+    """As yaml.safe_dump, with a text of several lines on one, in quotes."""
+    import yaml  # takes as long as rich
+
+    class Dumper(yaml.SafeDumper):
+        """One that writes no text over several lines."""
+
+    def write(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        style = None if visible(text) == text else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, write)
+    return lambda document, **options: yaml.dump(document, Dumper=Dumper, **options)
 
 
 def to_json(message: Message) -> Any:

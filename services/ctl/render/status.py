@@ -10,7 +10,7 @@ from flannelette.masq.v1 import masq_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
-from services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State
+from services.ctl.node_health import CURE, Answer, NodeHealth, ServiceHealth, State
 from services.ctl.problems import headline
 from services.ctl.render.layout import Width, fold, labelled, lines
 from services.ctl.render.leases import network_words, store_words
@@ -39,7 +39,7 @@ def _service(health: ServiceHealth, answer: Answer, now: datetime, width: Width)
     style = _STYLES[health.state]
     name = Text(f"{health.target.service:<12} ", style="bold")
     yield fold(name + Text(health.state.value, style=style), width)
-    for remark in health.remarks:
+    for remark in (each.replace(CURE, "; cure: ") for each in health.remarks):
         calm = health.state is State.ELSEWHERE
         yield fold(Text(f"  {'-' if calm else '!'} {remark}", style="dim" if calm else "yellow"), width, 4)
     for label, text in facts(answer, now):

@@ -5,7 +5,11 @@ import sys
 import time
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from io import StringIO
+from textwrap import indent
 from typing import Any, Final, TextIO, cast
+
+from services.core.formats.visible import visible
 
 _RICH: Final = "rich"
 _NOT_FIELDS: Final = frozenset(("exc_info", "stack"))
@@ -78,10 +82,23 @@ def _jsonable(value: Any) -> Any:
 
 
 def _plain_fields(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor for the console: values as text, and no fields without a value. JSON needs neither."""
+    """A processor for the console: values as text on one line, and no fields without a value. JSON needs neither."""
     return {
-        name: value if name in _NOT_FIELDS else plain(value) for name, value in fields.items() if value is not None
+        name: value if name in _NOT_FIELDS else _on_one_line(plain(value))
+        for name, value in fields.items()
+        if value is not None
     }
+
+
+def _on_one_line(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) else value
+
+
+def _traceback(out: TextIO, failure: Any) -> None:
+    """Every line indented, so that no text of an error looks like a line of the log."""
+    written = StringIO()
+    structlog.dev.plain_traceback(written, failure)
+    out.write("\n" + indent(visible(written.getvalue().strip("\n"), keeps="\n"), "    "))
 
 
 class _StandardError:
@@ -103,9 +120,7 @@ def configure_logs(service: str, log_format: str, verbosity: int) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer(default=_jsonable)
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
-        )
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=_traceback)
     )
     structlog.configure(
         processors=[

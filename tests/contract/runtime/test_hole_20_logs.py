@@ -47,7 +47,7 @@ def test_hole_20_the_fields_of_a_line_are_text_that_a_person_reads() -> None:
     fields = "causes='gone, changed' counts='put=2, deleted=0' names='a, b' number=3 one=gone service=tiny share=0.5"
     assert line.endswith(f"here it is {fields} some= subnets=10.5.1.0/24 word=h1")
     assert "with a traceback" in rest[0]
-    assert rest[-1] == "OSError: broken"
+    assert rest[-1] == "    OSError: broken"
 
 
 def test_hole_20_a_line_of_json_keeps_lists_and_has_text_for_objects() -> None:

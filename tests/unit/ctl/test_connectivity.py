@@ -168,7 +168,7 @@ def test_junit_has_a_case_for_each_check_and_doctors_word_in_those_that_failed()
     assert failures == [
         ("no answer", "UDP port 8472 <is> closed."),
         (
-            "no\N{REPLACEMENT CHARACTER} answer from ø",
+            "no\\u0000 answer from ø",
             "doctor knows of no problem of these nodes; what is between them?",
         ),
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import targets
-from services.ctl.node_health import Answers, NodeHealth, State, assess
+from services.ctl.node_health import CURE, Answers, NodeHealth, State, assess
 from services.ctl.problems import Weight, headline, problems
 from tests.ctl import samples as samples
 
@@ -119,13 +119,13 @@ def test_a_difference_in_ip_masq_is_found() -> None:
     node = assessed(replace(WELL, masq=masq))
     assert node.exit_code == 1
     assert node.services["masq"].remarks == (
-        "--ip-masq is false here and true on the dataplane, so no rule masquerades what pods send to the outside; "
-        "cure: flannelette-masq --ip-masq",
+        "--ip-masq is false here and true on the dataplane, so no rule masquerades what pods send to the outside"
+        f"{CURE}flannelette-masq --ip-masq",
     )
     masq.status.masquerade, dataplane = True, samples.dataplane_status()
     dataplane.status.ip_masq = False
     (remark,) = assessed(replace(WELL, masq=masq, dataplane=dataplane)).services["masq"].remarks
-    assert remark.endswith("cure: flannelette-dataplane --ip-masq")
+    assert remark.endswith(f"{CURE}flannelette-dataplane --ip-masq")
 
 
 def test_peers_that_cannot_be_reached_are_not_well_although_the_dataplane_is_ready() -> None:

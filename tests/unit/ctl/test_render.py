@@ -282,4 +282,4 @@ def test_a_plan_can_be_pasted_into_a_shell() -> None:
 
 def test_what_could_steer_a_terminal_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     screen("table").show(Text("h\x1b[2J\x9b2"))
-    assert capsys.readouterr().out == "h\ufffd[2J\ufffd2\n"
+    assert capsys.readouterr().out == "h\\u001b[2J\\u009b2\n"

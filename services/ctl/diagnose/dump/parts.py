@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from services.core.errors import FlanneletteError
+from services.core.formats.visible import visible
 from services.ctl.connect.call import CallFailed
 
 MOST_BYTES: Final = 8 << 20
@@ -66,14 +67,15 @@ async def collect(parts: Iterable[Part], seconds: float) -> list[Collected]:
         except (CallFailed, FlanneletteError, OSError) as error:
             return failed(part.name, str(error))
         text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        return Collected(part.name, _cut(part.name, without_secrets(text).encode(errors="replace")))
+        shown = visible(without_secrets(text), keeps="\n\t")
+        return Collected(part.name, _cut(part.name, shown.encode(errors="replace")))
 
     return list(await asyncio.gather(*map(one, parts)))
 
 
 def failed(name: str, reason: str) -> Collected:
     """The file in the place of a part that could not be collected."""
-    reason = without_secrets("; ".join(line.strip() for line in reason.splitlines()))
+    reason = visible(without_secrets("; ".join(line.strip() for line in reason.splitlines())))
     return Collected(name, f"{NOT_COLLECTED}{reason}\n".encode(errors="replace"), reason)
 
 

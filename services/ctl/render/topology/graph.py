@@ -3,10 +3,11 @@
 https://graphviz.org/doc/info/lang.html, https://mermaid.js.org/syntax/flowchart.html
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from services.core.formats.visible import visible
 from services.ctl.render.topology.model import COLOURS, MARKS, Group, Health, Link, Node, Topology
 
 _MOST_UNWELL = 40
@@ -114,9 +115,12 @@ def _places(vertices: Sequence[_Vertex]) -> Iterator[tuple[str, list[_Vertex]]]:
 
 
 def _quoted(*rows: str) -> str:
-    return '"' + "\\n".join(row.replace("\\", "\\\\").replace('"', '\\"') for row in rows) + '"'
+    return '"' + "\\n".join(visible(row).replace("\\", "\\\\").replace('"', '\\"') for row in rows) + '"'
 
 
 def _mermaid(*rows: str) -> str:
-    escaped: Callable[[str], str] = lambda row: "".join(c if c not in '"#<>&`' else f"#{ord(c)};" for c in row)  # noqa: E731
-    return '"' + "<br/>".join(map(escaped, rows)) + '"'
+    return '"' + "<br/>".join(map(_mermaid_row, rows)) + '"'
+
+
+def _mermaid_row(row: str) -> str:
+    return "".join(c if c not in '"#<>&`' else f"#{ord(c)};" for c in visible(row))

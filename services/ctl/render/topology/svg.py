@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
+from services.core.formats.visible import visible
 from services.ctl.render.topology.model import COLOURS, MARKS, Group, Health, Link, Node, Topology, summary
 
 _WIDTH: Final = 1000
@@ -138,7 +139,7 @@ def _card(group: Group, place: _Point) -> tuple[float, list[str]]:
     for number, node in enumerate(group.nodes):
         row, column = divmod(number, columns)
         at = (x + 12 + _DOT / 2 + column * _DOT, y + head + 18 + row * _DOT)
-        title = quoteattr(f"{node.name} {' '.join(node.subnets)} {node.address} {node.health.value}")
+        title = quoteattr(visible(f"{node.name} {' '.join(node.subnets)} {node.address} {node.health.value}"))
         parts.append(f"<g aria-label={title}><title>{title[1:-1]}</title>{_mark(at, node.health)}</g>")
     if unwell:
         parts.append(_text((x + 12, y + height - 9), _short("not well: " + ", ".join(unwell), 58)))
@@ -166,13 +167,8 @@ def _text(
     weight = ' font-weight="bold"' if bold else ""
     return (
         f'<text x="{place[0]:.1f}" y="{place[1]:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
-        f"{weight}>{escape(_printable(words))}</text>"
+        f"{weight}>{escape(visible(words))}</text>"
     )
-
-
-def _printable(words: str) -> str:
-    """XML 1.0 has no control characters, not even escaped."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
 
 
 def _short(words: str, most: int) -> str:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from services.core.errors import Unavailable
+from services.core.formats.visible import visible
 from services.lease.stores.kube.client import KubeClient
 from services.lease.stores.kube.values import Gone, NodeProblem, Problem, Timing
 from services.runtime.telemetry.logs import get_logger
@@ -44,7 +45,7 @@ class NodeEvents:
 
     def note(self, found: NodeProblem) -> None:
         """A node has this problem now. Returns at once."""
-        key, message = (found.node, found.problem), str(found)[:_LONGEST]
+        key, message = (found.node, found.problem), visible(str(found))[:_LONGEST]
         before, at = self._written.get(key, ("", 0.0))
         pause = self._timing.event_repeat if message == before else self._timing.event_pause
         if before and time.monotonic() - at < pause:
