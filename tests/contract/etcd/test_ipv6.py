@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from services.lease.stores.etcd.keys import digest
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
@@ -49,11 +50,15 @@ async def keys(settings: EtcdSettings) -> dict[str, str]:
 
 async def test_the_key_and_the_value_are_ours_and_foreign_to_a_flanneld(settings: EtcdSettings) -> None:
     lease = await EtcdStore(settings).acquire(asks("fd99::11", previous="fd00:10:5:34::/64"))
+    value = (
+        '{"PublicIP":"0.0.0.0","PublicIPv6":"fd99::11","BackendType":"vxlan",'
+        '"BackendV6Data":{"VNI":1,"VtepMAC":"76:92:07:f7:74:5e"}}'
+    )
+    said = digest(value.encode())
     assert await keys(settings) == {
         "config": CONFIG,
-        "subnets/fd00:10:5:34::-64": '{"PublicIP":"0.0.0.0","PublicIPv6":"fd99::11","BackendType":"vxlan",'
-        '"BackendV6Data":{"VNI":1,"VtepMAC":"76:92:07:f7:74:5e"}}',
-        f"holders/{lease.name}": '{"node":"n1","public_ip":"","public_ipv6":"fd99::11"}',
+        "subnets/fd00:10:5:34::-64": value,
+        f"holders/{lease.name}": f'{{"node":"n1","public_ip":"","public_ipv6":"fd99::11","value":"{said}"}}',
     }
     assert FLANNELDS_KEY.search("subnets/10.5.34.0-24")
     assert not FLANNELDS_KEY.search("subnets/fd00:10:5:34::-64")

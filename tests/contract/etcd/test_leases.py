@@ -8,6 +8,7 @@ import pytest
 from services.core.errors import NotFound
 from services.core.family import Address
 from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from services.lease.stores.etcd.keys import digest
 from tests.etcd.prefix import HOST_GW, VXLAN, Prefix, asks
 from tests.services.follower import following
 
@@ -65,10 +66,11 @@ async def test_keys_and_values_are_flannels_byte_for_byte(
     assert found[key] == value
     v6 = '"fd99::11"' if "&" in key else '""'
     address: Address = request_.parts[0].public_address
+    said = digest(value.encode())
     assert found == {
         "config": config,
         key: value,
-        f"holders/{lease.name}": f'{{"node":"n1","public_ip":"{address}","public_ipv6":{v6}}}',
+        f"holders/{lease.name}": f'{{"node":"n1","public_ip":"{address}","public_ipv6":{v6},"value":"{said}"}}',
     }
 
 
@@ -201,7 +203,7 @@ async def test_hole_07_a_lease_whose_value_is_overwritten_by_etcdctl_is_no_reser
         ours = await prefix.get(f"subnets/{lease.name}")
         assert ours
         await prefix.put(f"subnets/{lease.name}", '{"PublicIP":"10.99.0.1","PublicIPv6":null,"BackendType":"ipip"}')
-        await seen.until(lambda f: f.leases[lease.name].backend_type == "ipip")
+        await seen.until(lambda f: lease.name in f.refused)
         assert not (await store.acquire(asks("10.99.0.1"))).reserved
         after = await prefix.get(f"subnets/{lease.name}")
         assert after

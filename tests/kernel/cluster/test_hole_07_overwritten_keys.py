@@ -37,8 +37,13 @@ async def address_of_a_stranger(cluster: Nodes, node: Node, other: Node) -> None
 
 
 async def mac_of_a_stranger(cluster: Nodes, node: Node, other: Node) -> None:
-    """As a flanneld that takes the node's place would write it: others have to believe it for a moment."""
+    """As a flanneld that takes the node's place would write it; but the node is alive."""
     await change_value(cluster, node, BackendData={"VNI": 1, "VtepMAC": "02:00:00:00:00:77"})
+
+
+async def another_backend(cluster: Nodes, node: Node, other: Node) -> None:
+    """The node cannot be reached by the network's backend."""
+    await change_value(cluster, node, BackendType="host-gw", BackendData=None)
 
 
 async def holder_of_another_node(cluster: Nodes, node: Node, other: Node) -> None:
@@ -73,10 +78,12 @@ async def lease_that_is_gone(cluster: Nodes, node: Node, other: Node) -> None:
 
 
 Act = Callable[[Nodes, Node, Node], Awaitable[None]]
-BELIEVED: tuple[Act, ...] = (mac_of_a_stranger, both, lease_that_is_gone)
+BELIEVED: tuple[Act, ...] = (both, lease_that_is_gone)
 """What may be true, so that peers go by it until h1 has put its key back."""
 LOSSLESS: tuple[Act, ...] = (
     value_of_another_node,
+    mac_of_a_stranger,
+    another_backend,
     garbage,
     broadcast_address,
     address_of_a_stranger,
@@ -210,3 +217,16 @@ async def test_hole_07_a_program_that_overwrites_a_key_again_and_again_is_slowed
     assert re.search(said, log)
     assert [finding.check for finding in status.findings] == ["own-key"]
     assert re.search(said, status.findings[0].problem)
+
+
+async def test_another_mac_once_a_second_diverts_no_packet_of_a_node_that_is_alive(own_etcd: EtcdServer) -> None:
+    async with cluster_of_nodes(2, own_etcd) as cluster:
+        before = whole(cluster)
+        h1, h2 = cluster.nodes
+        with cluster.stream() as stream:
+            async with stream:
+                for _ in range(TIMES):
+                    await mac_of_a_stranger(cluster, h1, h2)
+                    await asyncio.sleep(1)
+                await cluster.until(lambda: whole(cluster) == before)
+        assert not stream.lost, f"{len(stream.lost)} of {stream.sent} pings lost"

@@ -14,6 +14,10 @@ _OVERWRITTEN: Final = (
     "the value of {name} says {names}, where node {node}, which holds it, has {theirs}: another program has "
     "overwritten it, and the node puts it right once it is connected"
 )
+_ANOTHER_WAY: Final = (
+    "the value of {name} says another MAC, key or backend than node {node}, which holds it and is alive, has put: "
+    "another program has overwritten it, and the node puts it right"
+)
 
 
 class Entry(NamedTuple):
@@ -86,7 +90,7 @@ def read_entry(subnet: Decoded, beside: Decoded | None, known: Entry | None, *, 
     holder = known.holder if known is not None and beside is not None and beside.holder is None else beside
     said = holder.holder if holder is not None else None
     if holder is not None and said is not None and not is_foreign(item, holder.item):
-        if is_overwritten(item, holder.item, said, lease):
+        if is_overwritten(item, holder.item, said, lease, is_alive=is_alive):
             node, refused, lease = said.node, refused or _overwritten(name, said, lease), None
         elif lease is not None and said.holds(lease):
             node = said.node
@@ -121,6 +125,8 @@ def _kept(entry: Entry, known: Entry) -> Entry:
 
 
 def _overwritten(name: str, holder: Holder, lease: Lease | None) -> str:
+    if lease is not None and holder.holds(lease):
+        return _ANOTHER_WAY.format(name=name, node=holder.node)
     names = " and ".join(map(str, lease.addresses)) if lease else ""
     theirs = " and ".join(map(str, holder.addresses))
     return _OVERWRITTEN.format(name=name, names=names or "no public address", node=holder.node, theirs=theirs)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from hashlib import sha256
 from ipaddress import IPv4Address
 from typing import Final, NamedTuple
 
@@ -12,7 +13,7 @@ from services.core.errors import InvalidInput
 from services.core.family import Address
 from services.core.formats.gojson import GoObject
 from services.core.formats.ip_text import format_address, parse_address
-from services.core.leases.flannel_json import parse_key, parse_lease
+from services.core.leases.flannel_json import format_value, parse_key, parse_lease
 from services.core.leases.lease import Lease
 from services.core.light_dataclass import light_dataclass
 from services.core.limits import LONGEST_NAME, LONGEST_REASON
@@ -21,7 +22,7 @@ from services.lease.stores.etcd.rpc.values import Item
 
 _USUAL: Final = re.compile(
     r'\{"node":"([A-Za-z0-9._-]{1,253})","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"'
-    r'(?:,"machine":"([A-Za-z0-9-]{1,64})")?\}',
+    r'(?:,"machine":"([A-Za-z0-9-]{1,64})")?(?:,"value":"([0-9a-f]{16})")?\}',
     re.ASCII,
 )
 """What we write, which can mean nothing else: most holders need no JSON parser."""
@@ -40,6 +41,8 @@ class Holder:
     """Empty: none."""
     machine: str = ""
     """The token of the node's machine; empty: unknown, as of releases before 0.3."""
+    value: str = ""
+    """A digest of the lease key's value that was put beside it; empty: unknown, as of releases before 0.3."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -62,38 +65,51 @@ def is_foreign(item: Item, holder_item: Item) -> bool:
     return item.etcd_lease not in (0, holder_item.etcd_lease) and holder_item.revision > item.revision
 
 
-def is_overwritten(item: Item, holder_item: Item, holder: Holder, lease: Lease | None) -> bool:
+def is_overwritten(
+    item: Item, holder_item: Item, holder: Holder, lease: Lease | None, *, is_alive: bool = False
+) -> bool:
     """Whether another program has written the value of a lease that the holder holds. `lease`: what the value says.
 
     The key is the one that the holder was written beside, and now it says a first public address that is not the
     holder's, or nothing that can be read. Neither a lease service nor a flanneld does that: a flanneld knows its
-    lease by that address, and takes no key that another has.
+    lease by that address, and takes no key that another has. A flanneld that takes the node's place says another MAC
+    or key; but while the node has a session (`is_alive`) nobody takes its place, and a lease service that puts
+    another value puts the holder with it.
     """
     if not item.created <= holder_item.revision < item.revision:
         return False  # as nearly all
     first = next(iter(holder.addresses), None)
-    return first is not None and (lease is None or first not in lease.addresses)
+    if first is not None and (lease is None or first not in lease.addresses):
+        return True
+    return is_alive and holder.value not in ("", digest(item.value))
+
+
+def digest(value: bytes) -> str:
+    """Of the value of a lease key, for the holder key beside it."""
+    return sha256(value).hexdigest()[:16]
 
 
 def holder_of(lease: Lease, machine: str = "") -> Holder:
     """What to write beside a lease that this machine of the node holds."""
-    return Holder(lease.node, *_addresses(lease), machine)
+    return Holder(lease.node, *_addresses(lease), machine, digest(format_value(lease).encode()))
 
 
 def parse_holder(name: str, value: bytes) -> Holder:
     """Reads the one of a lease. Raises InvalidInput, naming the key."""
     parse_key(name)  # raises if it is none
     if usual := _USUAL.fullmatch(value.decode(errors="replace")):
-        return Holder(usual[1], usual[2], usual[3], usual[4] or "")
+        return Holder(usual[1], usual[2], usual[3], usual[4] or "", usual[5] or "")
     key = f"holders/{name}"
     document = GoObject.parse(value, f"the value of {key}")
-    holder = Holder(*(document.text(name) for name in ("node", "public_ip", "public_ipv6", "machine")))
+    holder = Holder(*(document.text(name) for name in ("node", "public_ip", "public_ipv6", "machine", "value")))
     if not holder.node:
         raise InvalidInput(f"the value of {key} names no node")
     if len(holder.node) > LONGEST_NAME:
         raise InvalidInput(f"the node in the value of {key} has {len(holder.node)} characters: no name is so long")
     if len(holder.machine) > LONGEST_NAME:
         raise InvalidInput(f"the machine in the value of {key} has {len(holder.machine)} characters: no token has")
+    if len(holder.value) > LONGEST_NAME:
+        raise InvalidInput(f"the digest in the value of {key} has {len(holder.value)} characters: none has")
     return holder
 
 
@@ -102,6 +118,8 @@ def format_holder(holder: Holder) -> bytes:
     document = {"node": holder.node, "public_ip": holder.public_ip, "public_ipv6": holder.public_ipv6}
     if holder.machine:
         document["machine"] = holder.machine
+    if holder.value:
+        document["value"] = holder.value
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 

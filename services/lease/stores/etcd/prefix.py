@@ -260,7 +260,9 @@ class Prefix:
         served = known.served if known is not None else None
         self._unsettled[name] = None
         if subnet is not None:
-            is_alive = known is not None and known.node in self.sessions
+            holder = beside.holder if beside is not None else None
+            node = known.node if known is not None else holder.node if holder is not None else ""
+            is_alive = node in self.sessions
             entry = self._entries[name] = read_entry(subnet, beside, known, is_alive=is_alive)
             self.orphans.pop(name, None)
         else:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from services.core.leases.table import Removed, Upserted
-from services.lease.stores.etcd.keys import decode
+from services.lease.stores.etcd.keys import decode, digest
 from services.lease.stores.etcd.rpc.values import Batch, Delete, DeletedKey, Event, Item, Position, Put, Transaction
 from services.lease.stores.etcd.transactor import with_released
 from services.lease.stores.store import Changed
@@ -72,6 +72,29 @@ def test_hole_07_a_value_that_is_overwritten_reaches_nobody_until_it_is_put_back
     assert isinstance(event, Changed)
     assert event.cleared == {NAME}
     assert event.changes == (Upserted(replace(before[NAME], claim_order=13)),), "it is put anew, and so is as young"
+
+
+def test_another_mac_or_backend_of_a_node_that_is_alive_reaches_nobody_and_counts_once_its_session_is_over() -> None:
+    said = VALUE.replace(b"}", b',"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}')
+    theirs = (said.replace(b":01", b":77"), said.replace(b'"vxlan"', b'"host-gw"'))
+    session = Item(KEYS.session("n1"), b"{}", 3, 7)
+    held = holder(value=HOLDER.replace(b"}", b',"value":"%s"}' % digest(said).encode()))
+    for value in theirs:
+        listed = (session, lease(value=said), held)
+        prefix = prefix_of(*listed)
+        before = prefix.snapshot().leases
+        event = fold(prefix, lease(value=value, revision=11))
+        assert isinstance(event, Changed)
+        assert (event.changes, list(event.refused)) == ((), [NAME])
+        assert "another MAC, key or backend than node n1" in str(event.refused[NAME])
+        fresh = prefix_of(session, lease(value=value, revision=9), held)
+        assert list(fresh.snapshot().refused) == [NAME], "nor does who starts now believe it"
+        assert prefix.snapshot().leases == before
+        event = fold(prefix, DeletedKey(KEYS.session("n1"), 12))
+        assert nodes(event) == [(NAME, "n1")], "a flanneld may have taken its place"
+    own = lease(value=theirs[0], revision=11)
+    beside = holder(value=HOLDER.replace(b"}", b',"value":"%s"}' % digest(theirs[0]).encode()), revision=11)
+    assert nodes(fold(prefix_of(*listed), own, beside)) == [(NAME, "n1")], "the node itself has another MAC now"
 
 
 def test_hole_07_an_overwritten_value_counts_once_nobody_holds_the_lease() -> None:

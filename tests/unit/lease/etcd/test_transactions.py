@@ -8,7 +8,7 @@ from services.core.leases.flannel_json import format_value
 from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
 from services.core.network import NetworkConfig, parse_network
 from services.lease.ipam.allocation import Allocation, allocate
-from services.lease.stores.etcd.keys import Holder, Keyspace, decode, format_holder
+from services.lease.stores.etcd.keys import Holder, Keyspace, decode, digest, format_holder, holder_of
 from services.lease.stores.etcd.prefix import Prefix
 from services.lease.stores.etcd.rpc.values import Delete, Item, NothingPutSince, Position, Put, Unchanged
 from services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
@@ -88,9 +88,10 @@ def test_a_new_lease_is_put_with_its_holder_on_the_nodes_etcd_lease_and_on_what_
     transaction = taking(listed, decided(listed), NODES_LEASE)
     data = f'{{"VNI":1,"VtepMAC":"{MAC}"}}'
     value = f'{{"PublicIP":"10.99.0.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{data}}}'
+    said = Holder("n1", "10.99.0.1", "", value=digest(value.encode()))
     assert transaction.writes == (
         Put(b"/net/subnets/10.5.2.0-24", value.encode(), NODES_LEASE),
-        Put(b"/net/holders/10.5.2.0-24", b'{"node":"n1","public_ip":"10.99.0.1","public_ipv6":""}', NODES_LEASE),
+        Put(b"/net/holders/10.5.2.0-24", format_holder(said), NODES_LEASE),
     )
     assert set(transaction.guards) == {
         Unchanged(b"/net/subnets/10.5.2.0-24", 0),
@@ -112,7 +113,7 @@ def test_an_update_of_the_data_only_needs_its_own_keys_unchanged_but_a_new_addre
     for data, is_guarded in ((VxlanData(2, MAC), False), (VxlanData(1, "02:00:00:00:00:99"), True)):
         asked = LeaseRequest("n1", "vxlan", (replace(part, data=data),))
         update = taking(listed, decided(listed, asked), NODES_LEASE)
-        assert [write.key for write in update.writes] == [KEYS.subnet(lease.name)]
+        assert [write.key for write in update.writes] == [KEYS.subnet(lease.name), KEYS.holder(lease.name)]
         assert any(isinstance(guard, NothingPutSince) for guard in update.guards) is is_guarded
     moved = taking(listed, decided(listed, request(address="10.99.0.9")), NODES_LEASE)
     assert [write.key for write in moved.writes] == [KEYS.subnet(lease.name), KEYS.holder(lease.name)]
@@ -124,7 +125,7 @@ def test_asking_again_writes_nothing() -> None:
     again = table(
         [
             Item(KEYS.subnet(lease.name), format_value(lease).encode(), 31, NODES_LEASE),
-            Item(KEYS.holder(lease.name), format_holder(Holder("n1", "10.99.0.1", "")), 31, NODES_LEASE),
+            Item(KEYS.holder(lease.name), format_holder(holder_of(lease)), 31, NODES_LEASE),
         ]
     )
     assert taking(again, decided(again), NODES_LEASE).writes == ()
