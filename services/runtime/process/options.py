@@ -54,7 +54,9 @@ class ProcessSettings:
         "Largest number of leases to accept from a lease service, or to give to nodes.",
     )
     max_connections: int = flag(
-        16_384, "Largest number of connections to one listening address; less if the descriptor limit is lower."
+        16_384,
+        "Largest number of connections to one listening address; less if the limit of descriptors is lower, or if "
+        "they would take more than three quarters of the memory that the process may have, at 96 KiB each.",
     )
     max_connections_per_address: int = flag(
         256,

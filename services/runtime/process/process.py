@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from services.core.errors import FlanneletteError, Misconfigured, Unavailable
+from services.runtime.os.memory import limit_arenas
 from services.runtime.os.netns_guard import until_deleted, until_moved
 from services.runtime.os.parent import end_with_parent
 from services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
@@ -21,6 +22,7 @@ from services.runtime.process.settings import HelpRequested, parse_settings, unk
 from services.runtime.process.start_notice import StartNotice, notify_status
 from services.runtime.process.version import version
 from services.runtime.rpc.authorization import Authorizer
+from services.runtime.rpc.callers import Callers
 from services.runtime.rpc.connection_limits import (
     ConnectionLimiter,
     raise_descriptor_limit,
@@ -86,8 +88,13 @@ class Process:
         """Serves until `stopping` is set. Raises errors of jobs in an ExceptionGroup, Unavailable: unreachable."""
         addresses = listen_addresses(settings, self.name)
         options = server_options(settings.max_connections, len(addresses))
-        limiter = ConnectionLimiter(tcp_ports(addresses), settings.max_connections_per_address)
-        server = Server(self.servicers, self._authorizer(addresses), options)
+        credentials, callers = self.transport.credentials, Callers()
+        limiter = ConnectionLimiter(
+            tcp_ports(addresses), settings.max_connections_per_address, callers if credentials else None
+        )
+        if credentials is not None:
+            credentials.on_handshake = limiter.note_handshake
+        server = Server(self.servicers, self._authorizer(addresses, callers), options)
         with ExitStack() as held:
             for address in addresses:
                 held.enter_context(bound(server.grpc, address, self.transport))
@@ -116,11 +123,11 @@ class Process:
         if self._unreachable:
             raise Unavailable(self._unreachable)
 
-    def _authorizer(self, addresses: list[str]) -> Authorizer | None:
+    def _authorizer(self, addresses: list[str], callers: Callers) -> Authorizer | None:
         """None without TLS: clients have no identity, and all that reach a listening address may call everything."""
         if self.transport.credentials is None:
             return None
-        return Authorizer(plain=any(address.startswith("unix:") for address in addresses))
+        return Authorizer(plain=any(address.startswith("unix:") for address in addresses), callers=callers)
 
     async def _follow_certificate(self, credentials: Credentials, addresses: list[str]) -> None:
         """Reads replaced TLS files. The service is not ready while its certificate is not valid for TCP clients."""
@@ -200,6 +207,7 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     gc.set_threshold(*_COLLECT_AT_START)
     atexit.register(gc.freeze)  # Python searches for garbage a last time, up to 60 ms, and the memory goes anyway
     raise_descriptor_limit()
+    limit_arenas()
     try:
         asyncio.run(_serve(name, settings, build))
     except Exception as error:  # the outermost handler: errors of ours are one line, others a traceback

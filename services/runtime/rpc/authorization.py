@@ -4,17 +4,19 @@ Reading is for all members, because every node needs the whole table anyway. A c
 dataplane of that node. A call that changes the overlay for others, or removes, is for an administrator.
 """
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 from flannelette.lease.v1 import lease_pb2
 
-from services.core.access import Requirement, principals, refusal
-from services.core.errors import Forbidden
+from services.core.access import Requirement, Role, principals, refusal
+from services.core.errors import Forbidden, InvalidInput, Unavailable
+from services.runtime.rpc.callers import MEMBER, RELAY, Callers
 from services.runtime.rpc.interceptor import abort
 from services.runtime.telemetry.logs import get_logger
 from services.runtime.telemetry.metrics import Counter
@@ -59,6 +61,8 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
 
 _TLS: Final = b"ssl"
 _NO_TLS: Final = b"insecure"
+_REQUEST_SECONDS: Final = 10.0
+"""Requests are small, and are sent with the call."""
 
 _REFUSED = Counter("flannelette_calls_refused", "Calls that the client's certificate does not allow", ["method"])
 
@@ -70,43 +74,81 @@ class Authorizer(grpc.aio.ServerInterceptor):
     the server has no unix socket; a call without TLS is then refused.
     """
 
-    def __init__(self, *, plain: bool) -> None:
+    def __init__(self, *, plain: bool, callers: Callers | None = None) -> None:
         self._plain = plain
+        self._callers = callers or Callers()
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wraps handlers of every kind, also those of health and reflection."""
+        """Wraps handlers of every kind, also those of health and reflection.
+
+        Each becomes a handler of a stream of requests: gRPC calls that before a request is there, so that a client
+        that sends none, or resets the call, is counted too.
+        """
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
         method = handler_call_details.method
+        if handler is None:
+            return grpc.stream_unary_rpc_method_handler(self._unknown(method))
         kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
         inner = getattr(handler, kind)
         wrap = self._generator if inspect.isasyncgenfunction(inner) else self._coroutine
-        return getattr(grpc, f"{kind}_rpc_method_handler")(
-            wrap(inner, method),
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(
+            wrap(inner, method, is_stream=handler.request_streaming),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
-    def _coroutine(self, inner: Any, method: str) -> Any:
-        async def call(request: Any, context: Context) -> Any:
-            await self._authorize(request, context, method)
-            return await inner(request, context)
+    def _coroutine(self, inner: Any, method: str, *, is_stream: bool) -> Any:
+        async def call(requests: Any, context: Context) -> Any:
+            async with self._counted(method, context):
+                request = requests if is_stream else await _only(requests, method, context)
+                await self._authorize(request, context, method)
+                return await inner(request, context)
 
         return call
 
-    def _generator(self, inner: Any, method: str) -> Any:
-        async def call(request: Any, context: Context) -> Any:
-            await self._authorize(request, context, method)
-            async with aclosing(inner(request, context)) as responses:
-                async for response in responses:
-                    yield response
+    def _generator(self, inner: Any, method: str, *, is_stream: bool) -> Any:
+        async def call(requests: Any, context: Context) -> Any:
+            async with self._counted(method, context):
+                request = requests if is_stream else await _only(requests, method, context)
+                await self._authorize(request, context, method)
+                async with aclosing(inner(request, context)) as responses:
+                    async for response in responses:
+                        yield response
 
         return call
+
+    def _unknown(self, method: str) -> Any:
+        async def call(_: Any, context: Context) -> Any:
+            async with self._counted(method, context):
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+        return call
+
+    @asynccontextmanager
+    async def _counted(self, method: str, context: Context) -> AsyncIterator[None]:
+        """Counts the call as its client's while the block runs. A client that has too many gets an error."""
+        peer = context.auth_context()
+        if list(peer.get("transport_security_type", ())) != [_TLS]:
+            yield
+            return
+        uris = _uris(peer)
+        is_relay = any(each.role is Role.RELAY for each in principals(uris))
+        with ExitStack() as counted:
+            try:
+                who = ", ".join(uris) or "a certificate without a URI"
+                counted.enter_context(self._callers.call(context.peer(), who, RELAY if is_relay else MEMBER))
+            except Unavailable as error:
+                await abort(error, method, context)
+            yield
 
     async def _authorize(self, request: Any, context: Context, method: str) -> None:
         peer = context.auth_context()
@@ -134,6 +176,17 @@ class Authorizer(grpc.aio.ServerInterceptor):
         whole = relayed or getattr(request, "view", lease_pb2.VIEW_ALL) != lease_pb2.VIEW_OWN
         exported = getattr(request, "view", None) == lease_pb2.VIEW_EXPORTED
         return refusal(principals(_uris(peer)), needed, node, whole=whole, exported=exported)
+
+
+async def _only(requests: AsyncIterator[Any], method: str, context: Context) -> Any:
+    """The request of a call that has one; ends the call if none comes."""
+    try:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            return await anext(aiter(requests))
+    except TimeoutError:
+        await abort(Unavailable(f"no request came within {_REQUEST_SECONDS:.0f} s"), method, context)
+    except StopAsyncIteration:
+        await abort(InvalidInput("the call has no request"), method, context)
 
 
 def caller(context: Context) -> str:

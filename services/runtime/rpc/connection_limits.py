@@ -1,26 +1,28 @@
-"""Limits on TCP connections: per client address, and in total, so that some file descriptors are always free.
+"""Limits on TCP connections: for each client address, for strangers in all, and in total.
 
 gRPC limits the time of a handshake and the connections of each listener, so that TCP does not block a unix socket.
 gRPC has no limit per client address, and does not report connections. So the process lists its own sockets, and shuts
-down the newest ones of an address that has too many; no proxy is needed in the data path. See ADR 28.
+down those that are too many; no proxy is needed in the data path. See ADR 28.
 """
 
-import asyncio
 import os
 import resource
 import socket
-import stat
+import threading
+import time
+from asyncio import get_running_loop
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from ipaddress import IPv4Network, IPv6Network
 from itertools import count
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.core.errors import Misconfigured
+from services.runtime.os import memory, own_sockets, syn_filter
+from services.runtime.os.own_sockets import Address
+from services.runtime.rpc.callers import Callers
 from services.runtime.rpc.transport import host_and_port
 from services.runtime.telemetry.logs import LogLimiter, get_logger
 from services.runtime.telemetry.metrics import Counter
@@ -32,11 +34,32 @@ _RESERVE: Final = 256
 _MOST_DESCRIPTORS: Final = 1 << 20
 """The kernel's own limit (fs.nr_open), unless it was raised."""
 _CHECK_SECONDS: Final = 1.0
+_LONGEST_CHECK_SECONDS: Final = 10.0
+"""While nobody connects over TLS."""
+_HANDSHAKES_A_CHECK: Final = 64
+"""So many new ones are looked at at once."""
 _HANDSHAKE_MS: Final = 5_000
 """gRPC's default is two minutes. A handshake takes milliseconds; a client that is cut off reconnects."""
-_DESCRIPTORS: Final = Path("/proc/self/fd")
+_STRANGE_SECONDS: Final = _HANDSHAKE_MS / 1000 + 1
+"""After that, a connection over TLS that is still there has shown a certificate."""
+_BYTES_A_CONNECTION: Final = 96 << 10
+_MOST_STRANGERS: Final = 256
+"""Connections over TLS of which nobody knows yet whose they are, of 60 KiB; of more, so many are kept:"""
+_KEPT_STRANGERS: Final = 192
+_MOST_FAILURES: Final = 16
+"""Strangers of one address that go or are closed within the time below, while there are too many in all: then the
+address gets no connection for a while.
+"""
+_FAILURE_SECONDS: Final = 10.0
+_SHORTEST_BAN_SECONDS: Final = 10.0
+_LONGEST_BAN_SECONDS: Final = 640.0
+_MOST_NAMED: Final = 8
+_IPV4_BYTES: Final = 4
 
 _CLOSED = Counter("flannelette_connections_closed", "Connections over TCP closed because their address had too many")
+_STRANGERS_CLOSED = Counter(
+    "flannelette_handshakes_closed", "Connections over TCP closed before their handshake, because there were too many"
+)
 
 
 def raise_descriptor_limit() -> None:
@@ -54,11 +77,16 @@ def server_options(most: int, listeners: int) -> tuple[tuple[str, int], ...]:
         raise Misconfigured(f"--max-connections is {most}: use 1 or more")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    room = max(limit - _RESERVE, limit // 2) // listeners
+    room = min(max(limit - _RESERVE, limit // 2), _share_of_memory()) // listeners
     return (
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_allowed_incoming_connections", max(min(most, room), 1)),
     )
+
+
+def _share_of_memory() -> int:
+    """Connections that leave a quarter of the memory that this process may have for all else."""
+    return max(memory.limit() * 3 // 4 // _BYTES_A_CONNECTION, 1)
 
 
 def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
@@ -66,107 +94,262 @@ def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
     return frozenset(host_and_port(each)[1] for each in addresses if not each.startswith("unix:"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
+Peer = bytes
+"""What a client is counted as: the IPv4 address, or the first half of an IPv6 address."""
+
+
+class _Connection(NamedTuple):
     """An accepted connection to one of the ports."""
 
     descriptor: int
     inode: int
     number: int
     """Order of discovery."""
-    peer: str
+    peer: Peer
+    endpoint: Address
+    since: float
+    """When it was discovered, on a clock."""
+
+
+class _Listener(NamedTuple):
+    """A listening socket of one of the ports."""
+
+    descriptor: int
+    inode: int
+
+
+class _Failures:
+    """Of one address: connections that ended before anybody knew whose they are."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.since = 0.0
+        self.banned_until = 0.0
+        self.ban_seconds = 0.0
+
+    def note(self, number: int, now: float) -> bool:
+        """Counts them; returns whether the address is banned by them now."""
+        if now - self.since > _FAILURE_SECONDS:
+            self.number, self.since = 0, now
+        self.number += number
+        return self.number > _MOST_FAILURES and self.ban(now)
+
+    def ban(self, now: float) -> bool:
+        """Bans the address, the longer the shorter the last time is ago; returns whether it was not."""
+        if now < self.banned_until:
+            return False
+        is_early = now - self.banned_until < _LONGEST_BAN_SECONDS
+        self.ban_seconds = min(2 * self.ban_seconds, _LONGEST_BAN_SECONDS) if is_early else 0.0
+        self.ban_seconds = max(self.ban_seconds, _SHORTEST_BAN_SECONDS)
+        self.banned_until, self.number = now + self.ban_seconds, 0
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing of it counts any more."""
+        return now - max(self.banned_until + self.ban_seconds, self.since) > _FAILURE_SECONDS
 
 
 class ConnectionLimiter:
-    """Closes TCP connections to these ports beyond `most` from one address. Raises Misconfigured when made."""
+    """Closes TCP connections to these ports: beyond `most` from one address, and of too many strangers.
 
-    def __init__(self, ports: frozenset[int], most: int) -> None:
+    `callers` knows who calls over TLS; None: without TLS there is no handshake, and everybody is a stranger. What
+    `callers` cuts off is closed too. Raises Misconfigured when made.
+    """
+
+    def __init__(self, ports: frozenset[int], most: int, callers: Callers | None = None) -> None:
         if most < 1:
             raise Misconfigured(f"--max-connections-per-address is {most}: use 1 or more")
         self._ports = ports
         self._most = most
-        self._known: dict[int, _Connection | None] = {}
+        self._callers = callers
+        self._known: dict[int, _Connection | _Listener | None] = {}
         """By inode, which is unique while the socket is open; None: not a connection to one of the ports."""
+        self._failures: defaultdict[Peer, _Failures] = defaultdict(_Failures)
+        self._filtered: frozenset[Peer] = frozenset()
+        self._crowded_until = 0.0
+        self._is_trimmed = True
         self._numbers = count()
+        self._handshakes = 0
+        """Since the last look."""
+        self._shut_down = frozenset[int]()
+        """Inodes of connections that gRPC has still to free."""
+        self._wake = threading.Event()
+        self._ended = threading.Event()
         self._may_log = LogLimiter()
+        if callers is not None:
+            callers.on_cut = self._wake.set
+
+    def note_handshake(self) -> None:
+        """A handshake begins; for any thread, and at once. Many of them are looked at soon."""
+        self._handshakes += 1
+        if self._handshakes >= _HANDSHAKES_A_CHECK:
+            self._wake.set()
 
     async def run(self) -> None:
-        """Checks once a second until cancelled. A check that gets no descriptor of its own is left out."""
-        while True:
-            await asyncio.sleep(_CHECK_SECONDS)
+        """Checks once a second, and where much happens at once, until cancelled: in a thread, beside a busy loop."""
+        done, loop = get_running_loop().create_future(), get_running_loop()
+
+        def work() -> None:
             try:
-                excess = await asyncio.to_thread(self.close_excess)
-            except OSError as error:
+                self._work()
+            finally:
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(done.cancel)
+
+        threading.Thread(target=work, name="connections", daemon=True).start()
+        try:
+            await done
+        finally:
+            self._ended.set()
+            self._wake.set()
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether nobody has come over TLS since the last look, so that nothing is to be closed."""
+        return self._callers is not None and not (self._handshakes or self._callers.has_cut or self._failures)
+
+    def _work(self) -> None:
+        looked = 0.0
+        while not self._ended.is_set():
+            self._wake.wait(_CHECK_SECONDS)
+            self._wake.clear()
+            if self._is_quiet and time.monotonic() - looked < _LONGEST_CHECK_SECONDS:
+                continue
+            looked = time.monotonic()
+            try:
+                self._tell(self.close_excess())
+            except OSError as error:  # no descriptor is left for a look: that look is left out
                 if self._may_log(""):
                     log.warning("connections over TCP cannot be counted; tried again every second", reason=str(error))
-                continue
-            for peer, closed in excess.items():
-                _CLOSED.inc(closed)
-                if self._may_log(peer):
-                    log.warning(
-                        "one address has too many connections over TCP; the newest are closed",
-                        address=peer,
-                        closed=closed,
-                        allowed=self._most,
-                        setting="--max-connections-per-address",
-                    )
+
+    def _tell(self, excess: Mapping[str, int]) -> None:
+        for peer, closed in excess.items():
+            _CLOSED.inc(closed)
+            if self._may_log(peer):
+                log.warning(
+                    "one address has too many connections over TCP; the newest are closed",
+                    address=peer,
+                    closed=closed,
+                    allowed=self._most,
+                    setting="--max-connections-per-address",
+                )
 
     def close_excess(self) -> Tally[str]:
-        """Closes excess connections; returns how many of each address, or raises OSError. A descriptor takes 1 µs."""
-        self._known = {inode: self._connection(fd, inode) for fd, inode in _sockets()}
-        by_peer: defaultdict[str, list[_Connection]] = defaultdict(list)
-        for each in self._known.values():
-            if each is not None:
-                by_peer[each.peer].append(each)
+        """Closes what is too much; returns how many of each address that had more than its share.
+
+        Raises OSError. A descriptor takes 1 µs.
+        """
+        now = time.monotonic()
+        self._handshakes = 0
+        before, self._known = self._known, {inode: self._seen(fd, inode, now) for fd, inode in own_sockets.sockets()}
+        self._shut_down &= self._known.keys()
+        connections = [
+            each
+            for each in self._known.values()
+            if isinstance(each, _Connection) and each.inode not in self._shut_down
+        ]
+        by_peer: defaultdict[Peer, list[_Connection]] = defaultdict(list)
+        for each in connections:
+            by_peer[each.peer].append(each)
         closed = Tally[str]()
-        for peer, connections in by_peer.items():
-            if len(connections) > self._most:
-                connections.sort(key=lambda each: each.number)
-                closed[peer] = sum(map(_shut_down, connections[self._most :]))
+        for peer, theirs in by_peer.items():
+            if len(theirs) > self._most:
+                theirs.sort(key=lambda each: each.number)
+                closed[_text(peer)] = sum(map(_shut_down, theirs[self._most :]))
+        if self._callers is not None:
+            gone = [
+                each for inode, each in before.items() if isinstance(each, _Connection) and inode not in self._known
+            ]
+            self._limit_strangers(self._callers, connections, gone, now)
         return +closed
 
-    def _connection(self, descriptor: int, inode: int) -> _Connection | None:
+    def _limit_strangers(
+        self, callers: Callers, connections: list[_Connection], gone: list[_Connection], now: float
+    ) -> None:
+        failed = Tally(each.peer for each in gone if self._is_strange(callers, each, now))
+        for each in gone:
+            callers.forget(each.endpoint)
+        cut = callers.take_cut()
+        for each in connections:
+            if each.endpoint in cut:
+                _shut_down(each)
+                self._failures[each.peer].ban(now)
+        strangers = [each for each in connections if self._is_strange(callers, each, now)]
+        banned = frozenset(peer for peer, each in self._failures.items() if each.banned_until > now)
+        chosen = [each for each in strangers if each.peer in banned]
+        rest = [each for each in strangers if each.peer not in banned]
+        if len(rest) > _MOST_STRANGERS:
+            self._crowded_until = now + _FAILURE_SECONDS
+            chosen += _least_fair(rest)[: len(rest) - _KEPT_STRANGERS]
+        _STRANGERS_CLOSED.inc(sum(map(_shut_down, chosen)))
+        self._shut_down |= {each.inode for each in chosen}
+        if now < self._crowded_until:
+            self._tell_bans([peer for peer, number in failed.items() if self._failures[peer].note(number, now)])
+        for peer in [peer for peer, each in self._failures.items() if each.is_over(now)]:
+            del self._failures[peer]
+        self._filter(frozenset(peer for peer, each in self._failures.items() if each.banned_until > now))
+        if chosen or cut:
+            self._is_trimmed = False
+        elif not self._is_trimmed and len(strangers) < _HANDSHAKES_A_CHECK:
+            self._is_trimmed = True
+            memory.give_back()
+
+    def _is_strange(self, callers: Callers, connection: _Connection, now: float) -> bool:
+        """Whether nobody knows yet whose this connection is."""
+        return now - connection.since < _STRANGE_SECONDS and connection.endpoint not in callers.known
+
+    def _tell_bans(self, banned: list[Peer]) -> None:
+        if banned and self._may_log("bans"):
+            log.warning(
+                "connections over TCP are opened and nobody calls on them; their addresses get none for a while",
+                addresses=[_text(each) for each in banned[:_MOST_NAMED]],
+                number=len(banned),
+                seconds=_SHORTEST_BAN_SECONDS,
+            )
+
+    def _filter(self, banned: frozenset[Peer]) -> None:
+        """Has the kernel drop what banned addresses send to open connections. Else they are closed once accepted."""
+        if banned == self._filtered:
+            return
+        self._filtered = banned
+        for each in self._known.values():
+            if isinstance(each, _Listener):
+                with suppress(OSError), closing(socket.socket(fileno=os.dup(each.descriptor))) as listening:
+                    syn_filter.attach(
+                        listening, [_network(peer) for peer in banned]
+                    )  # some kernels want CAP_NET_ADMIN for it
+
+    def _seen(self, descriptor: int, inode: int, now: float) -> "_Connection | _Listener | None":
         if inode in self._known:
             return self._known[inode]
-        with suppress(OSError), _copied(descriptor, inode) as connection:
-            is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-            if is_tcp and connection.getsockname()[1] in self._ports:
-                peer = _counted_as(connection.getpeername()[0])  # a listening socket has none
-                return _Connection(descriptor, inode, next(self._numbers), peer)
-        return None
+        here = own_sockets.local(descriptor)
+        if here is None or here.port not in self._ports:
+            return None
+        if (far := own_sockets.peer(descriptor)) is not None:
+            return _Connection(descriptor, inode, next(self._numbers), far.host[:8], far, now)
+        return _Listener(descriptor, inode) if own_sockets.is_listening(descriptor) else None
 
 
-def _sockets() -> Iterator[tuple[int, int]]:
-    """Descriptor and inode of each open socket of this process."""
-    for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - a Path for each takes ten times as long
-        with suppress(OSError):  # the descriptor of this listing itself
-            status = os.fstat(int(name))
-            if stat.S_ISSOCK(status.st_mode):
-                yield int(name), status.st_ino
-
-
-@contextmanager
-def _copied(descriptor: int, inode: int) -> Iterator[socket.socket]:
-    """The socket under a descriptor of our own, which can be closed without closing gRPC's. Raises OSError: gone."""
-    with closing(socket.socket(fileno=os.dup(descriptor))) as copy:
-        if os.fstat(copy.fileno()).st_ino != inode:
-            raise OSError("the descriptor belongs to another socket now")
-        yield copy
+def _least_fair(strangers: Iterable[_Connection]) -> list[_Connection]:
+    """Those that an equal share for each address would not have come first; then the oldest."""
+    ranks = Tally[Peer]()
+    ranked: list[tuple[int, int, _Connection]] = []
+    for each in sorted(strangers, key=lambda each: -each.number):
+        ranked.append((-ranks[each.peer], each.number, each))
+        ranks[each.peer] += 1
+    return [each for _, _, each in sorted(ranked, key=lambda row: row[:2])]
 
 
 def _shut_down(connection: _Connection) -> bool:
     """Shuts the connection down, so that gRPC closes it; returns whether it still existed."""
-    with suppress(OSError), _copied(connection.descriptor, connection.inode) as copy:
-        copy.shutdown(socket.SHUT_RDWR)
-        return True
-    return False
+    return own_sockets.shut_down(connection.descriptor, connection.inode)
 
 
-def _counted_as(host: str) -> str:
-    """What a client is counted as: the IPv4 address, or the /64 of an IPv6 address."""
-    address = ip_address(host.partition("%")[0])
-    if address.version == 4:
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ip_network((int(address) >> 64 << 64, 64)))
+def _network(peer: Peer) -> IPv4Network | IPv6Network:
+    if len(peer) == _IPV4_BYTES:
+        return IPv4Network(peer)
+    return IPv6Network((peer + bytes(8), 64))
+
+
+def _text(peer: Peer) -> str:
+    return str(_network(peer)).removesuffix("/32")

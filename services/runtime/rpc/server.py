@@ -15,9 +15,14 @@ AddToServer = Callable[[grpc.aio.Server], None]
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # else two processes on one port share its connections
-    # Thousands of watchers may reconnect at once: the core's own limits are 1,000 and 3,000.
-    ("grpc.server.max_pending_requests", 100_000),
-    ("grpc.server.max_pending_requests_hard_limit", 100_000),
+    # Thousands of watchers may reconnect at once: the core's own limits are 1,000 and 3,000. Each takes some 16 KB.
+    ("grpc.server.max_pending_requests", 6_000),
+    ("grpc.server.max_pending_requests_hard_limit", 6_000),
+    # Without this, the core hands on each call that a client begins and resets at once: 100,000 take 1 GB. A relay
+    # has a call for each of its nodes that waits.
+    ("grpc.max_concurrent_streams", 1_024),
+    ("grpc.max_receive_message_length", 1 << 20),  # the largest request of ours is a report of 20 KB
+    ("grpc.absolute_max_metadata_size", 8192),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     # The connection of a frozen or dead client is closed after 28 s. Our clients ping every 10 s, which counts as

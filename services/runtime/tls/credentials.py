@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,8 @@ class Credentials:
         """The stamp of the files at the last attempt to read them, successful or not."""
         self.material: Material = read(files)
         """The content in force; each replacement is a new object."""
+        self.on_handshake: Callable[[], None] = lambda: None
+        """Called before every handshake of a server, in a thread of gRPC's."""
 
     def replace(self) -> None:
         """Reads the files again. Raises Misconfigured; the previous content then stays in force."""
@@ -43,6 +45,7 @@ class Credentials:
         def replaced() -> grpc.ServerCertificateConfiguration | None:
             """Called by gRPC before every handshake, in a thread of its own."""
             nonlocal served
+            self.on_handshake()
             if self.material is served:
                 return None
             served = self.material

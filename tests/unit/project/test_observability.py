@@ -57,6 +57,8 @@ UNASKED: Final = {
     "flannelette_cloud_last_look_timestamp_seconds",
     "flannelette_cloud_routes",
     "flannelette_connections_closed_total",  # the log names the address that has too many
+    "flannelette_callers_cut_off_total",  # the log names the certificate that calls too often
+    "flannelette_handshakes_closed_total",  # the log names the addresses that nobody calls from
     "flannelette_etcd_sessions",  # for debugging; the nodes connected say the same
     "flannelette_lease_history_bytes",
     "flannelette_lease_history_steps",

@@ -1,0 +1,107 @@
+"""Floods over TCP from 100 addresses, and from members: the memory of the service, and whether others get in.
+
+A few seconds here; longer with FLANNELETTE_SOAK=1.
+"""
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+import pytest
+from flannelette.lease.v1 import lease_pb2 as pb
+
+from tests.contract.tls.test_hole_02_connections import Service, get_in, serving
+from tests.contract.tls.test_process import client
+from tests.faults.floods import flood
+from tests.patience import PATIENCE
+from tests.services.certificates import Certificates
+from tests.services.lease import eventually
+
+SECONDS: Final = 60 if os.environ.get("FLANNELETTE_SOAK") else 4
+MOST_MIB: Final = 256
+MOST_CONNECTIONS: Final = 2_048
+"""What a limit of 256 MiB for the process's cgroup comes to."""
+WITHOUT_RIGHTS: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+"""As the lease service runs: newer kernels let it filter nothing then."""
+
+
+async def watch(lab: Certificates, service: Service, until: float) -> tuple[int, int, float]:
+    """A member's attempts to get in, those that succeeded, and the largest memory; the unix socket always answers."""
+    tried, done, most, number = 0, 0, 0.0, 0
+    files = lab.client("h2")
+    while time.monotonic() < until or tried < 10:
+        number += 1
+        await service.acquire(f"n{number}", number % 250 + 1)
+        tried += 1
+        async with client(files, service.address) as stub:
+            with suppress(grpc.aio.AioRpcError):
+                await stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE / 6)
+                done += 1
+        most = max(most, service.process.resident_mib)
+        await asyncio.sleep(0.1)
+    return tried, done, most
+
+
+@pytest.mark.parametrize("around", [(), WITHOUT_RIGHTS], ids=["with rights", "without"])
+@pytest.mark.parametrize("kind", ["connections", "hellos"])
+async def test_strangers_of_a_hundred_addresses_neither_fill_the_memory_nor_keep_members_out(
+    kind: str, around: tuple[str, ...], tmp_path: Path, lab: Certificates
+) -> None:
+    limit = f"--max-connections={MOST_CONNECTIONS}"
+    async with serving(tmp_path, lab.server(), limit, around=around) as service:
+        before = service.process.descriptors
+        with flood(kind, service.port, SECONDS):
+            tried, done, most = await watch(lab, service, time.monotonic() + SECONDS)
+        assert done >= 0.9 * tried, (tried, done)
+        assert most < MOST_MIB
+        await eventually(lambda: service.process.descriptors <= before + 5)
+        assert "their addresses get none for a while" in service.process.log.read_text()
+
+
+async def test_a_member_that_resets_its_calls_neither_fills_the_memory_nor_keeps_others_out(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    async with serving(tmp_path, lab.server()) as service:
+        with flood("resets", service.port, SECONDS, lab.client("h1")):
+            tried, done, most = await watch(lab, service, time.monotonic() + SECONDS)
+        assert done >= 0.9 * tried, (tried, done)
+        assert most < MOST_MIB / 2
+
+
+async def test_a_member_that_begins_calls_without_end_does_not_fill_the_memory(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    async with serving(tmp_path, lab.server(), f"--max-connections={MOST_CONNECTIONS}") as service:
+        with flood("halves", service.port, SECONDS, lab.client("h1")):
+            _, _, most = await watch(lab, service, time.monotonic() + SECONDS)
+        assert most < 1.25 * MOST_MIB
+        await get_in(lab, service)
+        assert "a client calls too often" in service.process.log.read_text()
+
+
+async def test_a_certificate_that_calls_too_often_is_cut_off_and_named(tmp_path: Path, lab: Certificates) -> None:
+    async with serving(tmp_path, lab.server()) as service:
+        async with (
+            client(lab.client("h1"), service.address) as fast,
+            client(lab.client("h2"), service.address) as other,
+        ):
+            refused = 0
+            for _ in range(2_000):
+                try:
+                    await fast.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017 - anything else is a failure
+                    refused += 1
+                    break
+            assert refused
+            await other.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
+        said = "a client calls too often; its connections are closed"
+        await eventually(lambda: said in service.process.log.read_text())
+        (line,) = [line for line in service.process.log.read_text().splitlines() if said in line]
+        assert "who=flannelette://node/h1/dataplane" in line
+        await service.acquire("n1", 1)
