@@ -263,6 +263,8 @@ def _weight(node: NodeHealth, service: Service, remark: str) -> Weight:
     follows = (
         not isinstance(answer, CallFailed | lease_pb2.GetStatusResponse) and answer.status.lease_service_connected
     )
+    if isinstance(answer, dataplane_pb2.GetStatusResponse):  # what waits for a store loses nothing
+        follows = follows and answer.status.store_connected
     if any(sign in remark for sign in _LOSES_PACKETS) or (state is State.NOT_READY and follows):
         return Weight.BROKEN
     return Weight.SOON if state is State.NOT_READY or LAST_KNOWN in remark else Weight.WARNING

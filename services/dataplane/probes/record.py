@@ -7,8 +7,8 @@ from typing import Final
 from services.core.limits import SMALLEST_MTU
 from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
 
-_WINDOW: Final = 32
-"""Probes that loss is counted over."""
+_LOSS_SECONDS: Final = 30.0
+"""Loss is counted in pieces of so many seconds, and shown of the last two: what was cured is soon forgotten."""
 MISSES: Final = 3
 """Probes one after the other that were not answered, after which a path counts as silent."""
 _LEAST: Final = SMALLEST_MTU[4]
@@ -52,8 +52,12 @@ class Record:
     """Full-size probes since the last answer to one, while small ones were answered."""
     too_large: int = 0
     """The smallest size that is known not to pass; 0: none."""
-    _recent: int = field(default=0, repr=False)
-    """One bit for each of the last small probes, the last one lowest: it was lost."""
+    _began: float = field(default=0.0, repr=False)
+    """Unix time at which the present piece of time began."""
+    _counted: tuple[int, int] = field(default=(0, 0), repr=False)
+    """Small probes in it, and how many of these were lost."""
+    _earlier: tuple[int, int] = field(default=(0, 0), repr=False)
+    """The same of the piece before."""
 
     @property
     def state(self) -> Answering:
@@ -64,9 +68,12 @@ class Record:
 
     @property
     def loss(self) -> float:
-        """The part of the last small probes that was not answered, 0 to 1; from the first answer on."""
-        count = min(self.sent, _WINDOW)
-        return (self._recent & ((1 << count) - 1)).bit_count() / count if count else 0.0
+        """The part of the small probes of the last minute that was not answered, 0 to 1.
+
+        It is counted from the first answer on, and anew when a path answers again that had been silent.
+        """
+        sent, lost = self._counted[0] + self._earlier[0], self._counted[1] + self._earlier[1]
+        return lost / sent if sent else 0.0
 
     @property
     def is_narrow(self) -> bool:
@@ -108,16 +115,23 @@ class Record:
             self._note_large(size, large, is_answered=round_trip is not None)
             return
         self.sent += 1
-        self._recent = (self._recent << 1 | (round_trip is None)) & ((1 << _WINDOW) - 1)
+        if round_trip is not None and (not self.answered or self.misses >= MISSES):
+            self._counted = self._earlier = 0, 0  # nobody was there, or that is over
+        self._count(now, is_lost=round_trip is None)
         if round_trip is None:
             self.misses += 1
             return
-        if not self.answered:
-            self._recent = 0  # what was sent before the peer was there is not lost on the way
         self.answered += 1
         self.misses = 0
         self.round_trip, self.answered_at = round_trip, now
         self.smoothed += (round_trip - self.smoothed) / (_SMOOTHING if self.smoothed else 1)
+
+    def _count(self, now: float, *, is_lost: bool) -> None:
+        if not 0 <= now - self._began < _LOSS_SECONDS:
+            is_next = now - self._began < 2 * _LOSS_SECONDS
+            self._earlier = self._counted if is_next else (0, 0)
+            self._began, self._counted = now, (0, 0)
+        self._counted = self._counted[0] + 1, self._counted[1] + is_lost
 
     def _note_large(self, size: int, kind: LargeProbe, *, is_answered: bool) -> None:
         if not is_answered and (self.state is not Answering.ANSWERS or self.misses):

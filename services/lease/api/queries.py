@@ -124,10 +124,12 @@ def _node(broker: Broker, name: str, departed: Report | None, *, is_ours: bool) 
         lease = leases[min(leases)]
         node.lease = lease.name
         node.subnets.extend(str(subnet.cidr) for subnet in lease.subnets)
-    if is_ours or broker.connected_nodes.knows(name):
-        node.connected = broker.connected_nodes.is_connected(name)
     progress = reports.connected.get(name, NodeProgress())
     report = progress.report or departed
+    is_expected = bool(leases) and all(each.is_idle for each in leases.values()) and report is None
+    is_connected = broker.connected_nodes.is_connected(name)
+    if is_connected or (not is_expected and (is_ours or broker.connected_nodes.knows(name))):
+        node.connected = is_connected
     if report is not None:
         node.cursor = report.progress.cursor
         node.report_time.FromMilliseconds(int(report.at * 1000))

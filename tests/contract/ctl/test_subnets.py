@@ -51,6 +51,15 @@ async def test_subnets_are_reserved_listed_and_freed(service: Path) -> None:
     assert [lease["name"] for lease in ran.json["leases"]] == ["10.5.100.0-24"]
 
 
+async def test_a_reservation_for_a_node_to_come_makes_nothing_exit_with_1(service: Path) -> None:
+    assert (await run(service, "release", "--node", "h1")).code == 0
+    await run(service, "reserve", "10.5.7.0/24", "--node", "h9")
+    listed = await run(service, "nodes", "-o", "json")
+    assert listed.code == 0, listed
+    assert [(each["name"], each.get("connected")) for each in listed.json["nodes"]] == [("h9", None)]
+    assert (await run(service, "topology")).code == 0
+
+
 async def test_what_cannot_be_reserved_or_freed_is_said_with_exit_code_1(service: Path) -> None:
     ran = await run(service, "reserve", "10.5.9.0/24")
     assert (ran.code, ran.out) == (1, "")

@@ -100,6 +100,16 @@ def test_a_store_that_is_away_is_told_once_with_its_figures() -> None:
     assert headline(node) == ("h1 is not healthy: 1 problem", 1)
 
 
+def test_a_store_that_is_away_breaks_nothing_yet() -> None:
+    dataplane = samples.dataplane_status()
+    dataplane.status.ready, dataplane.status.store_connected = False, False
+    dataplane.status.reasons.append("the lease service has lost its store: etcd has no leader")
+    node = assessed(replace(WELL, dataplane=dataplane))
+    assert [each.weight for each in problems(node)] == [Weight.SOON]
+    dataplane.status.reasons.append("forwarding is broken: Packets from pods do not reach any peer.")
+    assert Weight.BROKEN in [each.weight for each in problems(assessed(replace(WELL, dataplane=dataplane)))]
+
+
 def test_what_two_services_find_is_told_once_with_the_graver_weight() -> None:
     masq, dataplane = samples.masq_status(), samples.dataplane_status()
     found = {"check": "forwarding-off", "problem": "The kernel forwards no IPv4 packets.", "cure": "sysctl"}

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import ExitStack
+from dataclasses import replace
 
 from services.lease.api.queries import list_nodes
 from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
@@ -131,3 +132,20 @@ def test_of_a_node_that_may_be_connected_elsewhere_nothing_is_said() -> None:
     )
     broker.connected_nodes.elsewhere = frozenset()
     assert all(node.HasField("connected") for node in list_nodes(broker, "").nodes)
+
+
+def test_a_node_for_which_a_subnet_is_reserved_is_not_missed_before_it_has_joined() -> None:
+    broker = Broker("fake", epoch="e")
+    taken = make_lease(1)
+    parts = tuple(replace(each, public_address=None) for each in make_lease(2).subnets)
+    expected = replace(make_lease(2), subnets=parts, reserved=True)
+    broker.take(Snapshot(by_name(taken, expected), NETWORK))
+    broker.connected_nodes.elsewhere = frozenset()
+    listed = {node.name: node for node in list_nodes(broker, "").nodes}
+    assert listed[taken.node].HasField("connected")
+    assert not listed[expected.node].HasField("connected")
+    with broker.connected_nodes.stream(expected.node):
+        pass
+    broker.take(Snapshot(by_name(taken, replace(make_lease(2), reserved=True)), NETWORK))
+    assert not {node.name: node for node in list_nodes(broker, "").nodes}[expected.node].connected
+    assert {node.name: node for node in list_nodes(broker, "").nodes}[expected.node].HasField("connected")

@@ -679,7 +679,7 @@ class ProbeSummary(_message.Message):
     microseconds; 0: not requested (GetStatusRequest), or none answers.
     """
     loss: _builtins.float
-    """Mean of the part of the last small probes that was lost, 0 to 1, of the
+    """Mean of the part of the recent small probes that was lost, 0 to 1, of the
     peers of which it can be known. Unset: not requested, or no peers.
     """
     @_builtins.property
@@ -756,7 +756,9 @@ class Probe(_message.Message):
     answered: _builtins.int
     """Number of those that were answered."""
     loss: _builtins.float
-    """The part of the last 32 small probes that was lost, 0 to 1."""
+    """The part of the small probes of the last minute that was lost, 0 to 1;
+    counted anew when a silent path answers again.
+    """
     round_trip_microseconds: _builtins.int
     """Smoothed round-trip time of small probes, in microseconds; 0: none yet."""
     largest_packet: _builtins.int

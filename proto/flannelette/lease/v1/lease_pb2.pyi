@@ -1856,7 +1856,8 @@ class Node(_message.Message):
     """Name of the node's lease; empty if it has none."""
     connected: _builtins.bool
     """The node's dataplane is connected to this lease service, or to another one
-    if the store records that (etcd). Unset: unknown. With other stores, a
+    if the store records that (etcd). Unset: unknown, or a subnet is reserved
+    for a node of this name that has not joined yet. With other stores, a
     service of one node knows the dataplane of that node only, and a relay
     those behind it. A node that another service reported may be shown as
     connected for up to a minute too long.

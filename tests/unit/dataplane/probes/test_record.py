@@ -7,9 +7,9 @@ from services.dataplane.probes.record import Answering, Record
 NOW = 1_000_000.0
 
 
-def told(record: Record, *outcomes: float | None, size: int = 0) -> Record:
+def told(record: Record, *outcomes: float | None, size: int = 0, at: float = NOW) -> Record:
     for outcome in outcomes:
-        record.note(size, outcome, NOW)
+        record.note(size, outcome, at)
     return record
 
 
@@ -31,17 +31,27 @@ def test_three_lost_in_a_row_are_silence_where_somebody_has_to_answer(
     assert told(Record(must_answer, 1450), *outcomes).state is state
 
 
-def test_loss_is_of_the_last_32() -> None:
-    record = told(Record(True, 1450), *[None, 0.1] * 100)
-    assert record.loss == 0.5
-    assert told(record, *[0.1] * 31).loss == 0
-    assert (record.sent, record.answered) == (231, 131)
+def test_loss_is_of_the_last_minute() -> None:
+    record = told(Record(True, 1450), 0.1, *[None, 0.1] * 50)
+    assert record.loss == 50 / 101
+    for seconds in (10, 20, 30, 40, 50):
+        told(record, 0.1, at=NOW + seconds)
+    assert 0 < record.loss < 50 / 101
+    assert told(record, 0.1, at=NOW + 65).loss == 0
+    assert (record.sent, record.answered) == (107, 57)
+
+
+def test_loss_begins_anew_when_a_silent_path_answers_again() -> None:
+    record = told(Record(True, 1450), 0.1, *[None] * 12)
+    assert record.loss == 12 / 13
+    assert told(record, 0.1).loss == 0
+    assert told(record, None, 0.1, at=NOW + 1).loss == 1 / 3
 
 
 def test_what_was_sent_before_the_first_answer_is_not_loss() -> None:
     record = told(Record(True, 1450), None, None, 0.1, 0.1)
     assert record.loss == 0
-    assert told(record, None, 0.1, 0.1, 0.1).loss == 1 / 8
+    assert told(record, None, 0.1, 0.1, 0.1).loss == 1 / 6
 
 
 def test_the_round_trip_time_is_smoothed_from_the_first_answer_on() -> None:
