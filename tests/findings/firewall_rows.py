@@ -28,6 +28,7 @@ def _firewall(
     what: str = "",
 ) -> SilentFault:
     problem, asked = _SAYS[check]
+    cure += "  # *" if cure.startswith(("ip", "nft", "{ip")) else ""
     return SilentFault(
         act,
         check,
@@ -45,35 +46,50 @@ def _firewall(
     )
 
 
+_PEER: Final = "-s {public} -p udp --dport 8472 -j ACCEPT"
+_NFT_PEER: Final = "ip saddr {public} udp dport 8472 accept"
+
+
+def _before(program: str, chain: str, number: int, match: str = _PEER, table: str = "filter") -> str:
+    """Accepted in front of the rule with this number, which stays."""
+    return f"{program} -t {table} -I {chain} {number} {match}"
+
+
+_OUT: Final = "-s {subnet} -j ACCEPT"
+_ANSWERS: Final = "-d {subnet} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+
 FIREWALL_FAULTS: Final = {
     "tunnel-dropped-in-input": _firewall(
         "{iptables}-legacy -A INPUT -p udp --dport 8472 -j DROP",
         "firewall-tunnel",
         f"{_DROPS}`-A INPUT -p udp --dport 8472 -j DROP`, chain INPUT of table filter ({{iptables}}-legacy).",
-        "{iptables}-legacy -t filter -D INPUT 1",
+        _before("{iptables}-legacy", "INPUT", 1),
         versions=(4, 6),
+        and_then="{iptables}-legacy -F INPUT",
     ),
     "tunnel-rejected-by-iptables-nft": _firewall(
         "{iptables}-nft -A INPUT -p udp --dport 8472 -j REJECT",
         "firewall-tunnel",
         f"{_DROPS}`*8472*`, chain INPUT of table filter ({{iptables}}-nft).",
-        "nft delete rule {nft} filter INPUT handle *",
+        _before("{iptables}-nft", "INPUT", 1),
         versions=(4, 6),
+        and_then="{iptables}-nft -F INPUT",
     ),
     "tunnel-dropped-by-nftables": _firewall(
         "nft 'add table inet own; add chain inet own c {{ type filter hook input priority 5; }}; "
         "add rule inet own c udp dport 8472 drop'",
         "firewall-tunnel",
         f"{_DROPS}`*th dport 8472 drop`, chain c of table inet own (nft).",
-        "nft delete rule inet own c handle *",
+        f"nft insert rule inet own c handle * {_NFT_PEER} && nft insert rule inet own c handle * "
+        "ip6 saddr fd00:99::12 udp dport 8472 accept",
         and_then="nft delete table inet own",
     ),
     "tunnel-dropped-in-a-chain": _firewall(
         "iptables-legacy -N GUARD && iptables-legacy -A GUARD -p udp -j DROP && iptables-legacy -A INPUT -j GUARD",
         "firewall-tunnel",
         f"{_DROPS}`-A GUARD -p udp -j DROP`, chain GUARD of table filter (iptables-legacy).",
-        "iptables-legacy -t filter -D GUARD 1",
-        and_then="iptables-legacy -F INPUT && iptables-legacy -X GUARD",
+        _before("iptables-legacy", "GUARD", 1),
+        and_then="iptables-legacy -F INPUT && iptables-legacy -F GUARD && iptables-legacy -X GUARD",
     ),
     "tunnel-dropped-by-a-policy": _firewall(
         "iptables-legacy -A INPUT -i lo -j ACCEPT && "
@@ -81,7 +97,7 @@ FIREWALL_FAULTS: Final = {
         "iptables-legacy -P INPUT DROP",
         "firewall-tunnel",
         "The policy of chain INPUT of table filter (iptables-legacy) is DROP, and no rule there accepts them.",
-        "iptables-legacy -t filter -I INPUT -p udp --dport 8472 -j ACCEPT",
+        f"iptables-legacy -t filter -A INPUT {_PEER}",
         and_then="iptables-legacy -P INPUT ACCEPT && iptables-legacy -F INPUT",
     ),
     "tunnel-dropped-by-a-policy-of-nftables": _firewall(
@@ -92,7 +108,7 @@ FIREWALL_FAULTS: Final = {
         "add rule inet own c tcp dport {{ 22, 80 }} accept'",
         "firewall-tunnel",
         "The policy of chain c of table inet own (nft) is drop, and no rule there accepts them.",
-        "nft insert rule inet own c udp dport 8472 accept",
+        f"nft add rule inet own c {_NFT_PEER} && nft add rule inet own c ip6 saddr fd00:99::12 udp dport 8472 accept",
         and_then="nft delete table inet own",
     ),
     "tunnel-dropped-by-a-set": _firewall(
@@ -101,60 +117,81 @@ FIREWALL_FAULTS: Final = {
         "add rule inet own c udp dport @ports drop'",
         "firewall-tunnel",
         f"{_DROPS}`*th dport {{{{ 4789, 8000-9000 }}}} drop`, chain c of table inet own (nft).",
-        "nft delete rule inet own c handle *",
+        f"nft insert rule inet own c handle * {_NFT_PEER} && nft insert rule inet own c handle * "
+        "ip6 saddr fd00:99::12 udp dport 8472 accept",
         and_then="nft delete table inet own",
     ),
     "tunnel-rejected-by-firewalld": _firewall(
         "nft -f {firewalld} && "
         "nft insert rule inet firewalld filter_FORWARD_ZONES ip saddr 10.5.0.0/16 accept && "
-        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept",
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept && "
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip daddr 10.5.0.0/16 accept && "
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 daddr fd00:10:5::/48 accept",
         "firewall-tunnel",
-        "firewalld's zone public rejects them: `reject`, chain filter_IN_public of table inet firewalld.",
-        "firewall-cmd --permanent --zone=public --add-port=8472/udp && firewall-cmd --reload",
-        undo="nft add rule inet firewalld filter_IN_public_allow udp dport 8472 accept",
+        "A rule of firewalld drops them: `reject`, chain filter_IN_public of table inet firewalld (nft).",
+        'firewall-cmd --permanent --zone=public \'--add-rich-rule=rule family="ipv4" '
+        'source address="{public}" port port="8472" protocol="udp" accept\' '
+        '\'--add-rich-rule=rule family="ipv6" source address="fd00:99::12" port port="8472" '
+        'protocol="udp" accept\' && firewall-cmd --reload',
+        undo="nft add rule inet firewalld filter_IN_public_allow ip saddr {public} udp dport 8472 accept && "
+        "nft add rule inet firewalld filter_IN_public_allow ip6 saddr fd00:99::12 udp dport 8472 accept",
         and_then="nft delete table inet firewalld",
-        what="firewalld, the underlay in its zone `public`, the network of pods in its zone `trusted`",
+        what="firewalld, the underlay in its zone `public`, the network of pods accepted",
     ),
     "tunnel-dropped-in-raw": _firewall(
         "iptables-legacy -t raw -A PREROUTING -p udp --dport 8472 -j DROP",
         "firewall-tunnel",
         f"{_DROPS}`-A PREROUTING -p udp --dport 8472 -j DROP`, chain PREROUTING of table raw (iptables-legacy).",
-        "iptables-legacy -t raw -D PREROUTING 1",
+        _before("iptables-legacy", "PREROUTING", 1, table="raw"),
+        and_then="iptables-legacy -t raw -F PREROUTING",
     ),
     "pods-dropped-in-mangle": _firewall(
         "iptables-legacy -t mangle -A PREROUTING -s {network} -j DROP",
         "firewall-pods",
         f"{_DROPS}`-A PREROUTING -s {{network}} -j DROP`, chain PREROUTING of table mangle (iptables-legacy).",
-        "iptables-legacy -t mangle -D PREROUTING 1",
+        " && ".join(
+            _before("iptables-legacy", "PREROUTING", 1, match, "mangle")
+            for match in ("-s {network} -d {subnet} -j ACCEPT", _OUT)
+        ),
+        and_then="iptables-legacy -t mangle -F PREROUTING",
     ),
     "pods-dropped-by-a-policy": _firewall(
         "iptables-legacy -P FORWARD DROP",
         "firewall-pods",
         "The policy of chain FORWARD of table filter (iptables-legacy) is DROP, and no rule there accepts them.",
-        "iptables-legacy -P FORWARD ACCEPT",
+        " && ".join(
+            f"iptables-legacy -t filter -A FORWARD {match}"
+            for match in ("-s {network} -d {subnet} -j ACCEPT", _OUT, _ANSWERS)
+        ),
+        and_then="iptables-legacy -P FORWARD ACCEPT && iptables-legacy -F FORWARD",
     ),
     "pods-dropped-by-a-policy-of-iptables-nft": _firewall(
         "iptables-nft -P FORWARD DROP",
         "firewall-pods",
         "The policy of chain FORWARD of table filter (iptables-nft) is drop, and no rule there accepts them.",
-        "nft chain ip filter FORWARD '{{ policy accept; }}'",
+        " && ".join(
+            f"iptables-nft -t filter -A FORWARD {match}"
+            for match in ("-s {network} -d {subnet} -j ACCEPT", _OUT, _ANSWERS)
+        ),
+        and_then="iptables-nft -P FORWARD ACCEPT && iptables-nft -F FORWARD",
     ),
     "pods-dropped-by-nftables": _firewall(
         "nft 'add table inet own; add chain inet own c {{ type filter hook forward priority 5; }}; "
         "add rule inet own c ip daddr {network} drop'",
         "firewall-pods",
         f"{_DROPS}`ip daddr {{network}} drop`, chain c of table inet own (nft).",
-        "nft delete rule inet own c handle *",
+        "*",
         and_then="nft delete table inet own",
     ),
     "pods-rejected-by-firewalld": _firewall(
         "nft -f {firewalld} && nft add rule inet firewalld filter_IN_public_allow udp dport 8472 accept",
         "firewall-pods",
-        "firewalld's zone public rejects them: `reject`, chain filter_FWD_public of table inet firewalld.",
-        "firewall-cmd --permanent --zone=trusted --add-source=10.5.0.0/16 --add-source=fd00:10:5::/48 "
-        "&& firewall-cmd --reload",
+        "A rule of firewalld drops them: `reject`, chain filter_FWD_public of table inet firewalld (nft).",
+        "*",
         undo="nft insert rule inet firewalld filter_FORWARD_ZONES ip saddr 10.5.0.0/16 accept && "
-        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept",
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept && "
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip daddr 10.5.0.0/16 accept && "
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 daddr fd00:10:5::/48 accept",
         and_then="nft delete table inet firewalld",
         what="firewalld, with the port 8472/udp open",
     ),

@@ -9,7 +9,8 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from services.core.family import Address, Network
 from services.masq.api.wire import finding_of, rules_of
-from services.masq.diagnose.obstacles import WAYS, dropping, dropping_tunnel
+from services.masq.diagnose.flows import WAYS
+from services.masq.diagnose.obstacles import dropping
 from services.masq.diagnose.verdict import Flow
 from services.masq.firewalls.firewall import ChainState
 from services.masq.reconcile.reconciler import Reconciler
@@ -45,10 +46,14 @@ class Explainer:
             request.outgoing,
             request.protocol,
             request.port,
+            is_for_us={"input": True, "forward": False}.get(request.hook or "forward"),
+            is_ours=request.hook == "output",
+            way=way,
+            name="tunnel" if request.protocol else "pods",
         )
         kind = self._reconciler.firewall.name if self._reconciler.settings.forward else ""
         tables = self._reconciler.host_checks().tables
-        found = dropping_tunnel(tables, [flow], way) if flow.protocol else dropping(tables, kind, [flow], way)
+        found = dropping(tables, "" if flow.protocol else kind, [flow])
         response.findings.extend(finding_of(each) for each in found if each.is_broken)
         return response
 

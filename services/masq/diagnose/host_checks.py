@@ -1,25 +1,26 @@
 """Settings of the host, beside the rules of its firewalls, that drop the overlay's packets, and the cures. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from ipaddress import ip_network
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from services.core.cure import Command, Cure
-from services.core.errors import InvalidInput
 from services.core.family import Family, Network, family_of
 from services.core.finding import Finding
 from services.core.network import NetworkConfig
-from services.core.tunnel import UDP, Tunnel
-from services.masq.diagnose.obstacles import dropping, dropping_tunnel
+from services.masq.diagnose.flows import Surroundings
+from services.masq.diagnose.obstacles import dropping, translating, untracking
 from services.masq.diagnose.verdict import Flow, ForeignTable
 from services.masq.firewalls.firewall import FirewallKind
 from services.masq.rules.model import RuleSettings
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
-_IKE_PORT: Final = 500
-BRIDGE: Final = "cni0"
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
+
+
+def no_surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
+    """Nothing is known of the ways of packets."""
+    return Surroundings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,51 +39,25 @@ class HostChecks:
     """
     insert_failed: int = 0
     """Connections that were lost because two of them were given one source port."""
-
-
-def flows_of(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str = "") -> list[Flow]:
-    """The packets that pods of this node send to the overlay, and those that come for them.
-
-    `suffix`: the network's on this host, see NetworkConfig.
-    """
-    flows, tunnel = [], _tunnel(network, suffix)
-    for row in network.families if network else ():
-        own = next((subnet for subnet in subnets if family_of(subnet) is row.family), row.cidr)
-        device = tunnel.devices.get(row.family.version, "") if tunnel else ""
-        flows += [Flow(own, row.cidr, outgoing=device), Flow(row.cidr, own, incoming=device)]
-    return flows
-
-
-def tunnel_of(network: NetworkConfig | None, suffix: str = "") -> list[Flow]:
-    """The packets that carry the overlay between the nodes; none where the backend has no tunnel. See `flows_of`."""
-    tunnel = _tunnel(network, suffix)
-    if network is None or tunnel is None:
-        return []
-    everywhere = (ip_network((bytes(row.family.bits // 8), 0)) for row in network.families)
-    apart = ("lo", BRIDGE, *tunnel.devices.values())
-    found = [
-        Flow(each, each, protocol=tunnel.protocol, port=tunnel.port_of(each.version), elsewhere=apart)
-        for each in everywhere
-    ]
-    is_keyed = network.backend_type == "ipsec"
-    return found + [replace(each, protocol=UDP, port=_IKE_PORT) for each in found if is_keyed]
-
-
-def _tunnel(network: NetworkConfig | None, suffix: str) -> Tunnel | None:
-    try:
-        return network.tunnel(suffix) if network else None
-    except InvalidInput:
-        return None  # no dataplane takes it either
+    surroundings: Callable[[NetworkConfig | None, Iterable[Network], str], Surroundings] = no_surroundings
+    """Asks the kernel for the ways of a network's packets on this host."""
 
 
 def findings(
-    around: HostChecks, kind: str, flows: Sequence[Flow], settings: RuleSettings, tunnel: Sequence[Flow] = ()
+    around: HostChecks,
+    kind: str,
+    flows: Sequence[Flow],
+    settings: RuleSettings,
+    tunnel: Sequence[Flow] = (),
+    files: frozenset[str] = frozenset(),
 ) -> list[Finding]:
     """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
     found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
     found = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
-    found += dropping(around.tables, kind if settings.forward else "", flows)
-    found += dropping_tunnel(around.tables, tunnel)
+    found += dropping(around.tables, kind if settings.forward else "", flows, files)
+    found += dropping(around.tables, "", tunnel, files)
+    found += translating(around.tables, flows, files)
+    found += untracking(around.tables, flows) if settings.masquerade else []
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:
         found.append(_both(kind))
     if around.bridge_calls != "1":
@@ -114,9 +89,10 @@ def _both(kind: str) -> Finding:
     return Finding(
         "two-firewalls",
         "There are rules in the legacy tables and in those of iptables-nft: both decide about every packet.",
-        "Programs of this host use both kinds of iptables, and neither shows the rules of the other.",
-        f"update-alternatives --set iptables /usr/sbin/{kind} && "
-        f"update-alternatives --set ip6tables /usr/sbin/{kind.replace('ip', 'ip6', 1)} && reboot",
+        "Programs of this host use both kinds of iptables, and neither shows the rules of the other. What drops "
+        f"packets is named by itself; to have one kind, have all programs use {kind} (`update-alternatives --config "
+        "iptables`).",
+        "",
         "iptables-legacy -S and iptables-nft -S both show rules",
     )
 

@@ -6,15 +6,15 @@ linux/netfilter/x_tables.h.
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from typing import Final
 
-from services.core.family import Network
-from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
+from services.core.family import IPV4, Network
+from services.masq.diagnose.extensions import PROTOCOLS, conditions_of, effect_of
 from services.masq.diagnose.verdict import (
+    IPTABLES,
     LEGACY,
-    PROGRAMS,
     Condition,
     Effect,
     ForeignChain,
@@ -27,7 +27,8 @@ from services.masq.kernel.legacy_tables import RawTable
 _MOST_ENTRIES: Final = 1000
 """Of a table whose rules are read: a thousand take about 10 ms."""
 _NOT_IN, _NOT_OUT, _NOT_SOURCE, _NOT_DESTINATION, _NOT_PROTOCOL = 0x01, 0x02, 0x08, 0x10, 0x40
-_OTHER_INVERSE: Final = 0x20 | 0x04  # IPT_INV_FRAG, IPT_INV_TOS
+_NOT_FRAGMENT: Final = 0x20  # IPT_INV_FRAG
+_OTHER_INVERSE: Final = 0x04  # IPT_INV_TOS
 _HEADER: Final = 32  # struct xt_entry_match, xt_entry_target: size, name, revision
 _NAME: Final = slice(2, 31)
 _ACCEPT, _DROP, _RETURN = -2, -1, -5
@@ -64,7 +65,8 @@ def read_legacy(raw: RawTable) -> ForeignTable:
             for hook in starts.values()
         }
         policies = {
-            chain: ForeignChain(chain, (), hook, 0, verdict != _ACCEPT) for chain, (hook, verdict) in verdicts.items()
+            chain: ForeignChain(chain, (), hook, _priority(name, hook), verdict != _ACCEPT, translates=name == "nat")
+            for chain, (hook, verdict) in verdicts.items()
         }
         return ForeignTable(LEGACY, version, name, policies, is_whole=False)
     ends = {raw.policies[hook]: hook for hook in starts.values()}
@@ -85,26 +87,33 @@ def read_legacy(raw: RawTable) -> ForeignTable:
             drops |= {ends[start]} if _verdict(entries, target) != _ACCEPT else set()
             continue
         rules = listed.setdefault(current, [])
-        removal = f"{PROGRAMS[version]} -t {name} -D {current} {len(rules) + 1}"
-        rules.append(rule_of(version, current, entries[start:end].ljust(layout.elements, b"\0"), names, removal))
+        entry = entries[start:end].ljust(layout.elements, b"\0")
+        rules.append(replace(rule_of(version, current, entry, names), number=len(rules) + 1))
     by_name = {hook.name: hook for hook in starts.values()}
     found = {}
     for each in sorted({*names.values()} - {_ERROR}):
         hook, rules = by_name.get(each), listed.get(each, [])
         # The kernel ends each user-defined chain with a rule of its own.
-        found[each] = ForeignChain(each, tuple(rules if hook is not None else rules[:-1]), hook, 0, hook in drops)
+        mine = tuple(rules if hook is not None else rules[:-1])
+        priority = 0 if hook is None else _priority(name, hook)
+        found[each] = ForeignChain(each, mine, hook, priority, hook in drops, translates=name == "nat")
     return ForeignTable(LEGACY, version, name, found)
 
 
-def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str], removal: str) -> ForeignRule:
-    """The rule of one entry of a chain; `names` are those of chains, by where they start."""
+def _priority(table: str, hook: NfHook) -> int:
+    return IPTABLES.get(table, {}).get(hook, 0)
+
+
+def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) -> ForeignRule:
+    """The rule of one entry of a chain. `names` are those of chains, by where they start."""
     layout = _LAYOUTS[version]
     target = _target_of(layout, entry, 0)
     asked = list(_conditions(version, layout, entry, target))
     words = [f"-A {chain}", *(text for _, text in asked if text)]
     name = _name(entry, target)
     is_goto = bool(entry[layout.flags] & layout.goto)
-    kind, destination = Effect.UNKNOWN, name
+    kind, marks = _effect(entry, target, name)
+    destination = name
     if not name:
         verdict = _verdict(entry, target)
         kind = {_ACCEPT: Effect.ACCEPT, _DROP: Effect.DROP, _RETURN: Effect.RETURN}.get(verdict, Effect.NOTHING)
@@ -113,10 +122,15 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str], re
             kind, destination = Effect.GOTO if is_goto else Effect.JUMP, names[verdict]
         elif verdict >= 0:
             destination = ""
-    elif name in TARGETS:
-        kind = TARGETS[name]
     words += [f"{'-g' if is_goto else '-j'} {destination}"] if destination else []
-    return ForeignRule(" ".join(words), removal, tuple(condition for condition, _ in asked), kind, destination, chain)
+    conditions = tuple(condition for condition, _ in asked)
+    return ForeignRule(" ".join(words), conditions, kind, destination, chain, marks=marks)
+
+
+def _effect(entry: bytes, target: int, name: str) -> tuple[Effect, tuple[int, int] | None]:
+    if not name or len(entry) < target + _HEADER:
+        return Effect.UNKNOWN, None
+    return effect_of(name, entry[target + _HEADER - 1], entry[target + _HEADER :])
 
 
 def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Iterator[tuple[Condition, str]]:
@@ -145,14 +159,16 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
         negated = bool(inverse & _NOT_PROTOCOL)
         text = f"{'! ' if negated else ''}-p {PROTOCOLS.get(protocol, protocol)}"
         yield Condition(protocol=protocol, negated=negated), text
-    if inverse & _OTHER_INVERSE or entry[layout.flags] & layout.other_flags:
+    if version == IPV4.version and entry[layout.flags] & layout.other_flags:
+        negated = bool(inverse & _NOT_FRAGMENT)
+        yield Condition(always=negated), f"{'! ' if negated else ''}-f"
+    elif inverse & _OTHER_INVERSE or entry[layout.flags] & layout.other_flags:
         yield Condition(unknown=True), ""
     place = layout.elements
     while place + _HEADER <= min(target, len(entry)):
         size = max(_number(entry, place, 2), _HEADER)
         name, revision = _name(entry, place), entry[place + _HEADER - 1]
-        for condition in condition_of(name, revision, entry[place + _HEADER : place + size]):
-            yield condition, port_text(condition) if condition.ports else f"-m {name}"
+        yield from conditions_of(name, revision, entry[place + _HEADER : place + size])
         place += size
 
 

@@ -2,212 +2,403 @@
 
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import Final
 
 from services.core.family import Network
-from services.masq.diagnose.extensions import PROTOCOLS, TARGETS, condition_of, port_text
-from services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, word_of
-from services.masq.diagnose.nft_sets import condition_of as condition_of_element
-from services.masq.diagnose.verdict import (
-    WORDS,
-    Condition,
-    Effect,
-    ForeignRule,
-)
+from services.masq.diagnose.extensions import PROTOCOLS, UNKNOWN, conditions_of, effect_of
+from services.masq.diagnose.nft_sets import EVERY, Element, Part, condition_of_element, word_of
+from services.masq.diagnose.verdict import ECHO, TCP, WORDS, Condition, Effect, ForeignRule, State, Test
 from services.masq.kernel.nf_tables import attribute_list, attributes, text
 
-_EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
-_SOURCE_AT, _ADDRESS_SIZE, _PROTOCOL_AT = {4: 12, 6: 8}, {4: 4, 6: 16}, {4: 9, 6: 6}  # in the IP header
-_NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
+_LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
+_HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {
+    (_LINK_HEADER, 0): ((6, 6, "mac"), (12, 2, "ethertype")),
+    (_NETWORK_HEADER, 4): (
+        (2, 2, "length"), (6, 2, "fragment"), (8, 1, "ttl"), (9, 1, "protocol"),
+        (12, 4, "source"), (16, 4, "destination"),
+    ),
+    (_NETWORK_HEADER, 6): ((6, 1, "protocol"), (7, 1, "ttl"), (8, 16, "source"), (24, 16, "destination")),
+    (_TRANSPORT_HEADER, 0): ((0, 2, "source port"), (2, 2, "port")),
+    (_TRANSPORT_HEADER, TCP): ((0, 2, "source port"), (2, 2, "port"), (13, 1, "tcp flags")),
+    **{(_TRANSPORT_HEADER, number): ((0, 1, "icmp type"), (1, 1, "icmp code")) for number in ECHO},
+}  # fmt: skip
+"""Place, size and name of the fields of a header, by header and, of the network header, IP version; of the transport
+header, protocol (0: any other)."""
 _META: Final = {
-    1: "ethertype", 4: "incoming index", 5: "outgoing index", 6: "incoming", 7: "outgoing", 15: "family",
-    16: "protocol",
+    0: "length", 1: "ethertype", 3: "mark", 4: "incoming index", 5: "outgoing index", 6: "incoming", 7: "outgoing",
+    15: "family", 16: "protocol", 17: "bridge", 18: "bridge", 19: "kind",
 }  # fmt: skip
 """NFT_META_..."""
+_META_SIZES: Final = {"protocol": 1, "family": 1, "ethertype": 2, "incoming": 16, "outgoing": 16, "kind": 1}
 _CT: Final = {0: "state", 2: "status"}  # NFT_CT_...
 _VERDICTS: Final = {
-    0: Effect.DROP, 1: Effect.ACCEPT, -1: Effect.NOTHING, -2: Effect.NOTHING,
+    0: Effect.DROP, 1: Effect.ACCEPT, 3: Effect.ACCEPT, -1: Effect.NOTHING, -2: Effect.NOTHING,
     -3: Effect.JUMP, -4: Effect.GOTO, -5: Effect.RETURN,
 }  # fmt: skip
-_NAMES: Final = {
-    "port": "th dport", "protocol": "meta l4proto", "incoming": "iifname", "outgoing": "oifname", "state": "ct state",
+NAMES: Final = {
+    "port": "th dport", "source port": "th sport", "protocol": "meta l4proto", "incoming": "iifname",
+    "outgoing": "oifname", "state": "ct state", "mark": "meta mark", "length": "meta length", "mac": "ether saddr",
+    "fragment": "ip frag-off", "tcp flags": "tcp flags", "icmp type": "icmp type", "ttl": "ip ttl",
 }  # fmt: skip
+_HOST_ORDER: Final = frozenset(("mark", "state", "status"))
 _MOST_WORDS: Final = 4
 """Of the elements of a set."""
-_QUIET: Final = frozenset(("counter", "log", "notrack"))
-_LOADS: Final = frozenset(("fib", "exthdr", "rt", "socket", "osf", "numgen", "hash", "inner", "tunnel", "xfrm"))
+_QUIET: Final = frozenset(("counter", "log", "dynset", "objref", "last", "flow_offload"))
+_ENDS: Final = {
+    "reject": (Effect.DROP, "reject"), "notrack": (Effect.UNTRACK, "notrack"),
+    "masq": (Effect.TRANSLATE, "masquerade"),
+    "redir": (Effect.ACCEPT, "redirect"), "queue": (Effect.ACCEPT, "queue"), "tproxy": (Effect.ACCEPT, "tproxy"),
+    "synproxy": (Effect.ACCEPT, "synproxy"), "fwd": (Effect.ACCEPT, "fwd"), "dup": (Effect.NOTHING, "dup"),
+}  # fmt: skip
+"""What an expression of this name does, and how it is written."""
+_LIMITS: Final = frozenset(("limit", "quota", "connlimit"))
+_LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "numgen", "hash", "inner", "tunnel", "xfrm"))
 """What only brings something into a register: what asks for it is not understood."""
+_PLAIN: Final = frozenset(
+    (
+        "payload",
+        "meta",
+        "cmp",
+        "bitwise",
+        "counter",
+        "immediate",
+        "match",
+        "target",
+        "lookup",
+        "log",
+        "range",
+        "limit",
+    )
+)
+"""Expressions that iptables-nft can show."""
+_SLOT: Final = 4
+"""Bytes of a register."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Load:
-    """What is in a register."""
+    """What is in a register: parts, one behind the other."""
 
-    what: str = ""
-    """`source`, `destination`, `state`, ...; empty: nothing that is understood."""
-    size: int = 0
+    parts: tuple[Part, ...] = ()
     mask: bytes = b""
+    xor: bytes = b""
+
+    @property
+    def what(self) -> str:
+        """The name of the only part; empty: there are several, or it is not understood."""
+        return self.parts[0].what if len(self.parts) == 1 else ""
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
 
 
 @dataclass(slots=True)
 class RuleReader:
     """Follows the expressions of one rule."""
 
-    place: str
-    """`inet filter`."""
     version: int
     read_set: Callable[[str], list[Element]] = lambda name: []
+    ask_set: Callable[[str, tuple[Part, ...]], Condition] = lambda name, parts: UNKNOWN
+    """Of a set that is too large to be read: what asks the kernel."""
+    is_large: Callable[[str], bool] = lambda name: False
+    protocol: int = 0
     registers: dict[int, _Load] = field(default_factory=dict)
+    numbers: dict[int, bytes] = field(default_factory=dict)
+    """Constants in registers."""
     conditions: list[Condition] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     kind: Effect = Effect.NOTHING
     target: str = ""
     says: str = ""
     """The verdict, as it is written."""
+    marks: tuple[int, int] | None = None
+    is_plain: bool = True
     verdicts: list[tuple[Condition, Mapping[int, bytes]]] = field(default_factory=list)
     """Of a map."""
 
-    def rules(self, values: Mapping[int, bytes]) -> list[ForeignRule]:
+    def rules(self, values: Mapping[int, bytes], number: int = 0) -> list[ForeignRule]:
         """The rule; for a map of verdicts one for each of its elements."""
         for _, element in attribute_list(values.get(4, b"")):
             expression = attributes(element)
-            self._take(text(expression.get(1, b"")), attributes(expression.get(2, b"")))
-        handle = int.from_bytes(values.get(3, b""), "big")
+            name = text(expression.get(1, b""))
+            self.is_plain = self.is_plain and name in _PLAIN
+            self._take(name, attributes(expression.get(2, b"")))
         chain = text(values.get(2, b""))
-        removal = f"nft delete rule {self.place} {chain} handle {handle}"
+        said = " ".join(filter(None, (*self.words, self.says, self.target)))
+        handle = int.from_bytes(values.get(3, b""), "big")
+        made = ForeignRule(
+            said, tuple(self.conditions), self.kind, self.target, chain, number, handle, self.marks, self.is_plain
+        )
         if not self.verdicts:
-            said = " ".join(filter(None, (*self.words, self.says, self.target)))
-            return [ForeignRule(said, removal, tuple(self.conditions), self.kind, self.target, chain)]
+            return [made]
         found = []
         for condition, verdict in self.verdicts:
             kind, target = _verdict(verdict)
             said = " ".join(filter(None, (*self.words, kind.value, target)))
-            found.append(ForeignRule(said, removal, (*self.conditions, condition), kind, target, chain))
+            conditions = (*self.conditions, condition)
+            found.append(replace(made, text=said, conditions=conditions, kind=kind, target=target))
         return found
 
     def _take(self, name: str, values: Mapping[int, bytes]) -> None:
         match name:
             case "payload" if 1 in values:
-                self.registers[_number(values, 1)] = self._payload(*(_number(values, i) for i in (2, 3, 4)))
+                self._put(_number(values, 1), self._payload(*(_number(values, i) for i in (2, 3, 4))))
             case "meta" if 1 in values:
-                self.registers[_number(values, 1)] = _Load(_META.get(_number(values, 2), ""))
+                what = _META.get(_number(values, 2), "")
+                self._put(_number(values, 1), _Load((Part(what, _META_SIZES.get(what, 4)),)))
+            case "meta" if 3 in values:
+                self._set_mark(_number(values, 2), _number(values, 3))
             case "ct" if 1 in values:
-                self.registers[_number(values, 1)] = _Load(_CT.get(_number(values, 2), ""))
+                self._put(_number(values, 1), _Load((Part(_CT.get(_number(values, 2), ""), 4),)))
+            case "fib" if 1 in values:
+                self._put(_number(values, 1), _Load((Part(_fib(values), 4),)))
             case "bitwise":
-                load = self.registers.get(_number(values, 1), _Load())
+                load = self._get(_number(values, 1), _number(values, 3))
                 mask, xor = (attributes(values.get(i, b"")).get(1, b"") for i in (4, 5))
-                what = "" if any(xor) or not mask or load.mask else load.what
-                self.registers[_number(values, 2)] = _Load(what, load.size, mask)
+                is_known = mask and not load.mask
+                self._put(_number(values, 2), replace(load, mask=mask, xor=xor) if is_known else _Load())
+            case "byteorder":
+                load = self._get(_number(values, 1), _number(values, 4))
+                parts = tuple(replace(part, is_swapped=not part.is_swapped) for part in load.parts)
+                self._put(_number(values, 2), replace(load, parts=parts))
             case "cmp":
-                load = self.registers.get(_number(values, 1), _Load())
-                self._ask(load, _number(values, 2), attributes(values.get(3, b"")).get(1, b""))
+                value = attributes(values.get(3, b"")).get(1, b"")
+                self._ask(self._get(_number(values, 1), len(value)), _number(values, 2), value)
+            case "range":
+                first, last = (attributes(values.get(i, b"")).get(1, b"") for i in (3, 4))
+                self._between(self._get(_number(values, 1), len(first)), first, last, negated=_number(values, 2) == 1)
             case "immediate":
-                verdict = attributes(attributes(values.get(2, b"")).get(2, b""))
-                if verdict:
+                data = attributes(values.get(2, b""))
+                self.numbers[_number(values, 1)] = data.get(1, b"")
+                if verdict := attributes(data.get(2, b"")):
                     self.kind, self.target = _verdict(verdict)
                     self.says = self.kind.value
-            case "reject":
-                self.kind, self.says = Effect.DROP, "reject"
+            case "nat":
+                is_source = _number(values, 1) == 0
+                self.kind, self.says = (Effect.TRANSLATE, "snat") if is_source else (Effect.ACCEPT, "dnat")
             case "match":
-                word = text(values.get(1, b""))
-                for condition in condition_of(word, _number(values, 2), values.get(3, b"")):
-                    self._add(condition, port_text(condition) if condition.ports else f"-m {word}")
+                for condition, said in conditions_of(
+                    text(values.get(1, b"")), _number(values, 2), values.get(3, b"")
+                ):
+                    self._add(condition, said)
             case "target":
                 self.says = text(values.get(1, b""))
-                self.kind = TARGETS.get(self.says, Effect.UNKNOWN)
+                self.kind, self.marks = effect_of(self.says, _number(values, 2), values.get(3, b""))
             case "lookup":
-                self._look_up(self.registers.get(_number(values, 2), _Load()), values)
-            case "payload" | "meta" | "ct":  # they write
+                self._look_up(values)
+            case "payload" | "ct" | "exthdr" if 1 not in values:  # they write
                 pass
-            case "queue" | "dup" | "fwd" | "tproxy" | "synproxy":
-                self.kind = Effect.UNKNOWN
+            case _ if name in _ENDS:
+                self.kind, self.says = _ENDS[name]
+            case _ if name in _LIMITS:
+                self._add(UNKNOWN, f"{name} ...")
             case _ if name in _LOADS:
-                self.registers[_number(values, 1)] = _Load()
+                self._put(_number(values, 1), _Load())
             case _ if name not in _QUIET:
-                self._add(Condition(unknown=True), "...")
+                self._add(UNKNOWN, "...")
+
+    def _put(self, register: int, load: _Load) -> None:
+        self.registers[_slot(register)] = load
+
+    def _get(self, register: int, size: int) -> _Load:
+        """What so many bytes from a register on are; several loads stand behind each other, each in whole slots."""
+        slot = _slot(register)
+        first = self.registers.get(slot, _Load())
+        if first.size >= size or first.mask:
+            return first
+        parts, found = list[Part](), 0
+        while found < size:
+            load = self.registers.get(slot + found // _SLOT)
+            if load is None or not load.parts or load.mask:
+                return _Load()
+            parts += load.parts
+            padding = -load.size % _SLOT
+            parts += [Part("padding", padding)] if padding and found + load.size < size else []
+            found += load.size + padding
+        return _Load(tuple(parts))
 
     def _payload(self, base: int, offset: int, size: int) -> _Load:
-        if base == _TRANSPORT_HEADER and (offset, size) == (2, 2):
-            return _Load("port")
-        if base != _NETWORK_HEADER or not self.version:
-            return _Load()
-        start, length = _SOURCE_AT[self.version], _ADDRESS_SIZE[self.version]
-        if offset == _PROTOCOL_AT[self.version] and size == 1:
-            return _Load("protocol")
-        what = {start: "source", start + length: "destination"}.get(offset, "") if size <= length else ""
-        return _Load(what, size)
+        about = {
+            _NETWORK_HEADER: self.version,
+            _TRANSPORT_HEADER: self.protocol if self.protocol in (TCP, *ECHO) else 0,
+        }
+        parts, place, end = list[Part](), offset, offset + size
+        for start, length, what in _HEADERS.get((base, about.get(base, 0)), ()):
+            if start == place and place < end:
+                parts.append(Part(what, min(length, end - start)))
+                place += parts[-1].size
+        return _Load(tuple(parts)) if place == end else _Load((Part("", size),))
 
-    def _look_up(self, load: _Load, values: Mapping[int, bytes]) -> None:
+    def _look_up(self, values: Mapping[int, bytes]) -> None:
         """In a set, in a map of verdicts (into register 0), or in one that says what to translate to."""
         target = _number(values, 3) if 3 in values else None
         if target:
-            self.registers[target] = _Load()
+            self._put(target, _Load())
             return
-        found = self.read_set(text(values.get(1, b"")))
-        is_known = bool(found) and len(found) <= MOST_ELEMENTS and not load.mask
-        words = ", ".join(word_of(load.what, each) for each in found[:_MOST_WORDS])
-        words += ", ..." if len(found) > _MOST_WORDS else ""
-        said = f"{self._name(load.what)} {{ {words} }}" if is_known and load.what else "..."
+        name = text(values.get(1, b""))
+        is_large, found = self.is_large(name), [] if self.is_large(name) else self.read_set(name)
+        load = self._get(_number(values, 2), max((len(each.first) for each in found), default=1))
+        parts = () if load.mask else load.parts
+        shown = [part for part in parts if part.what != "padding"]
+        names = " . ".join(self._name(part.what) or "..." for part in shown)
         if target is None:
-            one_of = tuple(condition_of_element(load.what, each) for each in found)
-            condition = Condition(one_of=one_of) if is_known else Condition(unknown=True)
-            self._add(replace(condition, negated=bool(_number(values, 5) & 1)), said)
-        elif is_known:
-            self.words.append(said.replace("{", "vmap {", 1))
-            self.verdicts = [(condition_of_element(load.what, each), each.verdict) for each in found]
-        else:
+            negated = bool(_number(values, 5) & 1)
+            words = ", ".join(word_of(parts, each) for each in found[:_MOST_WORDS])
+            said = f"@{name}" if is_large else f"{{ {words}{', ...' if len(found) > _MOST_WORDS else ''} }}"
+            one_of = tuple(condition_of_element(parts, each) for each in found)
+            condition = self.ask_set(name, parts) if is_large else Condition(one_of=one_of)
+            self._add(
+                replace(condition if parts else UNKNOWN, negated=negated), f"{names or '...'} {'!= ' * negated}{said}"
+            )
+        elif is_large:
             self.kind = Effect.UNKNOWN
+        else:
+            self.words.append(f"{names or '...'} vmap")
+            self.verdicts = [(condition_of_element(parts, each), each.verdict) for each in found]
+            self.verdicts = self.verdicts or [(Condition(always=False), {})]
 
     def _name(self, what: str) -> str:
         """As nft calls what is in a register."""
         ways = {"source": "saddr", "destination": "daddr"}
-        return f"{WORDS[self.version]} {ways[what]}" if what in ways else _NAMES.get(what, what)
+        return f"{WORDS[self.version]} {ways[what]}" if what in ways else NAMES.get(what, what)
+
+    def _set_mark(self, key: int, register: int) -> None:
+        if _META.get(key) != "mark":
+            return
+        load, slot = self.registers.get(_slot(register), _Load()), register
+        if load.what == "mark":
+            mask, xor = (int.from_bytes(each, sys.byteorder) for each in (load.mask or b"\xff" * 4, load.xor))
+            self.marks = (~mask & 0xFFFF_FFFF, xor)
+        elif slot in self.numbers:
+            self.marks = (0xFFFF_FFFF, int.from_bytes(self.numbers[slot], sys.byteorder))
+        else:
+            self.marks = (0xFFFF_FFFF, 0)  # such as the mark of a connection, which a new one has not
+        self.says = "meta mark set ..."
 
     def _ask(self, load: _Load, operator: int, value: bytes) -> None:
-        negated, word = operator == 1, "!= " if operator == 1 else ""
-        if load.what == "state" and load.mask and not any(value):
-            has_new = bool(int.from_bytes(load.mask, sys.byteorder) & 0x08)
-            self._add(Condition(new=has_new is (operator == 1)), "ct state ...")
-        elif load.what == "status" and load.mask and operator <= 1 and not any(value):
-            self._add(Condition(new=operator == 0), "ct status ...")  # no bit is set yet
-        elif operator > 1 or (load.mask and load.what not in ("source", "destination")):
-            self._add(Condition(unknown=True), "...")
-        elif load.what in ("source", "destination") and (network := self._network(load, value)):
-            source, destination = (network, None) if load.what == "source" else (None, network)
-            way = f"{WORDS[self.version]} {'saddr' if source else 'daddr'} {word}{network}"
-            self._add(Condition(source=source, destination=destination, negated=negated), way)
-        elif load.what.endswith(" index"):
-            self._ask(_Load(load.what.removesuffix(" index")), operator, _name_of(value))
-        elif load.what in ("incoming", "outgoing"):
-            name = text(value) + ("" if value.endswith(b"\0") else "+")
-            incoming, outgoing = (name, None) if load.what == "incoming" else (None, name)
-            way = f"{'iifname' if incoming else 'oifname'} {word}{name.replace('+', '*')}"
-            self._add(Condition(incoming=incoming, outgoing=outgoing, negated=negated), way)
-        elif load.what in ("family", "ethertype"):
-            self._is_of({2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(value, "big"), 0), negated=negated)
-        elif load.what == "protocol":
-            number = int.from_bytes(value, "big")
-            way = f"meta l4proto {word}{PROTOCOLS.get(number, number)}"
-            self._add(Condition(protocol=number, negated=negated), way)
-        elif load.what == "port":
-            port = int.from_bytes(value, "big")
-            self._add(Condition(ports=(port, port), negated=negated), f"th dport {word}{port}")
-        else:
-            self._add(Condition(unknown=True), "...")
-
-    def _is_of(self, version: int, *, negated: bool) -> None:
-        if not version or negated:
-            self._add(Condition(unknown=True), "...")
+        if operator > 1:
+            self._compare(load, operator, value)
             return
-        self.version = self.version or version
-        self.conditions.append(Condition(source=_EVERY[version]))
+        negated = operator == 1
+        if any(load.xor) or not load.parts:
+            self._add(UNKNOWN, "...")
+            return
+        asked, place = list[tuple[Condition, str]](), 0
+        for part in load.parts:
+            size = min(part.size, max(len(value) - place, 0))
+            one = value[place : place + part.size] if len(load.parts) > 1 else value
+            mask = load.mask[place : place + part.size]
+            place += part.size
+            if size and part.what != "padding":
+                asked.append(self._equal(part, one, mask, negated=negated and len(load.parts) == 1))
+        if len(asked) > 1 and negated:
+            self._add(Condition(each=tuple(condition for condition, _ in asked), negated=True), "...")
+            return
+        for condition, said in asked:
+            self._add(condition, said)
 
-    def _network(self, load: _Load, value: bytes) -> Network | None:
-        size = _ADDRESS_SIZE[self.version]
-        mask = (load.mask or b"\xff" * load.size).ljust(size, b"\0")
+    def _equal(self, part: Part, value: bytes, mask: bytes, *, negated: bool) -> tuple[Condition, str]:
+        word = "!= " if negated else ""
+        what = part.what
+        if what in ("source", "destination"):
+            network = self._network(part, value, mask)
+            if network is None:
+                return UNKNOWN, "..."
+            source, destination = (network, None) if what == "source" else (None, network)
+            return Condition(source, destination, negated=negated), f"{self._name(what)} {word}{network}"
+        if what in ("incoming", "outgoing", "incoming index", "outgoing index"):
+            name = text(value) + ("" if value.endswith(b"\0") else "+")
+            name = text(_name_of(value)) if what.endswith("index") else name
+            is_in = what.startswith("incoming")
+            said = f"{'iifname' if is_in else 'oifname'} {word}{name.replace('+', '*')}"
+            return Condition(
+                incoming=name if is_in else None, outgoing=None if is_in else name, negated=negated
+            ), said
+        if what in ("family", "ethertype"):
+            return self._is_of(
+                {2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(value, "big"), 0), negated=negated
+            )
+        number = _integer(part, value)
+        if what == "protocol" and not mask:
+            self.protocol = 0 if negated else number
+            return Condition(protocol=number, negated=negated), f"meta l4proto {word}{PROTOCOLS.get(number, number)}"
+        if what == "port" and not mask:
+            return Condition(ports=(number, number), negated=negated), f"th dport {word}{number}"
+        bits = _integer(part, mask) if mask else -1
+        if what == "state":
+            has_any = not number and bits != -1
+            states, negated = (bits, not negated) if has_any else (number, negated)
+            text_of = ",".join((state.name or "").lower() for state in State if state & states)
+            return Condition(states=states, negated=negated), f"ct state {'!= ' if negated else ''}{text_of}"
+        if what == "status":
+            return Condition(always=not number, negated=negated), "ct status ..."  # no bit is set yet
+        if what == "ttl":
+            return UNKNOWN, f"ip ttl {word}{number}"
+        if what == "kind":
+            return Condition(always=not number, negated=negated), "meta pkttype ..."
+        if what in ("fib route", "fib type"):
+            return self._fib(what, number, negated=negated)
+        said = (
+            f"{self._name(what)} & {bits:#x} {word or '== '}{number:#x}"
+            if mask
+            else f"{self._name(what)} {word}{number}"
+        )
+        return Condition(test=Test(what, number, number, bits), negated=negated), said if what in NAMES else "..."
+
+    def _fib(self, what: str, number: int, *, negated: bool) -> tuple[Condition, str]:
+        """Whether a route leads back, which others look at, or of what type an address is."""
+        if what == "fib route":
+            return Condition(always=bool(number), negated=negated), "fib ..."
+        return Condition(
+            is_for_us=number == 2, negated=negated
+        ), f"fib daddr type {'local' if number == 2 else number}"
+
+    def _compare(self, load: _Load, operator: int, value: bytes) -> None:
+        """Less, at most, greater, at least."""
+        number = _integer(load.parts[0], value) if load.parts else 0
+        first, last = {2: (0, number - 1), 3: (0, number), 4: (number + 1, 1 << 128), 5: (number, 1 << 128)}.get(
+            operator, (0, 1 << 128)
+        )
+        sign = {2: "<", 3: "<=", 4: ">", 5: ">="}.get(operator, "")
+        self._within(load, first, last, f"{self._name(load.what)} {sign} {number}", negated=False)
+
+    def _between(self, load: _Load, first: bytes, last: bytes, *, negated: bool) -> None:
+        numbers = [_integer(load.parts[0], value) if load.parts else 0 for value in (first, last)]
+        word = "!= " if negated else ""
+        if load.what in ("source", "destination") and not load.mask:
+            element = condition_of_element(load.parts, Element(first, last, {}))
+            self._add(
+                replace(element, negated=negated),
+                f"{self._name(load.what)} {word}{word_of(load.parts, Element(first, last, {}))}",
+            )
+            return
+        self._within(
+            load, numbers[0], numbers[1], f"{self._name(load.what)} {word}{numbers[0]}-{numbers[1]}", negated=negated
+        )
+
+    def _within(self, load: _Load, first: int, last: int, said: str, *, negated: bool) -> None:
+        if (
+            load.what in ("port", "source port", "length", "ttl", "mark", "protocol", "icmp type", "icmp code")
+            and not load.mask
+        ):
+            self._add(Condition(test=Test(load.what, first, last), negated=negated), said)
+        else:
+            self._add(UNKNOWN, said if load.what else "...")
+
+    def _is_of(self, version: int, *, negated: bool) -> tuple[Condition, str]:
+        if not version:
+            return Condition(always=negated), "ether type ..."  # no IP packet
+        if not negated:
+            self.version = self.version or version
+        return Condition(source=EVERY[version], negated=negated), ""
+
+    def _network(self, part: Part, value: bytes, mask: bytes) -> Network | None:
+        size = 4 if self.version == 4 else 16
+        mask = (mask or b"\xff" * part.size).ljust(size, b"\0")
         bits = "".join(f"{byte:08b}" for byte in mask)
         if "01" in bits or len(value) > size:
             return None
@@ -215,7 +406,9 @@ class RuleReader:
 
     def _add(self, condition: Condition, words: str) -> None:
         self.conditions.append(condition)
-        if words not in self.words:
+        if condition.protocol is not None and not condition.negated:
+            self.protocol = condition.protocol
+        if words and words not in self.words:
             self.words.append(words)
 
 
@@ -225,12 +418,29 @@ def _verdict(values: Mapping[int, bytes]) -> tuple[Effect, str]:
     return _VERDICTS.get(code, Effect.UNKNOWN), text(values.get(2, b""))
 
 
+def _fib(values: Mapping[int, bytes]) -> str:
+    """What a search in the routes brings: of a route back, its interface; of the destination, its type."""
+    result, flags = _number(values, 2), _number(values, 3)
+    is_source, is_destination = bool(flags & 1), bool(flags & 2)
+    return "fib route" if is_source and result != 3 else "fib type" if is_destination and result == 3 else ""
+
+
 def _name_of(index: bytes) -> bytes:
     """Of an interface, as nftables writes names."""
     try:
         return socket.if_indextoname(int.from_bytes(index, sys.byteorder)).encode() + b"\0"
     except OSError:
         return b"?\0"  # it is gone: no packet comes by it
+
+
+def _integer(part: Part, value: bytes) -> int:
+    is_host = (part.what in _HOST_ORDER or (part.what == "length" and len(value) == 4)) is not part.is_swapped
+    return int.from_bytes(value, sys.byteorder if is_host else "big")
+
+
+def _slot(register: int) -> int:
+    """Registers are numbered as four of 16 bytes, or from 8 on as those of 4 bytes."""
+    return 4 * (register - 1) if 0 < register < 5 else register - 8 if register >= 8 else -1
 
 
 def _number(values: Mapping[int, bytes], name: int) -> int:

@@ -1,21 +1,39 @@
 """Elements of nftables' sets and verdict maps, as conditions of the model. Pure."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address, summarize_address_range
+from ipaddress import ip_address, ip_network, summarize_address_range
 from typing import Final
 
-from services.masq.diagnose.verdict import Condition
+from services.masq.diagnose.verdict import Condition, Flow, Test
 from services.masq.kernel.nf_tables import attributes, text
 
 MOST_ELEMENTS: Final = 200
-"""Of a set that is read; one with more may hold anything."""
+"""Of a set that is read; about one with more the kernel is asked."""
 _KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
 _VALUE, _VERDICT = 1, 2  # NFTA_DATA_
-_NEW: Final = 0x08
-_SIZES: Final = {"port": (2,), "protocol": (1,), "source": (4, 16), "destination": (4, 16), "state": (4,)}
+EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+_SIZES: Final = {
+    "port": (2,),
+    "source port": (2,),
+    "protocol": (1,),
+    "source": (4, 16),
+    "destination": (4, 16),
+    "state": (4,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What some bytes of a register are."""
+
+    what: str
+    """`source`, `port`, `state`, ...; `padding`; empty: nothing that is understood."""
+    size: int
+    is_swapped: bool = False
+    """In another order of bytes than the kernel has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +67,80 @@ def elements(dump: Iterable[Mapping[int, bytes]]) -> list[Element]:
     return found
 
 
-def condition_of(what: str, element: Element) -> Condition:
-    """That what a register has is this element."""
-    return Condition(one_of=tuple(_conditions(what, element))) if element.first else Condition()
+def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
+    """That what these parts have is this element."""
+    if not element.first:
+        return Condition()
+    if sum(part.size for part in parts) < len(element.first) or len(element.first) != len(element.last):
+        return Condition(unknown=True)
+    each, place = [], 0
+    for part in parts:
+        size = part.size if len(parts) > 1 else len(element.first)
+        first, last = (end[place : place + size] for end in (element.first, element.last))
+        place += size
+        if part.what != "padding" and first:
+            each.append(Condition(one_of=tuple(_conditions(part, first, last))))
+    return each[0] if len(each) == 1 else Condition(each=tuple(each))
 
 
-def word_of(what: str, element: Element) -> str:
+def key_of(parts: Sequence[Part], flow: Flow) -> bytes | None:
+    """What stands in the registers for a packet of the flow, if that is one value; None: it is not known."""
+    key = b""
+    for part in parts:
+        end = {"source": flow.source, "destination": flow.destination}.get(part.what)
+        number = flow.number(part.what)
+        if part.what == "padding":
+            key += bytes(part.size)
+        elif end is not None and end.prefixlen == end.max_prefixlen and part.size == len(end.network_address.packed):
+            key += end.network_address.packed
+        elif number is not None and not number.unknown and part.what in ("port", "source port", "protocol"):
+            key += number.value.to_bytes(part.size, "big")
+        else:
+            return None
+    return key
+
+
+def word_of(parts: Sequence[Part], element: Element) -> str:
     """As a person would write it."""
     if not element.first:
         return "*"
-    ends = []
-    for value in dict.fromkeys((element.first, element.last)):
-        if what in ("source", "destination") and len(value) in _SIZES[what]:
-            ends.append(str(ip_address(value)))
-        elif what in ("port", "protocol"):
-            ends.append(str(int.from_bytes(value, "big")))
-        else:
-            ends.append(text(value) if what in ("incoming", "outgoing") else "...")
-    return "-".join(dict.fromkeys(ends))
+    words, place = [], 0
+    for part in parts or (Part("", len(element.first)),):
+        size = part.size if len(parts) > 1 else len(element.first)
+        ends = dict.fromkeys(end[place : place + size] for end in (element.first, element.last))
+        place += size
+        if part.what != "padding":
+            words.append("-".join(dict.fromkeys(_word(part.what, value) for value in ends)))
+    return " . ".join(words)
 
 
-def _conditions(what: str, element: Element) -> Iterator[Condition]:
-    first, last = element.first, element.last
-    if len(first) not in _SIZES.get(what, (len(first),)) or len(first) != len(last) or first > last:
-        yield Condition(unknown=True)  # of several registers
+def _word(what: str, value: bytes) -> str:
+    if what in ("source", "destination") and len(value) in _SIZES[what]:
+        return str(ip_address(value))
+    if what in ("port", "source port", "protocol"):
+        return str(int.from_bytes(value, "big"))
+    return text(value) if what in ("incoming", "outgoing") else "..."
+
+
+def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
+    what = part.what
+    if len(first) not in _SIZES.get(what, (len(first),)) or first > last:
+        yield Condition(unknown=True)
     elif what == "port":
         yield Condition(ports=(int.from_bytes(first, "big"), int.from_bytes(last, "big")))
+    elif what in ("source port", "icmp type", "length", "mac"):
+        yield Condition(test=Test(what, int.from_bytes(first, "big"), int.from_bytes(last, "big")))
     elif what == "protocol":
         yield from (Condition(protocol=number) for number in range(first[0], last[0] + 1))
     elif what in ("source", "destination"):
         for network in summarize_address_range(ip_address(first), ip_address(last)):
             yield Condition(source=network) if what == "source" else Condition(destination=network)
-    elif what == "state" and first == last:
-        yield Condition(new=bool(int.from_bytes(first, sys.byteorder) & _NEW))
+    elif what in ("state", "mark") and first == last:
+        number = int.from_bytes(first, sys.byteorder)
+        yield Condition(states=number) if what == "state" else Condition(test=Test("mark", number, number))
+    elif what in ("family", "ethertype") and first == last:
+        version = {2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(first, "big"))
+        yield Condition(always=False) if version is None else Condition(source=EVERY[version])
     elif what in ("incoming", "outgoing") and first == last:
         yield Condition(incoming=text(first)) if what == "incoming" else Condition(outgoing=text(first))
     else:

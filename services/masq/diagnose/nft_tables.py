@@ -1,40 +1,72 @@
 """Tables of nftables, by netlink alone, read into the model."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from services.masq.diagnose.nft_rules import RuleReader
-from services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, elements
-from services.masq.diagnose.verdict import IPTABLES, NFT, WORDS, ForeignChain, ForeignRule, ForeignTable, NfHook
+from services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, Part, elements, key_of
+from services.masq.diagnose.verdict import (
+    IPTABLES,
+    NFT,
+    WORDS,
+    Condition,
+    Flow,
+    ForeignChain,
+    ForeignRule,
+    ForeignTable,
+    Match,
+    NfHook,
+)
 from services.masq.kernel.nf_tables import (
     FAMILIES,
     INET,
+    attribute_list,
     attributes,
     chain_dump,
     element_dump,
+    has_element,
     rule_dump,
     table_flags,
     text,
 )
 
-_DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
-_KINDS: Final = {"filter": "filter", "nat": "nat"}
 _MOST_RULES: Final = 1000
 """Of a table: a thousand take about 10 ms."""
+_DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
+_KINDS: Final = {"filter": "filter", "nat": "nat"}
+_NETDEV, _BRIDGE = 5, 7  # NFPROTO_
+_OTHERS: Final = {_NETDEV: "netdev", _BRIDGE: "bridge"}
+_HOOKS: Final[Mapping[int, Sequence[NfHook]]] = {
+    _NETDEV: (NfHook.INGRESS, NfHook.EGRESS),
+    _BRIDGE: (
+        NfHook.BRIDGE_PREROUTING,
+        NfHook.BRIDGE_INPUT,
+        NfHook.BRIDGE_FORWARD,
+        NfHook.BRIDGE_OUTPUT,
+        NfHook.BRIDGE_POSTROUTING,
+    ),
+}
+"""By address family, where that is not one of IP: what the kernel numbers from 0."""
+_IP_HOOKS: Final = tuple(hook for hook in NfHook if hook <= NfHook.INGRESS)
 
 
 def read_nft(but: Iterable[str] = ()) -> list[ForeignTable]:
-    """Every table that filters IP packets and has none of these names. Raises Unavailable."""
+    """Every table in force that sees IP packets and has none of these names. Raises Unavailable."""
     bases: dict[tuple[int, str], dict[str, ForeignChain]] = {}
-    filters = set[tuple[int, str]]()
+    hooked = set[tuple[int, str]]()
     for family, values in chain_dump():
         key, name = (family, text(values[1])), text(values[3])
-        if (family in FAMILIES or family == INET) and key[1] not in but:
-            chain = bases.setdefault(key, {})[name] = _chain(name, values)
-            if chain.hook is not None and text(values.get(7, b"")) != "nat":
-                filters.add(key)
-    return [_table(*key, bases[key]) for key in sorted(filters)]
+        if (family in FAMILIES or family in (INET, *_OTHERS)) and key[1] not in but:
+            chain = bases.setdefault(key, {})[name] = _chain(name, family, values)
+            if chain.hook is not None:
+                hooked.add(key)
+    if not hooked:
+        return []
+    flags = table_flags()
+    return [_table(*key, bases[key]) for key in sorted(hooked) if not flags.get(key, 0) & _DORMANT]
 
 
 def has_iptables_rules(but: Collection[str]) -> bool:
@@ -44,7 +76,7 @@ def has_iptables_rules(but: Collection[str]) -> bool:
     """
     found: dict[tuple[int, str], bool] = {}
     for family, values in chain_dump():
-        chain, key = _chain(text(values[3]), values), (family, text(values[1]))
+        chain, key = _chain(text(values[3]), family, values), (family, text(values[1]))
         priorities = IPTABLES.get(key[1], {}) if family in FAMILIES else {}
         wanted = [(hook.name, hook, priority) for hook, priority in priorities.items()]
         if (chain.name, chain.hook, chain.priority) in wanted:
@@ -53,7 +85,7 @@ def has_iptables_rules(but: Collection[str]) -> bool:
         return True
     rules = (values for key in found for values in rule_dump(*key))
     others = (values for values in rules if text(values.get(2, b"")) not in but)
-    return any(rule.target not in but for values in others for rule in RuleReader("", 4).rules(values))
+    return any(rule.target not in but for values in others for rule in RuleReader(4).rules(values))
 
 
 def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
@@ -69,7 +101,7 @@ def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
     for family, values in chain_dump():
         table, name = text(values[1]), text(values[3])
         if family in FAMILIES and (table, name) in chains:
-            chain, kind = _chain(name, values), text(values.get(7, b""))
+            chain, kind = _chain(name, family, values), text(values.get(7, b""))
             hook = NfHook[name]
             if (chain.hook, chain.priority, kind) != (hook, IPTABLES[table][hook], _KINDS[table]):
                 where = f"chain {name} of table {WORDS[FAMILIES[family]]} {table}"
@@ -77,14 +109,19 @@ def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
     return ""
 
 
-def _chain(name: str, values: Mapping[int, bytes]) -> ForeignChain:
+def _chain(name: str, family: int, values: Mapping[int, bytes]) -> ForeignChain:
     hook = attributes(values.get(4, b""))
     if not hook:
         return ForeignChain(name, ())
     number, priority = (int.from_bytes(hook.get(i, bytes(4)), "big", signed=True) for i in (1, 2))
-    if number not in NfHook.__members__.values():
-        return ForeignChain(name, ())  # ingress, egress
-    return ForeignChain(name, (), NfHook(number), priority, values.get(5) == bytes(4))
+    hooks = _HOOKS.get(family, _IP_HOOKS)
+    if not 0 <= number < len(hooks):
+        return ForeignChain(name, ())
+    devices = [text(device) for _, device in attribute_list(hook.get(4, b""))] or [text(hook.get(3, b""))]
+    kind = text(values.get(7, b""))
+    return ForeignChain(
+        name, (), hooks[number], priority, values.get(5) == bytes(4), tuple(filter(None, devices)), kind == "nat"
+    )
 
 
 def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> ForeignTable:
@@ -98,11 +135,19 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
             sets[of] = elements(islice(element_dump(family, name, of), 2 * MOST_ELEMENTS + 2))
         return sets[of]
 
+    def ask_set(of: str, parts: tuple[Part, ...]) -> Condition:
+        return Condition(asks=lambda flow: _is_in(family, name, of, parts, flow))
+
+    numbers = Counter[str]()
     for values in read:
-        reader = RuleReader(f"{WORDS[version]} {name}", version, read_set)
-        rules.setdefault(text(values.get(2, b"")), []).extend(reader.rules(values))
-    found = {
-        each: ForeignChain(each, tuple(rules.get(each, ())), chain.hook, chain.priority, chain.drops)
-        for each, chain in chains.items()
-    }
-    return ForeignTable(NFT, version, name, found, is_whole=len(read) <= _MOST_RULES)
+        chain = text(values.get(2, b""))
+        numbers[chain] += 1
+        reader = RuleReader(version, read_set, ask_set, lambda of: len(read_set(of)) > MOST_ELEMENTS)
+        rules.setdefault(chain, []).extend(reader.rules(values, numbers[chain]))
+    found = {each: replace(chain, rules=tuple(rules.get(each, ()))) for each, chain in chains.items()}
+    return ForeignTable(NFT, version, name, found, len(read) <= _MOST_RULES, _OTHERS.get(family, ""))
+
+
+def _is_in(family: int, table: str, name: str, parts: Sequence[Part], flow: Flow) -> Match:
+    key = key_of(parts, flow)
+    return Match.MAYBE if key is None else Match.YES if has_element(family, table, name, key) else Match.NO

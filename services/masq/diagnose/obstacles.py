@@ -1,79 +1,124 @@
 """Which rules and policies of other programs drop the overlay's packets, as findings with their cures. Pure."""
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from services.core.family import Network
 from services.core.finding import Finding
+from services.core.network import contains
 from services.core.tunnel import Tunnel
+from services.masq.diagnose.cures import Accept, Cure, Owner, cure_of, exempting, owner_of, tool_of
+from services.masq.diagnose.flows import probes, single_pods
 from services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from services.masq.diagnose.verdict import (
-    IPTABLES,
     LEGACY,
     NFT,
     PROGRAMS,
-    WORDS,
     Drop,
     Effect,
     Flow,
     ForeignRule,
     ForeignTable,
     NfHook,
-    drops,
+    State,
+    fate,
+    tracked,
     without,
 )
 from services.masq.firewalls.firewall import FirewallKind
 from services.masq.rules.model import no_chains
 
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
-_WAY: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
-"""Of a packet that the node forwards."""
-WAYS: Final[dict[str, tuple[NfHook, ...]]] = {
-    "forward": _WAY,
-    "input": (NfHook.PREROUTING, NfHook.INPUT),
-    "output": (NfHook.OUTPUT, NfHook.POSTROUTING),
-}
-"""The chains of the kernel that a packet passes, by the one that decides."""
-_TUNNELS_WAY: Final = (NfHook.PREROUTING, NfHook.INPUT, NfHook.OUTPUT, NfHook.POSTROUTING)
-_FIREWALLD: Final = "firewalld"
-_ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
-"""Of firewalld's chains from 1.0 on; packets that it does not accept end there."""
-_OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
+_NAT: Final = (NfHook.POSTROUTING,)
+_TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What drops packets, and which."""
+
+    drop: Drop
+    lost: tuple[Flow, ...]
+    """Of the packets that were asked about: those that it drops, or may."""
+    asked: int
+    """How many were."""
 
 
 def dropping(
-    tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], way: Sequence[NfHook] = _WAY
+    tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], files: Collection[str] = ()
 ) -> list[Finding]:
-    """What other programs have that drops these packets. `kind`: where our forward rules are; empty: nowhere."""
-    drops = [drop for drop in obstacles(tables, flows, way=way) if drop.rule or not is_before_policy(drop, kind)]
-    return list(dict.fromkeys(_at_firewalld(drop, _sources(drop, flows)) or _drop(drop) for drop in drops))
+    """What other programs have that drops these packets, or may. `kind`: where our forward rules are; empty: nowhere.
+
+    `files`: see `cure_of`.
+    """
+    whole = tuple(tables)
+    found = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
+    made = [_finding(each, whole, flows, files) for each in found]
+    certain = {each.drop for each in found if each.drop.is_certain}
+    for pod, flow in single_pods(flows, whole):
+        for drop in _certain(whole, flow):
+            if drop not in certain and not is_before_policy(drop, kind):
+                finding = _of_one(pod, drop, flow, whole, flows, files)
+                made += [finding] if finding else []
+    return list(dict.fromkeys(made))
 
 
-def dropping_tunnel(
-    tables: Iterable[ForeignTable], flows: Sequence[Flow], way: Sequence[NfHook] = _TUNNELS_WAY
-) -> list[Finding]:
-    """What other programs have that drops the packets between the nodes for certain, for every peer."""
-    found = [(flow, drop) for flow in flows for drop in obstacles(tables, [flow], way=way) if drop.is_certain]
-    return list(dict.fromkeys(_tunnel_drop(drop, flow.protocol, flow.port) for flow, drop in found))
+def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Finding]:
+    """What other programs have that gives packets between pods another source."""
+    whole, found = tuple(tables), list[Finding]()
+    sent = [flow for flow in flows if flow.name == "pods"][::2]  # what this node's pods send, not what they get
+    for flow in sent:
+        for probe in probes(flow, whole):
+            for drop in fate(whole, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
+                if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
+                    found.append(_translation(drop, flow, whole, files))
+    return list(dict.fromkeys(found))
 
 
-def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, way: Sequence[NfHook] = _WAY) -> list[Drop]:
-    """What drops these packets: for certain, or by a policy that rules before may keep from doing so."""
-    found = [drop for table in tables for hook in way for flow in flows for drop in drops(table, hook, flow)]
-    certain = {drop for drop in found if drop.is_certain}
-    policies = (drop for drop in found if drop.rule is None and replace(drop, is_certain=True) not in certain)
-    return list(dict.fromkeys([*(drop for drop in found if drop in certain), *policies]))
+def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
+    """What other programs have that keeps pods' packets from being masqueraded: these are not tracked."""
+    whole, found = tuple(tables), list[Finding]()
+    for flow in flows:
+        if flow.name != "outside" or flow.states != State.NEW:
+            continue
+        for probe in probes(flow, whole)[:1]:
+            drop = tracked(whole, _TRACKED[:1], probe)
+            if drop and drop.rule:
+                found.append(_untracked(drop, flow))
+    return list(dict.fromkeys(found))
+
+
+def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obstacle]:
+    """What drops these packets, for certain or perhaps."""
+    whole = tuple(tables)
+    asked, lost = 0, dict[Drop, dict[Flow, None]]()
+    has_frames = any(table.family for table in whole)
+    for flow in flows:
+        if flow.name == "port" and not has_frames:
+            continue
+        small = probes(flow, whole) if fate(whole, flow.way, flow) else []
+        asked += len(small) or 1
+        for probe in small:
+            for drop in fate(whole, flow.way, probe):
+                if probe.name == "tunnel" and not _peer(probe) and not drop.is_certain:
+                    continue  # some address may be refused that no node has
+                lost.setdefault(drop, {})[probe] = None
+    certain = {replace(drop, is_certain=False) for drop in lost if drop.is_certain}
+    return [Obstacle(drop, tuple(packets), asked) for drop, packets in lost.items() if drop not in certain]
 
 
 def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: FirewallKind) -> frozenset[Drop]:
     """What would drop these packets if our rules were in a firewall of this kind, and nowhere else."""
-    return frozenset(obstacles([_with_ours(without(table, OUR_CHAINS), kind) for table in tables], flows))
+    bare = [_with_ours(without(table, OUR_CHAINS), kind) for table in tables]
+    found = (each.drop for each in obstacles(bare, flows))
+    return frozenset(drop for drop in found if drop.is_certain)
 
 
 def is_before_policy(drop: Drop, kind: str) -> bool:
-    """Whether a firewall of this kind has our rules before the policy of that chain."""
-    return _has_ours(drop.firewall, drop.version, kind) and (drop.table, drop.chain) == ("filter", "FORWARD")
+    """Whether a firewall of this kind has our rules before what drops, the policy of that chain."""
+    is_there = _has_ours(drop.firewall, drop.version, kind) and (drop.table, drop.chain) == ("filter", "FORWARD")
+    return is_there and drop.rule is None
 
 
 def _has_ours(firewall: str, version: int, kind: str) -> bool:
@@ -96,74 +141,177 @@ def _with_ours(table: ForeignTable, kind: FirewallKind) -> ForeignTable:
         return [hook_rule_of(rule) for rule in table.chains[name].rules] if name in table.chains else None
 
     span = span_of("filter", len(rules), lambda place: hook_rule_of(rules[place]), chain_of)
-    ours = ForeignRule("", "", (), Effect.ACCEPT)
+    ours = ForeignRule("", (), Effect.ACCEPT)
     kept = replace(chain, rules=(*rules[: span.best], ours, *rules[span.best :]))
     return replace(table, chains={**table.chains, chain.name: kept})
 
 
-def _tunnel_drop(drop: Drop, protocol: int, port: int) -> Finding:
-    """The cure keeps a policy that drops, and accepts the tunnel alone."""
-    packets = f"Packets between the nodes ({Tunnel({}, protocol, port).text})"
-    found = _drop(drop, "firewall-tunnel", packets)
-    if drop.rule:
-        opened = f"--add-port={port}/udp" if port else f"--add-protocol={protocol}"
-        return _at_firewalld(drop, opened, found) or found
-    match = f"-p udp --dport {port}" if port else f"-p {protocol}"
-    accept = f"-t {drop.table} -I {drop.chain} {match} -j ACCEPT"
-    tool = _tool(drop)
-    if tool != NFT:
-        return replace(found, cure=f"{tool} {accept}")
-    place = f"{WORDS[drop.version]} {drop.table} {drop.chain}"
-    return replace(
-        found, cure=f"nft insert rule {place} {f'udp dport {port}' if port else f'meta l4proto {protocol}'} accept"
-    )
+def _certain(tables: Sequence[ForeignTable], flow: Flow) -> list[Drop]:
+    """What drops all that is asked about."""
+    small = probes(flow, tables)
+    return [drop for drop in fate(tables, flow.way, small[0]) if drop.is_certain] if small else []
 
 
-def _sources(drop: Drop, flows: Sequence[Flow]) -> str:
-    """The networks of pods, as options of firewall-cmd."""
-    ends = (end for flow in flows for end in (flow.source, flow.destination) if drop.version in (0, end.version))
-    widest = {end.version: end for end in sorted(ends, key=lambda end: -end.prefixlen)}
-    return " ".join(["--zone=trusted", *(f"--add-source={widest[each]}" for each in sorted(widest))])
+def _finding(
+    found: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
+) -> Finding:
+    drop, first = found.drop, found.lost[0]
+    owner = owner_of(drop, _table_of(drop, tables))
+    cure = cure_of(drop, accepts(found.lost, flows), owner, files, _bridge(flows))
+    check = "firewall-tunnel" if first.name == "tunnel" else "firewall-pods"
+    return _described(check, _packets(found, flows), drop, owner, cure)
 
 
-def _at_firewalld(drop: Drop, opened: str, found: Finding | None = None) -> Finding | None:
-    """firewalld makes its rules again whenever it likes: only its own command helps. None: it is not firewalld's."""
-    if drop.table != _FIREWALLD or drop.rule is None:
+def _of_one(
+    pod: Network,
+    drop: Drop,
+    flow: Flow,
+    tables: Sequence[ForeignTable],
+    flows: Sequence[Flow],
+    files: Collection[str],
+) -> Finding | None:
+    """Of packets of one pod or of one node's pods. None: a NetworkPolicy asks for that."""
+    owner = owner_of(drop, _table_of(drop, tables))
+    if owner and owner.is_engine:
         return None
-    found, zone = found or _drop(drop), _ZONE.match(drop.rule.chain)
-    chain = f"chain {drop.rule.chain} of table inet {drop.table}"
-    who = f"firewalld's zone {zone[1]}" if zone else "firewalld"
-    where = f"--zone={zone[1]} " if zone and "--zone=" not in opened else ""
-    return replace(
-        found,
-        cause=f"{who} rejects them: `{drop.rule.text}`, {chain}.",
-        cure=f"firewall-cmd --permanent {where}{opened} && firewall-cmd --reload",
-    )
+    cure = cure_of(drop, accepts([flow], [flow]), owner, files, _bridge(flows))
+    is_pod = pod.prefixlen == pod.max_prefixlen
+    what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
+    return _described("firewall-pods", f"Packets of {what}", drop, owner, cure)
 
 
-def _drop(drop: Drop, check: str = "firewall-pods", packets: str = "Packets of pods") -> Finding:
+def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
+    """Which are lost, in words."""
+    names = {flow.name for flow in found.lost}
+    if "tunnel" in names:
+        lost = found.lost[0]
+        text = Tunnel({}, lost.protocol, lost.port).text
+        versions = {flow.source.version for flow in found.lost}
+        asked = [flow for flow in flows if flow.name == "tunnel" and flow.source.version in versions]
+        peers, everybody = (
+            sorted({str(end.network_address) for flow in some for end in _peer(flow)}) for some in (found.lost, asked)
+        )
+        large = " of more than a small size" if _is_of_large(found.lost) else ""
+        if not peers or peers == everybody:
+            return f"Packets{large} between the nodes ({text})"
+        return f"Packets{large} to and from the node{'s' * (len(peers) > 1)} {', '.join(peers)} ({text})"
+    ports = sorted({flow.incoming or flow.outgoing for flow in found.lost if flow.name == "port"})
+    if ports and len(ports) < len({flow.incoming or flow.outgoing for flow in flows if flow.name == "port"}):
+        return f"Packets of the pod{'s' * (len(ports) > 1)} at {', '.join(ports)}"
+    protocols = {1: "ICMP", 58: "ICMP", 6: "TCP", 17: "UDP"}
+    told = sorted({protocols.get(flow.protocol, "") for flow in found.lost})
+    some = f"{' and '.join(told)} packets" if len(told) in (1, 2) and all(told) else "Packets"
+    if names == {"outside"}:
+        return f"{some} of pods, to the outside or from there,"
+    return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
+
+
+def _is_of_large(lost: Sequence[Flow]) -> bool:
+    lengths = {flow.length for flow in lost}
+    return len(lengths) == 1 and min(lengths) > 1000
+
+
+def _peer(flow: Flow) -> list[Network]:
+    end = flow.destination if flow.is_ours else flow.source
+    return [end] if end.prefixlen == end.max_prefixlen else []
+
+
+def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
+    """What has to be accepted for these packets, in the ends that were asked about."""
+    tunnels = [flow for flow in lost if flow.name == "tunnel"]
+    if tunnels:
+        found = []
+        for is_ours, version in ((False, 4), (False, 6), (True, 4), (True, 6)):
+            mine = [flow for flow in tunnels if (flow.is_ours, flow.source.version) == (is_ours, version)]
+            ends = tuple(dict.fromkeys(end for flow in mine for end in _peer(flow)))
+            if mine:
+                first = mine[0]
+                found.append(Accept(() if is_ours else ends, ends if is_ours else (), first.protocol, first.port))
+        return found
+    made = dict[Accept, None]()
+    for flow in flows:
+        if any(_is_of(packet, flow) for packet in lost):
+            is_answer = flow.states == State.ESTABLISHED
+            is_outside = flow.name == "outside"
+            source = () if is_outside and is_answer else (flow.source,)
+            destination = () if is_outside and not is_answer else (flow.destination,)
+            made[Accept(source, destination, flow.protocol, flow.port, is_answer)] = None
+    wide = [each.sources for each in made if not each.destinations]
+    return [each for each in made if not (each.destinations and each.sources in wide)]
+
+
+def _is_of(packet: Flow, flow: Flow) -> bool:
+    """Whether one stands for the other."""
+    same = (packet.name, packet.states, packet.incoming, packet.outgoing) == (
+        flow.name, flow.states, flow.incoming, flow.outgoing
+    )  # fmt: skip
+    return same and contains(flow.source, packet.source) and contains(flow.destination, packet.destination)
+
+
+def _bridge(flows: Sequence[Flow]) -> str:
+    return next((flow.outgoing for flow in flows if flow.name == "local"), "")
+
+
+def _table_of(drop: Drop, tables: Sequence[ForeignTable]) -> ForeignTable | None:
+    wanted = (drop.firewall, drop.version, drop.table, drop.family)
+    return next((t for t in tables if (t.firewall, t.version, t.name, t.word) == wanted), None)
+
+
+def _where(drop: Drop) -> tuple[str, str]:
+    """The place of the rule or policy in words, and the command that shows it."""
     is_legacy = drop.firewall == LEGACY
     chain = drop.rule.chain if drop.rule else drop.chain
-    place = f"{WORDS[drop.version]} {drop.table} {chain}"
-    tool, program = _tool(drop), PROGRAMS.get(drop.version, "")
-    table = f"{WORDS[drop.version]} {drop.table}" if tool == NFT else drop.table
-    where = f"chain {chain} of table {table} ({tool})"
-    asked = f"{program} -t {drop.table} -S {chain}" if is_legacy else f"nft list chain {place}"
+    tool = tool_of(drop)
+    table = f"{drop.family} {drop.table}" if tool == NFT else drop.table
+    asked = (
+        f"{PROGRAMS[drop.version]} -t {drop.table} -S {chain}"
+        if is_legacy
+        else f"nft list chain {drop.family} {drop.table} {chain}"
+    )
+    return f"chain {chain} of table {table} ({tool})", asked
+
+
+def _described(check: str, packets: str, drop: Drop, owner: Owner | None, cure: Cure) -> Finding:
+    is_legacy = drop.firewall == LEGACY
+    where, asked = _where(drop)
+    who = f"A rule of {owner.name}" if owner else "A rule of another program"
     if drop.rule:
-        said, cure = drop.rule.text, drop.rule.removal
-        cause = f"A rule of another program drops them: `{said}`, {where}."
-        return Finding(check, f"{packets} are dropped.", cause, cure, f"{asked}: {said}", is_broken=True)
-    said = f"-P {chain} DROP" if is_legacy else "policy drop"
-    cure = f"{program} -P {chain} ACCEPT" if is_legacy else f"nft chain {place} '{{ policy accept; }}'"
-    certain = "no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them"
-    cause = f"The policy of {where} is {'DROP' if is_legacy else 'drop'}, and {certain}."
-    problem = f"{packets} are dropped." if drop.is_certain else f"{packets} may be dropped."
-    return Finding(check, problem, cause, cure, f"{asked}: {said}", drop.is_certain)
+        verb = "drops" if drop.is_certain else "may drop"
+        said = drop.rule.text
+        cause = f"{who} {verb} them: `{said}`, {where}."
+    else:
+        certain = "no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them"
+        said = f"-P {drop.chain} DROP" if is_legacy else "policy drop"
+        whose = f", which {owner.name} has set" if owner else ""
+        cause = f"The policy of {where} is {'DROP' if is_legacy else 'drop'}{whose}, and {certain}."
+    are = "are" if drop.is_certain else "may be"
+    cause += f" {cure.keep}" if cure.keep and not cure.commands else ""
+    return Finding(check, f"{packets} {are} dropped.", cause, cure.text, f"{asked}: {said}", drop.is_certain)
 
 
-def _tool(drop: Drop) -> str:
-    """The program that shows the table best."""
-    if drop.firewall == LEGACY:
-        return PROGRAMS[drop.version]
-    is_of_iptables = drop.version > 0 and (drop.table, drop.chain) in _OF_IPTABLES
-    return f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft" if is_of_iptables else NFT
+def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], files: Collection[str]) -> Finding:
+    owner = owner_of(drop, _table_of(drop, tables))
+    cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, files)
+    where, asked = _where(drop)
+    text = drop.rule.text if drop.rule else ""
+    return Finding(
+        "firewall-snat",
+        "Pods of other nodes see packets of this node's pods under the node's address.",
+        f"A rule of {owner.name if owner else 'another program'} changes their source: `{text}`, {where}.",
+        cure.text,
+        f"{asked}: {text}",
+    )
+
+
+def _untracked(drop: Drop, flow: Flow) -> Finding:
+    where, asked = _where(drop)
+    text = drop.rule.text if drop.rule else ""
+    return Finding(
+        "firewall-notrack",
+        "Packets of pods to the outside are not masqueraded, so no answer comes back.",
+        f"A rule of another program keeps connection tracking from them: `{text}`, {where}. Masquerading needs it, "
+        f"for what pods send ({flow.source}) and for what answers this node: have that rule name what it is for.",
+        "",
+        f"{asked}: {text}",
+        is_broken=True,
+    )

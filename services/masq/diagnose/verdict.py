@@ -1,12 +1,12 @@
-"""Whether the rules of other programs drop a packet, as far as that is certain. Pure.
+"""What the rules of other programs do with a packet, as far as that is certain. Pure.
 
-A rule asks for more than is known of a packet (ports, sets, users), so each condition holds, does not, or may hold.
-A chain drops a packet for certain when no rule that may hold accepts it before.
+Each condition of a rule holds for all packets of a flow, for none, or for some. A chain drops a packet for certain
+when no rule that may hold accepts it before; a rule that may hold and drops makes a drop that is not certain.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
 from services.core.family import Network
@@ -14,19 +14,44 @@ from services.core.network import contains
 
 
 class NfHook(IntEnum):
-    """Where the kernel calls a base chain: enum nf_inet_hooks."""
+    """Where the kernel calls a base chain: enum nf_inet_hooks, and those of devices and bridges."""
 
     PREROUTING = 0
     INPUT = 1
     FORWARD = 2
     OUTPUT = 3
     POSTROUTING = 4
+    INGRESS = 5
+    """Of a device, before all others."""
+    EGRESS = 6
+    """Of a device, after all others."""
+    BRIDGE_PREROUTING = 10
+    BRIDGE_INPUT = 11
+    BRIDGE_FORWARD = 12
+    BRIDGE_OUTPUT = 13
+    BRIDGE_POSTROUTING = 14
+
+    @property
+    def is_of_bridge(self) -> bool:
+        """Whether it sees frames, with the ports of the bridge as interfaces."""
+        return self >= NfHook.BRIDGE_PREROUTING
+
+
+class State(IntFlag):
+    """What connection tracking knows of a packet: NF_CT_STATE_BIT."""
+
+    INVALID = 1
+    ESTABLISHED = 2
+    RELATED = 4
+    NEW = 8
+    UNTRACKED = 64
 
 
 LEGACY: Final = "iptables-legacy"
 PROGRAMS: Final = {4: "iptables-legacy", 6: "ip6tables-legacy"}
 NFT: Final = "nft"
 _FILTER: Final = (NfHook.INPUT, NfHook.FORWARD, NfHook.OUTPUT)
+_OF_IP: Final = (NfHook.PREROUTING, *_FILTER, NfHook.POSTROUTING)
 IPTABLES: Final[Mapping[str, Mapping[NfHook, int]]] = {
     "filter": dict.fromkeys(_FILTER, 0),
     "nat": {
@@ -35,11 +60,11 @@ IPTABLES: Final[Mapping[str, Mapping[NfHook, int]]] = {
         NfHook.OUTPUT: -100,
         NfHook.POSTROUTING: 100,
     },
-    "mangle": dict.fromkeys(NfHook, -150),
+    "mangle": dict.fromkeys(_OF_IP, -150),
     "raw": {NfHook.PREROUTING: -300, NfHook.OUTPUT: -300},
     "security": dict.fromkeys(_FILTER, 50),
 }
-"""The base chains of iptables-nft, named like their hooks, with their priorities, by table."""
+"""The base chains of iptables, named like their hooks, with their priorities, by table."""
 WORDS: Final = {0: "inet", 4: "ip", 6: "ip6"}
 
 
@@ -62,13 +87,25 @@ class Effect(Enum):
     GOTO = "goto"
     NOTHING = "continue"
     """It counts, marks or logs."""
+    TRANSLATE = "snat"
+    """It gives the packet another source address, in a chain for that."""
+    UNTRACK = "notrack"
+    """Connection tracking leaves the packet alone."""
     UNKNOWN = "unknown"
-    """A queue, a target that is not known here: it may accept."""
+    """A target that is not known here: it may accept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """A number of which some bits are not known."""
+
+    value: int = 0
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Packets that begin a connection."""
+    """Packets of one kind."""
 
     source: Network
     """Their addresses are in here."""
@@ -82,6 +119,78 @@ class Flow:
     """Of the destination; 0: unknown."""
     elsewhere: tuple[str, ...] = ("lo",)
     """Interfaces that they neither come nor leave by, where these are unknown."""
+    source_port: int = 0
+    """0: unknown."""
+    length: int = 0
+    """Of the IP packet; 0: unknown."""
+    states: State = State.NEW
+    """What connection tracking may know of them. Packets that begin a connection are NEW, and not translated."""
+    mark: Bits = Bits()
+    mac: bytes = b""
+    """The sender's, as the packets come in; empty: unknown."""
+    is_for_us: bool | None = None
+    """The destination is an address of this host; None: unknown."""
+    is_ours: bool = False
+    """This host sends them."""
+    clock: int = 0
+    """Now, in Unix seconds; 0: unknown."""
+    way: tuple[NfHook, ...] = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
+    """The hooks that they pass, in this order."""
+    name: str = ""
+    """`pods`, `outside` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
+    bridge) or `tunnel`.
+    """
+
+    def number(self, field: str) -> Bits | None:
+        """What stands in a field of these packets; None: unknown."""
+        match field:
+            case "protocol":
+                return Bits(self.protocol) if self.protocol else None
+            case "port":
+                return Bits(self.port) if self.port else None
+            case "source port":
+                return Bits(self.source_port) if self.source_port else None
+            case "length":
+                return Bits(self.length) if self.length else None
+            case "mark":
+                return self.mark
+            case "mac":
+                return Bits(int.from_bytes(self.mac, "big")) if self.mac else None
+            case "fragment":
+                return Bits(0, 0x4000)  # of no datagram that was divided; the bit "don't fragment" is not known
+            case "ttl":
+                return Bits(60)  # what is near the 64 that Linux begins with
+            case "tcp flags" if self.protocol == TCP:
+                return Bits(0x02 if self.states & State.NEW else 0x10)
+            case "icmp type" if self.protocol in ECHO:
+                return Bits(ECHO[self.protocol])
+            case "icmp type" if self.protocol:
+                return Bits(-1)
+            case _:
+                return None
+
+
+TCP: Final = 6
+ECHO: Final = {1: 8, 58: 128}
+"""The type of a ping, by the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """That a field has a number."""
+
+    field: str
+    first: int
+    last: int
+    mask: int = -1
+    """Bits that count."""
+
+    def holds(self, flow: Flow) -> Match:
+        """See Condition."""
+        found = flow.number(self.field)
+        if found is None or found.unknown & self.mask:
+            return Match.MAYBE
+        return Match.YES if self.first <= found.value & self.mask <= self.last else Match.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +205,21 @@ class Condition:
     protocol: int | None = None
     ports: tuple[int, int] | None = None
     """Of the destination, first and last."""
-    new: bool | None = None
-    """Packets that begin a connection and are not translated: they match (true) or not (false)."""
+    states: int | None = None
+    """One of these states of connection tracking."""
+    test: Test | None = None
+    is_for_us: bool | None = None
+    is_ours: bool | None = None
+    always: bool | None = None
+    """It holds for every packet (true) or none (false)."""
+    asks: Callable[["Flow"], Match] | None = None
+    """What takes more than the flow to say: whether the kernel finds it in a large set, or what time it is."""
     unknown: bool = False
     """Something that is not known of a flow."""
     one_of: tuple["Condition", ...] | None = None
     """One of these, at least: the elements of a set."""
+    each: tuple["Condition", ...] | None = None
+    """All of these."""
     negated: bool = False
 
     def holds(self, flow: Flow) -> Match:
@@ -121,10 +239,24 @@ class Condition:
             found.append(_equal(flow.protocol, flow.protocol == self.protocol))
         if self.ports is not None:
             found.append(_equal(flow.port, self.ports[0] <= flow.port <= self.ports[1]))
-        if self.new is not None:
-            found.append(Match.YES if self.new else Match.NO)
+        if self.states is not None:
+            inside = flow.states & self.states
+            found.append(Match.NO if not inside else Match.YES if inside == flow.states else Match.MAYBE)
+        if self.test is not None:
+            found.append(self.test.holds(flow))
+        if self.is_for_us is not None:
+            is_known, is_it = flow.is_for_us is not None, flow.is_for_us is self.is_for_us
+            found.append((Match.YES if is_it else Match.NO) if is_known else Match.MAYBE)
+        if self.is_ours is not None:
+            found.append(Match.YES if flow.is_ours is self.is_ours else Match.NO)
+        if self.always is not None:
+            found.append(Match.YES if self.always else Match.NO)
+        if self.asks is not None:
+            found.append(self.asks(flow))
         if self.one_of is not None:
-            found.append(_any_of([each.holds(flow) for each in self.one_of]))
+            found.append(_any_of(condition.holds(flow) for condition in self.one_of))
+        if self.each is not None:
+            found.append(all_of([condition.holds(flow) for condition in self.each]))
         return all_of(found)
 
 
@@ -134,14 +266,20 @@ class ForeignRule:
 
     text: str
     """As a person would look for it."""
-    removal: str
-    """The command that removes it."""
     conditions: tuple[Condition, ...]
     kind: Effect
     target: str = ""
     """The chain that a jump goes to."""
     chain: str = ""
     """The chain that it is in."""
+    number: int = 0
+    """Its place there; the first is 1."""
+    handle: int = 0
+    """The number by which nftables knows it."""
+    marks: tuple[int, int] | None = None
+    """It sets the mark: bits that it clears, and then toggles; None: it does not."""
+    is_plain: bool = True
+    """iptables-nft can show it."""
 
     def matches(self, flow: Flow) -> Match:
         """Whether all its conditions hold."""
@@ -159,6 +297,10 @@ class ForeignChain:
     priority: int = 0
     drops: bool = False
     """Its policy is drop."""
+    devices: tuple[str, ...] = ()
+    """Those whose packets it sees; none: all."""
+    translates: bool = False
+    """It is for new addresses alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +310,23 @@ class ForeignTable:
     firewall: str
     """LEGACY or NFT."""
     version: int
-    """4 or 6; 0: both (inet)."""
+    """4 or 6; 0: both."""
     name: str
     chains: Mapping[str, ForeignChain]
     is_whole: bool = True
     """False: it has so many rules that they were not all read, so nothing is certain."""
+    family: str = ""
+    """`netdev`, `bridge`; empty: that of the version."""
+
+    @property
+    def word(self) -> str:
+        """The family, as nft writes it."""
+        return self.family or WORDS[self.version]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """What drops packets."""
+    """What drops packets, or gives them another source."""
 
     firewall: str
     version: int
@@ -188,22 +337,66 @@ class Drop:
     """None: the policy of the chain."""
     is_certain: bool
     """No rule before may accept them."""
+    family: str = ""
+    """The table's, as nft writes it."""
+    before: ForeignRule | None = None
+    """Where the policy decides: the rule that leaves the chain; None: its end."""
+    is_plain: bool = True
+    """iptables-nft can show the table."""
 
 
 def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
-    """By what the base chains of a table at this hook drop the packets of the flow."""
-    if table.version not in (0, flow.source.version):
-        return []
-    bases = (chain for chain in table.chains.values() if chain.hook is hook)
-    return [drop for chain in bases if (drop := _drop(table, chain, flow))]
+    """By what the base chains of a table at this hook drop the packets of the flow, or may."""
+    return fate([table], (hook,), flow)
 
 
-def _drop(table: ForeignTable, chain: ForeignChain, flow: Flow) -> Drop | None:
-    end = _walk(table, chain, flow, {})
-    if end.kind is Effect.ACCEPT or (end.kind is Effect.NOTHING and not chain.drops):
-        return None
+def fate(
+    tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow, *, kind: Effect = Effect.DROP
+) -> list[Drop]:
+    """What drops packets of the flow on their way through these hooks, for certain or perhaps.
+
+    Each base chain is asked for itself: what is dropped in one is looked for in the others all the same. With
+    TRANSLATE: what gives the packets another source.
+    """
+    mine = [table for table in tables if table.version in (0, flow.source.version)]
+    bases = [(table, chain) for table in mine for chain in table.chains.values() if chain.hook in way]
+    bases.sort(key=lambda base: (way.index(base[1].hook or NfHook.PREROUTING), base[1].priority))
+    found = []
+    for table, chain in bases:
+        device = flow.outgoing if chain.hook is NfHook.EGRESS else flow.incoming
+        is_there = not chain.devices or device in chain.devices
+        if not is_there or (chain.translates is not (kind is Effect.TRANSLATE) and not chain.rules):
+            continue
+        end, flow = _walk(table, chain, flow, {})
+        if chain.translates is (kind is Effect.TRANSLATE):
+            found += _drops(table, chain, end, kind)
+    return found
+
+
+def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -> Drop | None:
+    """The rule that keeps connection tracking from the packets for certain; None: it sees them."""
+    for table in tables:
+        for chain in table.chains.values():
+            if chain.hook in way and table.version in (0, flow.source.version):
+                end, after = _walk(table, chain, flow, {})
+                if after.states == State.UNTRACKED and table.is_whole:
+                    return _drop_of(table, chain, end.untracking, is_certain=True)
+    return None
+
+
+def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) -> list[Drop]:
     is_certain = table.is_whole and not end.may_accept
-    return Drop(table.firewall, table.version, table.name, chain.name, end.rule, is_certain)
+    found = [_drop_of(table, chain, rule, is_certain=False) for rule in end.may_end if rule.kind is kind]
+    if end.kind is kind:
+        found.append(_drop_of(table, chain, end.rule, is_certain=is_certain))
+    elif end.kind is Effect.NOTHING and chain.drops and kind is Effect.DROP:
+        found.append(replace(_drop_of(table, chain, None, is_certain=is_certain), before=end.rule))
+    return found
+
+
+def _drop_of(table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool) -> Drop:
+    is_plain = all(each.is_plain for other in table.chains.values() for each in other.rules)
+    return Drop(table.firewall, table.version, table.name, chain.name, rule, is_certain, table.word, None, is_plain)
 
 
 def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:
@@ -223,58 +416,102 @@ def is_used(table: ForeignTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How the way through a chain ends: ACCEPT, DROP, or NOTHING (its end, or a return)."""
+    """How the way through a chain ends: ACCEPT, DROP, TRANSLATE, or NOTHING (its end, or a return)."""
 
     kind: Effect
     rule: ForeignRule | None = None
+    """What ended it; at the end of a chain none."""
     may_accept: bool = False
     """A rule on the way may have accepted it."""
+    may_end: tuple[ForeignRule, ...] = ()
+    """Rules on the way that may drop it, or translate."""
+    untracking: ForeignRule | None = None
 
 
-def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: dict[str, _End]) -> _End:
-    """`known`: how chains end, each walked once. The kernel lets no chain jump to itself, but chains are
-    not read all at one moment.
+_Known = dict[tuple[str, Bits, State], tuple[_End, Flow]]
+_ENDS: Final = (Effect.ACCEPT, Effect.DROP, Effect.TRANSLATE)
+
+
+def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -> tuple[_End, Flow]:
+    """How the packets leave the chain, and as what. `known`: how chains end, each walked once.
+
+    The kernel lets no chain jump to itself, but chains are not read all at one moment.
     """
     may_accept = may_have_left = False
+    may_end: dict[ForeignRule, None] = {}
+    untracking: ForeignRule | None = None
     for rule in chain.rules:
         match = rule.matches(flow)
-        if match is Match.NO or rule.kind is Effect.NOTHING:
+        if match is Match.NO:
             continue
         is_certain = match is Match.YES and not may_have_left
-        end = _end(table, rule, flow, known)
+        if rule.kind is Effect.NOTHING:
+            flow = _marked(flow, rule, is_certain=is_certain)
+            continue
+        if rule.kind is Effect.UNTRACK:
+            flow = replace(flow, states=State.UNTRACKED if is_certain else flow.states | State.UNTRACKED)
+            untracking = rule
+            continue
+        end, after = _end(table, rule, flow, known)
+        flow = after if is_certain else _either(flow, after)
+        untracking = end.untracking or untracking
         may_accept = may_accept or end.may_accept or (end.kind is Effect.ACCEPT and not is_certain)
+        may_end |= dict.fromkeys(end.may_end)
         if rule.kind in (Effect.RETURN, Effect.GOTO) and end.kind is Effect.NOTHING:
             if is_certain:
-                return _End(Effect.NOTHING, None, may_accept)
+                return _End(Effect.NOTHING, rule, may_accept, tuple(may_end), untracking), flow
             may_have_left = True
-        elif end.kind is not Effect.NOTHING and is_certain:
-            return _End(end.kind, end.rule, may_accept)
-    return _End(Effect.NOTHING, None, may_accept)
+        elif end.kind in _ENDS and is_certain:
+            return _End(end.kind, end.rule, may_accept, tuple(may_end), untracking), flow
+        elif end.kind in _ENDS and end.kind is not Effect.ACCEPT and end.rule:
+            may_end[end.rule] = None
+    return _End(Effect.NOTHING, None, may_accept, tuple(may_end), untracking), flow
 
 
-def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: dict[str, _End]) -> _End:
+def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: _Known) -> tuple[_End, Flow]:
     """Of a packet that matches the rule."""
-    if rule.kind in (Effect.ACCEPT, Effect.DROP):
-        return _End(rule.kind, rule)
+    if rule.kind in _ENDS:
+        return _End(rule.kind, rule), flow
     if rule.kind in (Effect.JUMP, Effect.GOTO) and rule.target in table.chains:
-        if rule.target not in known:
-            known[rule.target] = _End(Effect.NOTHING, None, may_accept=True)  # should it jump to itself
-            known[rule.target] = _walk(table, table.chains[rule.target], flow, known)
-        return known[rule.target]
-    return _End(Effect.NOTHING, None, may_accept=rule.kind is not Effect.RETURN)
+        key = (rule.target, flow.mark, flow.states)
+        if key not in known:
+            known[key] = _End(Effect.NOTHING, None, may_accept=True), flow  # should it jump to itself
+            known[key] = _walk(table, table.chains[rule.target], flow, known)
+        return known[key]
+    return _End(Effect.NOTHING, None, may_accept=rule.kind is not Effect.RETURN), flow
 
 
-def all_of(matches: list[Match]) -> Match:
+def _marked(flow: Flow, rule: ForeignRule, *, is_certain: bool) -> Flow:
+    if rule.marks is None:
+        return flow
+    cleared, toggled = rule.marks
+    mark = Bits((flow.mark.value & ~cleared ^ toggled) & 0xFFFF_FFFF, flow.mark.unknown & ~cleared)
+    after = replace(flow, mark=mark)
+    return after if is_certain else _either(flow, after)
+
+
+def _either(one: Flow, other: Flow) -> Flow:
+    """Packets that may be one or the other."""
+    if one == other:
+        return one
+    unknown = one.mark.unknown | other.mark.unknown | (one.mark.value ^ other.mark.value)
+    return replace(one, mark=Bits(one.mark.value & ~unknown, unknown), states=one.states | other.states)
+
+
+def all_of(matches: Sequence[Match]) -> Match:
     """Whether all hold."""
     if Match.NO in matches:
         return Match.NO
     return Match.MAYBE if Match.MAYBE in matches else Match.YES
 
 
-def _any_of(matches: list[Match]) -> Match:
-    if Match.YES in matches:
-        return Match.YES
-    return Match.MAYBE if Match.MAYBE in matches else Match.NO
+def _any_of(matches: Iterable[Match]) -> Match:
+    found = Match.NO
+    for match in matches:
+        if match is Match.YES:
+            return match
+        found = Match.MAYBE if match is Match.MAYBE else found
+    return found
 
 
 def _address(wanted: Network, network: Network) -> Match:

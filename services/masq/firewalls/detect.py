@@ -8,8 +8,10 @@ from typing import Final, TypeVar
 
 from services.core.errors import Unavailable
 from services.core.family import FAMILIES
-from services.masq.diagnose.host_checks import BRIDGE, BRIDGE_CALLS, FORWARDING, HostChecks
+from services.masq.diagnose.flows import BRIDGE
+from services.masq.diagnose.host_checks import BRIDGE_CALLS, FORWARDING, HostChecks
 from services.masq.diagnose.legacy_rules import read_legacy
+from services.masq.diagnose.look import surroundings
 from services.masq.diagnose.nft_tables import has_iptables_rules, not_for_iptables, read_nft
 from services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
 from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
@@ -109,6 +111,7 @@ class HostProbe:
             frozenset(both),
             _sysctl(BRIDGE_CALLS) if kube_proxy and BRIDGE in dict(socket.if_nameindex()).values() else "1",
             _insert_failed(),
+            surroundings,
         )
 
     def close(self) -> None:

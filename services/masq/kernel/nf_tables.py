@@ -84,6 +84,19 @@ def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes
             yield from (attributes(element) for _, element in attribute_list(values.get(_ELEMENTS, b"")))
 
 
+def has_element(family: int, table: str, name: str, key: bytes) -> bool:
+    """Whether the kernel finds a key in a set, also in one of intervals."""
+    value = _packed(1, _packed(1, key), nested=True)  # NFTA_SET_ELEM_KEY, NFTA_DATA_VALUE
+    body = _family(family) + _attribute(_TABLE, table) + _attribute(_SET, name)
+    body += _packed(_ELEMENTS, _packed(1, value, nested=True), nested=True)
+    try:
+        with _open_socket() as kernel:
+            kernel.send(_message(_SUBSYSTEM | _GETSETELEM, _REQUEST, body))
+            return any(kind == _NEWSETELEM for kind, _, _ in _messages(kernel.recv(_BUFFER)))
+    except OSError:
+        return False
+
+
 def nft_tables() -> frozenset[tuple[int, str]]:
     """IP version (0: another family) and name of every table. Raises Unavailable.
 
@@ -301,5 +314,9 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _attribute(number: int, value: str) -> bytes:
-    data = value.encode() + b"\0"
+    return _packed(number, value.encode() + b"\0")
+
+
+def _packed(number: int, data: bytes, *, nested: bool = False) -> bytes:
+    number |= _NESTED if nested else 0
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data + bytes(-len(data) % 4)

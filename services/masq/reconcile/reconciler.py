@@ -12,7 +12,8 @@ from services.core.family import Network
 from services.core.finding import Finding
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
-from services.masq.diagnose.host_checks import HostChecks, findings, flows_of, stale_rules, tunnel_of
+from services.masq.diagnose.flows import flows_of, tunnel_of
+from services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
 from services.masq.firewalls.firewall import (
     JUMP_MISPLACED,
     NOT_WANTED,
@@ -157,8 +158,10 @@ class Reconciler:
     def findings(self) -> list[Finding]:
         """The findings on the host now. The service is not ready while one of them drops packets."""
         network, suffix, name = self.inputs.network, self.settings.suffix, self.firewall.name
-        flows = flows_of(network, self.inputs.subnets, suffix)
-        found = findings(self.host_checks(), name, flows, self.settings, tunnel_of(network, suffix))
+        checks, subnets = self.host_checks(), self.inputs.subnets
+        around = checks.surroundings(network, subnets, suffix)
+        flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
+        found = findings(checks, name, flows, self.settings, tunnel, around.files)
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.is_broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)

@@ -31,7 +31,7 @@ from services.dataplane.node.cni import read_configuration
 from services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
 from services.lease.admission.cache_file import SnapshotCache
 from services.lease.stores.network_file import read_network_file
-from services.masq.diagnose.host_checks import flows_of, tunnel_of
+from services.masq.diagnose.flows import flows_of, tunnel_of
 from services.masq.rules.model import wanted_chains
 from services.runtime.cache.node_state import decode
 from services.runtime.events.event_file import EventFile

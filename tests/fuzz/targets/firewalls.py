@@ -13,7 +13,7 @@ from services.core.family import IPV4
 from services.core.network import parse_network
 from services.masq.diagnose import nft_tables
 from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.obstacles import dropping, dropping_tunnel
+from services.masq.diagnose.obstacles import dropping, translating, untracking
 from services.masq.diagnose.verdict import Flow, ForeignTable
 from services.masq.firewalls.fake import carry_out
 from services.masq.firewalls.firewall import FirewallKind
@@ -39,8 +39,9 @@ _CHAINS: Final = tuple(
     for chain in belonging(chains, [ip_network("10.5.0.0/16")])
 )
 _FLOWS: Final = (
-    Flow(_SUBNET, ip_network("10.5.0.0/16"), outgoing="flannel.1"),
-    Flow(ip_network("0.0.0.0/0"), ip_network("0.0.0.0/0"), protocol=17, port=8472),
+    Flow(_SUBNET, ip_network("10.5.0.0/16"), outgoing="flannel.1", name="pods"),
+    Flow(_SUBNET, ip_network("151.101.1.1"), outgoing="eth0", name="outside"),
+    Flow(ip_network("0.0.0.0/0"), ip_network("0.0.0.0/0"), protocol=17, port=8472, name="tunnel"),
     Flow(ip_network("fd00::/64"), ip_network("fd00::/48")),
 )
 _COUNTERS: Final = re.compile(r"^\[\d+:\d+\] ", re.ASCII)
@@ -124,7 +125,8 @@ def _judged(tables: list[ForeignTable]) -> None:
     for kind in ("", FirewallKind.IPTABLES_NFT):
         for found in dropping(tables, kind, _FLOWS):
             f"{found.cause}{found.cure}{found.evidence}".encode()
-    dropping_tunnel(tables, _FLOWS)
+    translating(tables, _FLOWS)
+    untracking(tables, _FLOWS)
 
 
 def attribute(number: int, value: bytes) -> bytes:

@@ -2,12 +2,14 @@
 
 import socket
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 import pytest
 
 from services.core.finding import Finding
 from services.core.network import parse_network
-from services.masq.diagnose.host_checks import findings, flows_of, tunnel_of
+from services.masq.diagnose.flows import Peer, Surroundings, flows_of, tunnel_of
+from services.masq.diagnose.host_checks import findings
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
@@ -47,6 +49,12 @@ NFT = {
     "a chain of nftables": "add rule inet own c udp dport 8472 drop",
     "a policy of nftables": "chain inet own c { policy drop; }",
 }
+PEERS = Surroundings(
+    tuple(
+        Peer(ip_address(there), "eth0", ip_address(here))
+        for here, there in (("10.99.0.11", "10.99.0.12"), ("fd00:99::11", "fd00:99::12"))
+    )
+)
 ADDRESSES = {4: ("10.99.0.11", "10.99.0.12", 16), 6: ("fd00:99::11", "fd00:99::12", 64)}
 
 
@@ -92,7 +100,7 @@ def arrives(host: Host, peer: NetworkNamespace, version: int, *, tries: int = 30
 def found(probe: HostProbe, config: str = "") -> list[Finding]:
     network = parse_network(config) if config else DUAL
     around, flows = probe.checks(), flows_of(network, SUBNETS)
-    everything = findings(around, Kind.NFTABLES, flows, SETTINGS, tunnel_of(network))
+    everything = findings(around, Kind.NFTABLES, flows, SETTINGS, tunnel_of(network, "", PEERS))
     return [each for each in everything if each.check == "firewall-tunnel"]
 
 

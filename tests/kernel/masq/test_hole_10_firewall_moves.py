@@ -11,7 +11,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from grpc_health.v1 import health_pb2
 
 from services.core.family import FAMILIES, IPV4
-from services.masq.diagnose.host_checks import flows_of
+from services.masq.diagnose.flows import flows_of
 from services.masq.diagnose.obstacles import dropping
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
@@ -175,9 +175,11 @@ async def test_hole_10_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: 
         doctor = await run(masq.directory, "doctor", "masq", "-o", "json")
         assert doctor.code == 1
         (problem,) = [each for each in doctor.json["problems"] if "policy" in each["problem"]]
+        before = host.run("iptables-legacy", "-S", "FORWARD").splitlines()
         host.run("sh", "-c", problem["cure"])
         assert list((await masq.until()).reasons) == []
         assert await stream.run(0.5) == 0
+        assert host.run("iptables-legacy", "-S", "FORWARD").splitlines()[: len(before)] == before, "the policy stays"
     stream.close()
 
 
@@ -201,7 +203,8 @@ async def test_hole_10_what_docker_leaves_in_the_legacy_tables_is_dead_forwardin
     lookout = HostProbe()
     (found,) = dropping(lookout.tables(), Kind.NFTABLES, flows_of(NETWORK, SUBNETS))
     assert found.is_broken
-    assert found.cure == "iptables-legacy -P FORWARD ACCEPT"
+    start = "iptables-legacy -t filter -A FORWARD"
+    assert found.cure.startswith(f"{start} -s 10.5.0.0/16 -d 10.5.27.0/24 -j ACCEPT  # docker sets this policy")
     assert dropping(lookout.tables(), Kind.LEGACY, flows_of(NETWORK, SUBNETS)) == []
     lookout.close()
 
@@ -213,7 +216,7 @@ async def test_hole_10_a_rule_of_another_program_that_drops_is_dead_forwarding_t
         host.run("nft", "add rule inet other c ip daddr 10.5.0.0/16 counter drop")
         dropped = "`ip daddr 10.5.0.0/16 drop`, chain c of table inet other (nft)"
         status = await masq.until(ready=False, fits=lambda status: dropped in status.reasons[0])
-        (finding,) = [each for each in status.findings if "nft delete" in each.cure]
+        (finding,) = [each for each in status.findings if "nft insert" in each.cure]
         host.run("sh", "-c", finding.cure)
         await masq.until()
         await source_seen(lab, IPV4, "other_pod", "pod", next(ports))

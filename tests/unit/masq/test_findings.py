@@ -7,9 +7,10 @@ import pytest
 
 from services.core.finding import Finding
 from services.core.network import parse_network
-from services.masq.diagnose.host_checks import HostChecks, findings, flows_of, tunnel_of
+from services.masq.diagnose.flows import flows_of, tunnel_of
+from services.masq.diagnose.host_checks import HostChecks, findings
+from services.masq.diagnose.verdict import Condition, ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.diagnose.verdict import Effect as Does
-from services.masq.diagnose.verdict import ForeignChain, ForeignRule, ForeignTable, NfHook
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from services.masq.rules.model import RuleSettings
 
@@ -53,32 +54,43 @@ def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
     assert len(findings(around, Kind.NFTABLES, IPV6, ALL)) == 2
 
 
+ENDS = {4: ("10.5.27.0/24", "10.5.0.0/16"), 6: ("fd00:10:5:1b::/64", "fd00:10:5::/48")}
+
+
+def appended(tool: str, version: int) -> str:
+    """The two rules that accept what pods send, and what comes for them."""
+    own, network = ENDS[version]
+    return " && ".join(
+        f"{tool} -t filter -A FORWARD -s {source} -d {to} -j ACCEPT"
+        for source, to in ((own, network), (network, own))
+    )
+
+
+def added(place: str, *versions: int) -> str:
+    """The same with nft."""
+    words = {4: "ip", 6: "ip6"}
+    ways = [(words[version], ends) for version in versions for ends in (ENDS[version], ENDS[version][::-1])]
+    return " && ".join(
+        f"nft add rule {place} {word} saddr {source} {word} daddr {to} accept" for word, (source, to) in ways
+    )
+
+
 @pytest.mark.parametrize(
     ("around", "kind", "cure"),
     [
         (drops("iptables-legacy", 4, "FORWARD"), Kind.LEGACY, []),
-        (drops("iptables-legacy", 4, "FORWARD"), Kind.NFTABLES, ["iptables-legacy -P FORWARD ACCEPT"]),
-        (drops("iptables-legacy", 6, "FORWARD"), Kind.IPTABLES_NFT, ["ip6tables-legacy -P FORWARD ACCEPT"]),
+        (drops("iptables-legacy", 4, "FORWARD"), Kind.NFTABLES, [appended("iptables-legacy", 4)]),
+        (drops("iptables-legacy", 6, "FORWARD"), Kind.IPTABLES_NFT, [appended("ip6tables-legacy", 6)]),
         (drops("nft", 4, "FORWARD"), Kind.IPTABLES_NFT, []),
-        (
-            drops("nft", 4, "FORWARD"),
-            Kind.NFTABLES,
-            ["nft chain ip filter FORWARD '{ policy accept; }'"],
-        ),
-        (
-            drops("nft", 4, "forward"),
-            Kind.IPTABLES_NFT,
-            ["nft chain ip filter forward '{ policy accept; }'"],
-        ),
-        (
-            drops("nft", 0, "forward"),
-            Kind.IPTABLES_NFT,
-            ["nft chain inet filter forward '{ policy accept; }'"],
-        ),
+        (drops("nft", 4, "FORWARD"), Kind.NFTABLES, [appended("iptables-nft", 4)]),
+        (drops("nft", 4, "forward"), Kind.IPTABLES_NFT, [added("ip filter forward", 4)]),
+        (drops("nft", 0, "forward"), Kind.IPTABLES_NFT, [added("inet filter forward", 4, 6)]),
     ],
 )
-def test_a_policy_that_drops_where_our_rules_are_not(around: HostChecks, kind: Kind, cure: list[str]) -> None:
-    assert cures(around, kind) == cure
+def test_a_policy_that_drops_where_our_rules_are_not_stays_and_pods_are_accepted(
+    around: HostChecks, kind: Kind, cure: list[str]
+) -> None:
+    assert [each.partition("  # ")[0] for each in cures(around, kind)] == cure
     assert all(each.is_broken for each in found_in(around, kind))
 
 
@@ -88,19 +100,26 @@ def test_where_our_forward_rules_are_switched_off_a_policy_that_drops_is_in_the_
 
 
 @pytest.mark.parametrize("firewall", ["iptables-legacy", "nft"])
-def test_a_rule_that_drops_is_named_with_what_removes_it(firewall: str) -> None:
-    rule = ForeignRule("-A FORWARD -j DROP", "iptables-legacy -t filter -D FORWARD 1", (), Does.DROP)
+def test_a_rule_that_drops_is_named_with_what_accepts_pods_before_it(firewall: str) -> None:
+    rule = ForeignRule(
+        "-A FORWARD -s 10.5.0.0/16 -j DROP",
+        (Condition(source=ip_network("10.5.0.0/16")),),
+        Does.DROP,
+        chain="FORWARD",
+        number=7,
+    )
     chain = ForeignChain("FORWARD", (rule,), NfHook.FORWARD)
     around = HostChecks(tables=(ForeignTable(firewall, 4, "filter", {"FORWARD": chain}),))
     (found,) = found_in(around, Kind.LEGACY)
     assert found.is_broken
-    assert "`-A FORWARD -j DROP`" in found.cause
-    assert found.cure == "iptables-legacy -t filter -D FORWARD 1"
+    assert "`-A FORWARD -s 10.5.0.0/16 -j DROP`" in found.cause
+    tool = "iptables-legacy" if firewall == "iptables-legacy" else "iptables-nft"
+    assert found.cure.partition("  # ")[0] == appended(tool, 4).replace("-A FORWARD", "-I FORWARD 7")
 
 
 def test_chains_that_are_read_while_they_change_may_seem_to_call_each_other() -> None:
     chains = {
-        name: ForeignChain(name, (ForeignRule("", "", (), Does.JUMP, target),), hook, drops=hook is not None)
+        name: ForeignChain(name, (ForeignRule("", (), Does.JUMP, target),), hook, drops=hook is not None)
         for name, target, hook in (("FORWARD", "a", NfHook.FORWARD), ("a", "b", None), ("b", "a", None))
     }
     (found,) = found_in(HostChecks(tables=(ForeignTable("nft", 4, "other", chains),)), Kind.LEGACY)
@@ -111,9 +130,8 @@ def test_rules_in_both_kinds_of_iptables() -> None:
     around = HostChecks(side_by_side=frozenset({4}))
     assert cures(around, Kind.NFTABLES) == []
     assert cures(around, Kind.LEGACY) == [
-        "update-alternatives --set iptables /usr/sbin/iptables-legacy && "
-        "update-alternatives --set ip6tables /usr/sbin/ip6tables-legacy && reboot"
-    ]
+        ""
+    ]  # what drops packets is named by itself, and no other program's rules are taken away
     assert findings(around, Kind.IPTABLES_NFT, IPV6, ALL) == []
 
 

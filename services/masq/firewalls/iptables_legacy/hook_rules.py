@@ -35,7 +35,7 @@ def jumps_and_span(wanted: ChainForm, table: RawTable) -> tuple[tuple[FoundJump,
 
 
 def _hook_rule(table: RawTable, chain: str, place: tuple[int, int], names: Mapping[int, str]) -> HookRule:
-    found = rule_of(table.version, chain, table.entries[slice(*place)], names, "")
+    found = rule_of(table.version, chain, table.entries[slice(*place)], names)
     return hook_rule_of(found, is_log=found.target in LOGS)
 
 

@@ -50,7 +50,7 @@ def jumps_in_table(wanted: ChainForm, family: Family) -> tuple[FoundJump, ...]:
 
 def hook_rule(raw: RawRule) -> HookRule:
     """The rule; a map of verdicts, which has several effects, is one that asks for more."""
-    found = RuleReader("", 4).rules(raw)
+    found = RuleReader(4).rules(raw)
     if len(found) != 1:
         return HookRule("...", "", Asks.MORE)
     names = [_target(name, values) for name, values in _expressions(raw)]

@@ -29,7 +29,7 @@ from tests.fuzz.targets.calls.played_host import CONFIG, FOREIGN, KERNELS, N1, N
 from tests.fuzz.targets.calls.request import NETWORKS, asked_of_network, of_networks, request_in, run
 
 _REMOVING: Final = ("TeardownKernel", "HandOver", "TeardownRules")
-_DROPS: Final = ForeignRule("-A FORWARD -p udp -j DROP", "", (Condition(protocol=17),), Effect.DROP, chain="FORWARD")
+_DROPS: Final = ForeignRule("-A FORWARD -p udp -j DROP", (Condition(protocol=17),), Effect.DROP, chain="FORWARD")
 _TABLE: Final = ForeignTable(LEGACY, 4, "filter", {"FORWARD": ForeignChain("FORWARD", (_DROPS,), NfHook.FORWARD)})
 
 

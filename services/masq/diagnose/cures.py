@@ -1,0 +1,283 @@
+"""The narrow command that lets our packets pass where another program drops them, and where it has to be kept. Pure.
+
+No cure deletes, empties or weakens a rule, a chain or a policy of another program: a rule is added that accepts the
+packets that are lost, right before what drops them, and nothing else.
+"""
+
+import re
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.core.family import Network
+from services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop, ForeignTable
+
+UDP: Final = 17
+MOST_PEERS: Final = 64
+"""Addresses in one command."""
+PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
+    ("/etc/iptables/rules.v{version}", True, "netfilter-persistent loads {path} at boot: write it in there too"),
+    ("/etc/sysconfig/ip{six}tables", True, "iptables.service loads {path} at boot: write it in there too"),
+    ("/etc/nftables.conf", False, "nftables.service loads {path} at boot: write it in there too"),
+    ("/etc/sysconfig/nftables.conf", False, "nftables.service loads {path} at boot: write it in there too"),
+)
+"""Files of rules, whether iptables reads them, and what to say."""
+_ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
+_OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
+_ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
+"""Of firewalld's chains from 1.0 on; packets that it does not accept end there."""
+_UFW_PROTOCOLS: Final = {50: "esp", 51: "ah", 47: "gre"}
+_NIXOS: Final = (
+    "networking.firewall.extraCommands (with nftables: extraInputRules, extraForwardRules) of configuration.nix"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Packets that are to pass."""
+
+    sources: tuple[Network, ...] = ()
+    """None: any."""
+    destinations: tuple[Network, ...] = ()
+    protocol: int = 0
+    port: int = 0
+    """Of the destination."""
+    is_answer: bool = False
+    """Only those of connections that exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """What is to be typed, and what keeps it."""
+
+    commands: tuple[tuple[str, ...], ...]
+    """The words of each, in their order; none: there is no such command."""
+    keep: str = ""
+    """A sentence: where the rule has to be written so that it lasts."""
+
+    @property
+    def text(self) -> str:
+        """For a shell, which reads what keeps it as a comment; empty: there is no command."""
+        commands = " && ".join(map(shlex.join, self.commands))
+        return f"{commands}  # {self.keep}" if commands and self.keep else commands
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A program that keeps rules of its own."""
+
+    name: str
+    chains: str
+    """A pattern of its chains' names."""
+    tables: str = "(?!)"
+    """A pattern of the names of its tables of nftables."""
+    is_engine: bool = False
+    """It isolates pods because a NetworkPolicy says so."""
+    has_policies: bool = False
+    """Where it has chains, the policies of the table are its own."""
+
+
+OWNERS: Final = (
+    Owner("firewalld", r"(IN|FWD[IO]?|FORWARD_(IN|OUT))_.*|INPUT_(ZONES|direct).*", "firewalld"),
+    Owner("ufw", "ufw6?-.*", has_policies=True),
+    Owner("fail2ban", "f2b-.*|fail2ban-.*", "f2b-table"),
+    Owner("crowdsec", "(?i:crowdsec.*)", "crowdsec6?"),
+    Owner("docker", "DOCKER(-.*)?", "docker-bridges", has_policies=True),
+    Owner("NixOS", "nixos-fw.*|nixos-drop", "nixos-fw"),
+    Owner("kube-router", "KUBE-(ROUTER|POD-FW|NWPLCY)-.*", is_engine=True),
+    Owner("Calico", "cali-.*|filter-(FORWARD|INPUT|OUTPUT)", "calico", is_engine=True),
+    Owner("Cilium", "(OLD_)?CILIUM_.*", is_engine=True),
+    Owner("Antrea", "ANTREA-.*", is_engine=True),
+    Owner("Weave Net", "WEAVE-NPC.*", is_engine=True),
+    Owner("kube-network-policies", "(?!)", "kube-network-policies|kindnet.*", is_engine=True),
+    Owner("kube-proxy", "KUBE-.*", "kube-proxy"),
+)
+
+
+def owner_of(drop: Drop, table: ForeignTable | None) -> Owner | None:
+    """Whose rule or policy it is, as far as names tell."""
+    chain = drop.rule.chain if drop.rule else drop.chain
+    for owner in OWNERS:
+        if drop.firewall != LEGACY and re.fullmatch(owner.tables, drop.table):
+            return owner
+        if re.fullmatch(owner.chains, chain):
+            return owner
+    if table is None or drop.rule is not None:
+        return None
+    names = [owner for owner in OWNERS if owner.has_policies and _has_chains(table, owner)]
+    return names[0] if names else None
+
+
+def _has_chains(table: ForeignTable, owner: Owner) -> bool:
+    return any(re.fullmatch(owner.chains, name) for name in table.chains)
+
+
+def tool_of(drop: Drop) -> str:
+    """The program that shows the table best."""
+    if drop.firewall == LEGACY:
+        return PROGRAMS[drop.version]
+    is_of_iptables = drop.version > 0 and drop.is_plain and (drop.table, drop.chain) in _OF_IPTABLES
+    return f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft" if is_of_iptables else NFT
+
+
+def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: Collection[str], bridge: str) -> Cure:
+    """What lets these packets pass, and these alone. `files`: those of PERSISTENT that the host has."""
+    if any(len(each.sources) > MOST_PEERS or len(each.destinations) > MOST_PEERS for each in accepts):
+        return Cure(
+            (), "Accept them from the addresses of the nodes (`flannelette peers` lists these), and from no others."
+        )
+    if any(each.protocol and not (each.sources or each.destinations) for each in accepts):
+        return Cure(
+            (), "Accept them from the addresses of the other nodes alone, of which the kernel here knows none."
+        )
+    name = owner.name if owner else ""
+    special = {"firewalld": _firewalld, "ufw": _ufw, "fail2ban": _unban, "crowdsec": _unban}.get(name)
+    made = special(drop, accepts, name) if special else None
+    if made:
+        return made
+    return Cure(tuple(_insertions(drop, accepts)), _keep(drop, name, files, bridge))
+
+
+def exempting(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: Collection[str]) -> Cure:
+    """What keeps a rule that translates addresses from these packets."""
+    keep = 'docker: "ip-masq": false in /etc/docker/daemon.json' if owner and owner.name == "docker" else ""
+    return Cure(tuple(_insertions(drop, accepts)), keep or _keep(drop, owner.name if owner else "", files, ""))
+
+
+def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ...]]:
+    """Right before the rule that drops; where a policy does, at the end of the chain."""
+    before = drop.rule or drop.before
+    chain = before.chain if before else drop.chain
+    tool = tool_of(drop)
+    for accept in accepts:
+        if tool == NFT:
+            place = ("handle", str(before.handle)) if before else ()
+            verb = "insert" if before else "add"
+            words = ("nft", verb, "rule", drop.family, drop.table, chain, *place, *_nft_match(accept), "accept")
+            yield words
+        else:
+            at = ("-I", chain, str(before.number)) if before else ("-A", chain)
+            yield (tool, "-t", drop.table, *at, *_iptables_match(accept), "-j", "ACCEPT")
+
+
+def _iptables_match(accept: Accept) -> Iterator[str]:
+    for option, networks in (("-s", accept.sources), ("-d", accept.destinations)):
+        if networks:
+            yield from (option, ",".join(map(_short, networks)))
+    if accept.protocol:
+        yield from ("-p", "udp" if accept.protocol == UDP else str(accept.protocol))
+    if accept.port:
+        yield from ("--dport", str(accept.port))
+    if accept.is_answer:
+        yield from ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
+
+
+def _nft_match(accept: Accept) -> Iterator[str]:
+    for option, networks in (("saddr", accept.sources), ("daddr", accept.destinations)):
+        if networks:
+            word = "ip" if networks[0].version == 4 else "ip6"
+            yield from (word, option)
+            some = ", ".join(map(_short, networks))
+            yield some if len(networks) == 1 else f"{{ {some} }}"
+    if accept.port:
+        yield from ("udp", "dport", str(accept.port))
+    elif accept.protocol:
+        yield from ("meta", "l4proto", str(accept.protocol))
+    if accept.is_answer:
+        yield from ("ct", "state", "established,related")
+
+
+def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
+    """Where the rule has to be written to last."""
+    match owner:
+        case "docker" if drop.rule is None:
+            return (
+                'docker sets this policy anew at its start: "ip-forward-no-drop": true in /etc/docker/daemon.json '
+                "keeps it from that (docker 28 and later)"
+            )
+        case "docker":
+            return (
+                f"docker drops direct access to containers{f' on {bridge}' if bridge else ''}, and makes its rules "
+                'anew at its start: "allow-direct-routing": true in /etc/docker/daemon.json lasts '
+                "(docker 28.2 and later)"
+            )
+        case "NixOS":
+            return f"NixOS makes its rules anew: write it into {_NIXOS} too"
+        case "ufw":
+            return "ufw makes its rules anew: write it into /etc/ufw/before.rules too"
+        case "firewalld":
+            return "firewalld makes its rules anew at its next reload"
+    is_iptables = tool_of(drop) != NFT
+    for form, of_iptables, said in PERSISTENT:
+        path = form.format(version=drop.version or 4, six="6" if drop.version == 6 else "")
+        if of_iptables is is_iptables and path in files:
+            return said.format(path=path)
+    what = f"table {drop.table}" if not is_iptables else f"chain {drop.chain}"
+    return _ELSEWHERE.format(what=what)
+
+
+def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
+    """It makes its rules again whenever it likes: only its own command helps."""
+    zone = _ZONE.match(drop.rule.chain) if drop.rule else None
+    reload = ("firewall-cmd", "--reload")
+    base = ("firewall-cmd", "--permanent")
+    rules = [f"--add-rich-rule={rule}" for accept in accepts for rule in _rich_rules(accept)]
+    if all(accept.protocol for accept in accepts):
+        return Cure(((*base, *((f"--zone={zone[1]}",) if zone else ()), *rules), reload))
+    policy = "--policy=flannel"
+    made = ((*base, "--new-policy=flannel"), (*base, policy, "--set-priority=-1"))
+    zones = (*base, policy, "--add-ingress-zone=ANY", "--add-egress-zone=ANY")
+    return Cure((*made, zones, (*base, policy, *rules), reload))
+
+
+def _short(network: Network) -> str:
+    """An address without its length."""
+    return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
+
+
+def _rich_rules(accept: Accept) -> Iterator[str]:
+    for source in accept.sources or (None,):
+        for destination in accept.destinations or (None,):
+            version = next(end.version for end in (source, destination) if end is not None)
+            words = [f'rule family="ipv{version}"']
+            words += [f'source address="{_short(source)}"'] if source else []
+            words += [f'destination address="{_short(destination)}"'] if destination else []
+            if accept.port:
+                words.append(f'port port="{accept.port}" protocol="udp"')
+            elif accept.protocol:
+                words.append(f'protocol value="{accept.protocol}"')
+            yield " ".join([*words, "accept"])
+
+
+def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
+    verb = ("prepend",) if drop.rule and "-user-" in drop.rule.chain else ()
+    commands = []
+    for accept in accepts:
+        if not accept.protocol:
+            ends = [
+                word
+                for option, networks in (("from", accept.sources), ("to", accept.destinations))
+                for word in ((option, str(networks[0])) if networks else ())
+            ]
+            commands += [("ufw", "route", *verb, "allow", *ends)] if not accept.is_answer else []
+            continue
+        how = ("udp" if accept.port else _UFW_PROTOCOLS.get(accept.protocol)) or ""
+        if not how or not accept.sources:
+            return None
+        port = ("to", "any", "port", str(accept.port)) if accept.port else ()
+        commands += [("ufw", *verb, "allow", "from", _short(each), *port, "proto", how) for each in accept.sources]
+    return Cure(tuple(commands))
+
+
+def _unban(drop: Drop, accepts: Sequence[Accept], name: str) -> Cure | None:
+    """A ban is lifted for the nodes' addresses, by the program that has banned them."""
+    banned = sorted({_short(each) for accept in accepts for each in (*accept.sources, *accept.destinations)})
+    if drop.rule is None or not all(accept.protocol for accept in accepts):
+        return None
+    if name == "crowdsec":
+        keep = "Put the nodes' addresses into an allowlist of crowdsec (`cscli allowlists`), or they are banned again"
+        return Cure(tuple(("cscli", "decisions", "delete", "--ip", each) for each in banned), keep)
+    jail = drop.rule.chain.removeprefix("f2b-").removeprefix("fail2ban-")
+    keep = "Put the nodes' addresses into ignoreip of /etc/fail2ban/jail.local, or they are banned again"
+    return Cure(tuple(("fail2ban-client", "set", jail, "unbanip", each) for each in banned), keep)

@@ -1,0 +1,212 @@
+"""The packets of the overlay on this host, as flows that rules are asked about. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+from typing import Final
+
+from services.core.errors import InvalidInput
+from services.core.family import Address, Network, family_of
+from services.core.network import NetworkConfig, contains
+from services.core.tunnel import UDP, Tunnel
+from services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
+
+BRIDGE: Final = "cni0"
+_IKE_PORT: Final = 500
+_FORWARDED: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING, NfHook.EGRESS)
+_LOCAL: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
+_FROM_PORT: Final = (NfHook.INGRESS, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT)
+_TO_PORT: Final = (NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING, NfHook.EGRESS)
+_BRIDGED: Final = (NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_FORWARD)
+IN: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.INPUT)
+OUT: Final = (NfHook.OUTPUT, NfHook.POSTROUTING, NfHook.EGRESS)
+WAYS: Final[dict[str, tuple[NfHook, ...]]] = {"forward": _FORWARDED, "input": IN, "output": OUT}
+"""The hooks of the kernel that a packet passes, by the one that decides."""
+_PORTS: Final = (32768, 47001, 60999)
+"""Source ports of the kernel's range (net.ipv4.ip_local_port_range): both its ends, and one between."""
+_SERVICES: Final = (787, 47001)
+"""Ports that no program is known for: what is asked of them is asked of most."""
+OUTSIDE: Final = {4: ip_network("151.101.1.1"), 6: ip_network("2a04:4e42::1")}
+"""An address of the Internet, which stands for those outside the network."""
+_SMALL, _LARGE = 84, 1450
+_MOST_MENTIONED: Final = 64
+_MOST_PEERS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another node, as the kernel of this one sends packets to it."""
+
+    address: Address
+    device: str = ""
+    """By which interface."""
+    own: Address | None = None
+    """From which address of this host."""
+    mac: bytes = b""
+    """From where its packets come, in the underlay; empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the kernel says of the way that packets take on this host; empty: unknown."""
+
+    peers: tuple[Peer, ...] = ()
+    bridges: tuple[tuple[int, str], ...] = ()
+    """The interface of pods, by IP version."""
+    ports: tuple[str, ...] = ()
+    """Of the bridge."""
+    uplinks: tuple[tuple[int, str], ...] = ()
+    """The interface towards the Internet, by IP version."""
+    files: frozenset[str] = frozenset()
+    """Files of firewalls that the host has."""
+    clock: int = 0
+    """In Unix seconds."""
+    is_bridge_filtered: bool = False
+    """What crosses the bridge meets the rules of IP too."""
+
+
+def flows_of(
+    network: NetworkConfig | None, subnets: Iterable[Network], suffix: str = "", around: Surroundings = Surroundings()
+) -> list[Flow]:
+    """The packets that pods of this node send and get: to and from other nodes, the outside, and each other.
+
+    `suffix`: the network's on this host, see NetworkConfig.
+    """
+    flows, tunnel, own_subnets = list[Flow](), _tunnel(network, suffix), list(subnets)
+    bridges, uplinks = dict(around.bridges), dict(around.uplinks)
+    for row in network.families if network else ():
+        version = row.family.version
+        own = next((subnet for subnet in own_subnets if family_of(subnet) is row.family), row.cidr)
+        device, bridge = tunnel.devices.get(version, "") if tunnel else "", bridges.get(version, "")
+        there = Flow(own, row.cidr, bridge, device, is_for_us=False, clock=around.clock, way=_FORWARDED, name="pods")
+        back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge)
+        flows += [there, back]
+        if uplink := uplinks.get(version):
+            answer = replace(back, source=OUTSIDE[version], incoming=uplink, states=State.ESTABLISHED, name="outside")
+            flows += [replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside"), answer]
+        if bridge and around.is_bridge_filtered:
+            flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
+        for port in around.ports if bridge else ():
+            flows += [
+                replace(there, incoming=port, outgoing="", way=_FROM_PORT, name="port"),
+                replace(back, incoming="", outgoing=port, way=_TO_PORT, name="port"),
+                replace(there, destination=own, incoming=port, outgoing="", way=_BRIDGED, name="port"),
+            ]
+    return flows
+
+
+def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundings = Surroundings()) -> list[Flow]:
+    """The packets that carry the overlay between the nodes; none where the backend has no tunnel. See `flows_of`.
+
+    They come from each peer and go there; where no peer is known, from anywhere.
+    """
+    tunnel = _tunnel(network, suffix)
+    if network is None or tunnel is None:
+        return []
+    found = list[Flow]()
+    for row in network.families:
+        version = row.family.version
+        everywhere = ip_network((bytes(row.family.bits // 8), 0))
+        states = State.NEW if _is_vxlan(network) else State.NEW | State.ESTABLISHED
+        base = Flow(
+            everywhere, everywhere, protocol=tunnel.protocol, port=tunnel.port_of(version), states=states, way=IN,
+            elsewhere=("lo", BRIDGE, *tunnel.devices.values()), is_for_us=True, clock=around.clock, name="tunnel",
+        )  # fmt: skip
+        peers = [peer for peer in around.peers if peer.address.version == version][:_MOST_PEERS]
+        found += [flow for peer in peers for flow in _of_peer(base, peer)] or [base]
+    is_keyed = network.backend_type == "ipsec"
+    return found + [replace(each, protocol=UDP, port=_IKE_PORT) for each in found if is_keyed]
+
+
+def _of_peer(base: Flow, peer: Peer) -> Iterator[Flow]:
+    there, own = ip_network(peer.address), ip_network(peer.own) if peer.own else base.destination
+    yield replace(base, source=there, destination=own, incoming=peer.device, mac=peer.mac)
+    yield replace(base, source=own, destination=there, outgoing=peer.device, is_for_us=False, is_ours=True, way=OUT)
+
+
+def _is_vxlan(network: NetworkConfig) -> bool:
+    """Its datagrams come from a port of each connection's own, so none looks like the answer to another."""
+    return network.backend_type == "vxlan"
+
+
+def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
+    """Packets that stand for those of a flow, in what rules may ask for.
+
+    Single addresses, protocols, ports and lengths: what holds for one holds for it, and not perhaps.
+    """
+    if flow.name == "tunnel":
+        ports = (flow.port,) if flow.states & State.ESTABLISHED else _PORTS
+        sizes = zip(ports * 3 if len(ports) == 1 else ports, (_SMALL + 50, _LARGE + 50, _SMALL + 50), strict=False)
+        if flow.protocol != UDP:
+            return [replace(flow, length=length) for length in (_SMALL + 50, _LARGE + 50)]
+        return [replace(flow, source_port=port, length=length) for port, length in sizes]
+    if flow.protocol:
+        return [flow]
+    mentioned = list(_mentioned(tables))
+    ends = replace(flow, source=_one(flow.source, mentioned), destination=_one(flow.destination, mentioned))
+    found = [
+        replace(ends, protocol=number, length=_SMALL)
+        for number in ECHO
+        if (number == 58) is (flow.source.version == 6)
+    ]
+    for protocol in (TCP, UDP):
+        is_answer = flow.states == State.ESTABLISHED
+        for service, high in zip(_SERVICES, _PORTS, strict=False):
+            port, source = (high, service) if is_answer else (service, high)
+            found.append(replace(ends, protocol=protocol, port=port, source_port=source, length=_SMALL))
+    return found
+
+
+def single_pods(flows: Iterable[Flow], tables: Iterable[ForeignTable]) -> list[tuple[Network, Flow]]:
+    """The same packets of single pods and nodes that rules name, with the address or subnet of each."""
+    mentioned, found = list(_mentioned(tables)), list[tuple[Network, Flow]]()
+    for flow in flows:
+        for each in mentioned:
+            inside = [end for end in (flow.source, flow.destination) if contains(end, each) and end != each]
+            if not inside or flow.name not in ("pods", "outside", "local"):
+                continue
+            source = each if contains(flow.source, each) and flow.source != each else flow.source
+            destination = each if source is flow.source else flow.destination
+            found.append((each, replace(flow, source=source, destination=destination)))
+    return found[:_MOST_MENTIONED]
+
+
+def _mentioned(tables: Iterable[ForeignTable]) -> Iterator[Network]:
+    """The networks that rules name, but for whole ones of the Internet."""
+    seen = set[Network]()
+    for table in tables:
+        for chain in table.chains.values():
+            for rule in chain.rules:
+                for network in _networks(rule.conditions):
+                    if network not in seen and network.prefixlen > 8:
+                        seen.add(network)
+                        yield network
+
+
+def _networks(conditions: Sequence[Condition]) -> Iterator[Network]:
+    for condition in conditions:
+        yield from (each for each in (condition.source, condition.destination) if each is not None)
+        yield from _networks((*(condition.one_of or ()), *(condition.each or ())))
+
+
+def _one(network: Network, mentioned: Sequence[Network]) -> Network:
+    """An address in it that no rule names alone."""
+    bits = network.max_prefixlen
+    if network.prefixlen == bits:
+        return network
+    size, first = network.num_addresses, int(network.network_address)
+    small = [
+        each for each in mentioned if each.version == network.version and contains(network, each) and each != network
+    ]
+    for offset in (size - size // 5, size // 3, size // 7, 5, size - 6):
+        one = type(network)((first + min(max(offset, 0), size - 1), bits))
+        if not any(contains(each, one) for each in small):
+            return one
+    return type(network)((first + size // 2, bits))
+
+
+def _tunnel(network: NetworkConfig | None, suffix: str) -> Tunnel | None:
+    try:
+        return network.tunnel(suffix) if network else None
+    except InvalidInput:
+        return None  # no dataplane takes it either
