@@ -27,7 +27,8 @@ unit() {
     user=$(said User) state=$(said StateDirectory) rights= ambient=
     for right in $(said CapabilityBoundingSet | tr 'A-Z' 'a-z'); do rights=$rights,+${right#cap_}; done
     [ -z "$(said AmbientCapabilities)" ] || ambient=$rights
-    group=$(said Group) more=$(said SupplementaryGroups)
+    group=$(said Group) groups=$(said SupplementaryGroups)
+    groups=${groups:+--groups=$groups}
     install -d -o "$user" -g "$group" -m 0700 "/var/lib/$state"
     (
         set -a
@@ -35,7 +36,7 @@ unit() {
         eval "$(said Environment)"
         umask "$(said UMask)"
         # shellcheck disable=SC2046  # a list of words
-        exec setpriv --reuid="$user" --regid="$group" "${more:+--groups=$more}" "${more:---clear-groups}" --bounding-set="-all$rights" \
+        exec setpriv --reuid="$user" --regid="$group" "${groups:---clear-groups}" --bounding-set="-all$rights" \
             --inh-caps="-all$ambient" --ambient-caps="-all$ambient" --no-new-privs $(said ExecStart)
     ) >"/tmp/$name.log" 2>&1 &
     eval "$name=$!"

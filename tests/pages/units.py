@@ -22,6 +22,11 @@ class Systemctl:
         """Starts a unit by itself; `program` takes the place of what it starts, with the same rights."""
         self._start(unit, program)
 
+    def stop(self, unit: str) -> None:
+        """Ends it as systemd does."""
+        self._running[unit].terminate()
+        assert self._running[unit].wait(PATIENCE) == 0
+
     def __call__(self, line: str) -> None:
         if line == "systemctl disable --now flannelette.target":
             for name in self._running:

@@ -1,5 +1,8 @@
 """`flannelette sysdump` of nodes that kubectl reaches, container by container; where it cannot write."""
 
+import asyncio
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from tests.contract.ctl.test_dial import program as program
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
 from tests.ctl.sysdump import unpacked
+from tests.patience import PATIENCE
 
 LOGS = """"--namespace=net logs ds-b --tail=5000 --container=dataplane") echo "password=hunter2 peer added" ;;
 "--namespace=net exec --stdin ds-b --container=masq -- "*) shift 6; PATH={program}:$PATH exec "$@" ;;
@@ -49,3 +53,37 @@ async def test_a_file_that_cannot_be_made_is_said_before_anything_is_asked(
     assert "give --write FILE, a new one" in ran.err
     assert there.read_text() == "not yours"
     assert node.lease.replies.asked == []
+
+
+POINTING = """
+import os, socket, sys, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+os.dup2(os.open(sys.argv[2], int(sys.argv[3])), 2)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("flags", "is_read"), [(os.O_PATH, False), (os.O_RDONLY, False), (os.O_WRONLY, True)])
+async def test_the_log_of_a_service_is_a_file_that_it_writes_and_none_that_it_points_at(
+    tmp_path: Path, flags: int, is_read: bool
+) -> None:
+    """A service that was taken over can point at any file, without the right to read it; root would read it then."""
+    shadow = tmp_path / "shadow"
+    shadow.write_text("root:for nobody\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", POINTING, str(tmp_path / "lease.sock"), str(shadow), str(flags)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        archive = tmp_path / "x.tar.gz"
+        await run(tmp_path, "sysdump", "--timeout", "3", "-w", str(archive))
+        text = "\n".join(unpacked(archive.read_bytes()).values())
+    finally:
+        process.kill()
+        await process.wait()
+    assert ("for nobody" in text) is is_read

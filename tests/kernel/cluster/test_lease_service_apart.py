@@ -13,7 +13,11 @@ import pytest
 from tests.hosts.namespaces import NetworkNamespace
 from tests.pages.host import PageHost, page_host
 from tests.pages.units import Systemctl
+from tests.paths import ROOT
+from tests.upgrade.releases import LAST, files_of
 
+SERVICES = ("lease", "dataplane", "masq")
+FLANNELETTE = f"{sys.executable} -m services.ctl.main"
 HOSTILE = """
 import os, socket, sys
 own = f"/run/{sys.argv[1]}"
@@ -54,23 +58,66 @@ def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[PageHost]:
         yield it
 
 
-def test_a_user_of_the_lease_service_reaches_neither_the_dataplane_nor_masq(host: PageHost) -> None:
-    """Nor does that of the cloud's process; the services and an operator reach what they need."""
+def install(host: PageHost, deployment: Path) -> None:
+    """As docs/hosts.md and docs/upgrading.md say, from the files of a release."""
     host.type(
         "mkdir -p /etc/systemd/system /etc/sysusers.d /etc/tmpfiles.d /etc/flannelette\n"
-        "cp deploy/systemd/*.service deploy/systemd/*.target /etc/systemd/system\n"
-        "cp deploy/systemd/sysusers.d/* /etc/sysusers.d; cp deploy/systemd/tmpfiles.d/* /etc/tmpfiles.d\n"
+        f"cd {deployment}\n"
+        "cp *.service *.target /etc/systemd/system\n"
+        "cp sysusers.d/* /etc/sysusers.d; cp tmpfiles.d/* /etc/tmpfiles.d\n"
         "systemd-sysusers flannelette.conf; systemd-tmpfiles --create flannelette.conf\n"
-        "printf 'FLANNELD_IFACE=eth0\\nFLANNELD_STORE=etcd\\n' >/etc/flannelette/flannelette.env"
+        "echo FLANNELD_IFACE=eth0 >/etc/flannelette/flannelette.env\n"
+        "echo FLANNELD_STORE=etcd >/etc/flannelette/lease.env\n"
+        "echo FLANNELD_ETCD_ENDPOINTS=http://127.0.0.1:2379 >>/etc/flannelette/lease.env"
     )
     host.etcd.etcdctl("put", "/coreos.com/network/config", '{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}')
+
+
+def of_kernel(host: PageHost) -> list[str]:
+    commands = "ip -4 route show", "ip -4 neigh show nud permanent", "bridge fdb show dev flannel.1"
+    return [*(host.type(each) for each in commands), host.type("cat /run/flannel/subnet.env")]
+
+
+@pytest.mark.parametrize("order", [SERVICES, SERVICES[::-1]], ids=["the lease service first", "last"])
+def test_a_host_of_the_release_before_gets_the_directory_and_loses_nothing(
+    host: PageHost, tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    former = files_of(LAST, tmp_path, "services", "proto", "deploy/systemd")
+    tmp_path.chmod(0o755)
+    install(host, former / "deploy/systemd")
     systemctl = Systemctl(host)
-    for service in ("lease", "dataplane", "masq"):
+    path = f"PYTHONPATH={former}:{former}/proto"
+    for service in SERVICES:
+        started = ("env", "PYTHONSAFEPATH=1", path, sys.executable, "-m", f"services.{service}.main")
+        systemctl.start(f"flannelette-{service}.service", *started)
+    host.until_typed(f"{FLANNELETTE} wait --ready")
+    assert "lease.sock" in host.type("ls /run/flannelette")
+    before = of_kernel(host)
+    install(host, ROOT / "deploy/systemd")
+    assert "lease.table" in host.type("ls /run/flannelette-lease"), "what the former service remembered"
+    for service in order:
+        assert "10.99.0.11" in host.type(f"{FLANNELETTE} leases"), (
+            "the command line finds the lease service all the time"
+        )
+        systemctl.stop(f"flannelette-{service}.service")
         systemctl.start(f"flannelette-{service}.service", sys.executable, "-m", f"services.{service}.main")
-    flannelette = f"{sys.executable} -m services.ctl.main"
-    host.until_typed(f"{flannelette} wait --ready")
+        host.until_typed(f"{FLANNELETTE} leases")  # also while the dataplane is of before, or the lease service
+        assert of_kernel(host) == before
+    host.until_typed(f"{FLANNELETTE} wait --ready")
+    assert "lease.sock" in host.type("ls /run/flannelette-lease")
+    assert of_kernel(host) == before
+    assert "is healthy" in host.type(f"{FLANNELETTE} status")
+
+
+def test_a_user_of_the_lease_service_reaches_neither_the_dataplane_nor_masq(host: PageHost) -> None:
+    """Nor does that of the cloud's process; the services and an operator reach what they need."""
+    install(host, ROOT / "deploy/systemd")
+    systemctl = Systemctl(host)
+    for service in SERVICES:
+        systemctl.start(f"flannelette-{service}.service", sys.executable, "-m", f"services.{service}.main")
+    host.until_typed(f"{FLANNELETTE} wait --ready")
     for user, more in (("lease", "--clear-groups"), ("cloud", "--groups=flannelette-lease")):
         rights = f"--reuid=flannelette-{user} --regid=flannelette-{user} {more} --bounding-set=-all --no-new-privs"
         host.type(f"setpriv {rights} {sys.executable} - flannelette-{user} <<'END'\n{HOSTILE}\nEND")
     operator = "HOME=/ setpriv --reuid=65001 --regid=65001 --groups=flannelette,flannelette-lease --bounding-set=-all"
-    assert "is healthy" in host.type(f"{operator} {flannelette} status")
+    assert "is healthy" in host.type(f"{operator} {FLANNELETTE} status")

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from services.core.errors import Unavailable
 from services.ctl.connect.dial import environment_there
 from services.ctl.connect.targets import Target, Targets
 from services.ctl.diagnose.dump.parts import LEFT_OUT, MOST_BYTES, Part, names_a_secret
-from services.ctl.diagnose.fixes import process_of
+from services.ctl.diagnose.fixes import process_of, trusted_users
 from services.runtime.process.networks import NodeNetwork
 from services.runtime.process.options import ProcessSettings
 from services.runtime.process.settings import FLAGS, variable_of
@@ -195,7 +196,9 @@ def _subnet_file(targets: Targets, network: str) -> str:
     default, process, settings = "/run/flannel/subnet.env", Path("/proc/self"), dict[str, str]()
     if dataplane := targets.get("dataplane"):
         with suppress(Unavailable):
-            process, settings = process_of(dataplane).process, _settings(dataplane)
+            found = process_of(dataplane)
+            if found.user in trusted_users("dataplane"):  # another could name a file that root alone can read
+                process, settings = found.process, _settings(dataplane)
     named = Path(settings.get("subnet-file", default))
     names = [network] if network else settings.get("network", "").split(",")
     files = [NodeNetwork(each.partition("=")[0]).place(named) for each in names]
@@ -238,12 +241,22 @@ def _metrics(target: Target) -> Callable[[], Any]:
     return collect
 
 
+def _writes_to(process: Path, descriptor: int) -> bool:
+    """Whether the process has opened the file for writing."""
+    told = dict(line.partition(":")[::2] for line in (process / f"fdinfo/{descriptor}").read_text().splitlines())
+    flags = int(told.get("flags", "0"), 8)
+    return flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR) and not flags & os.O_PATH
+
+
 def _log(target: Target) -> Callable[[], Any]:
     """The file that the service's process writes its log to, else systemd's journal."""
 
     def written() -> str:
         try:
-            path = process_of(target).process / "fd/2"
+            process = process_of(target).process
+            path = process / "fd/2"
+            if not _writes_to(process, 2):  # not a file that root alone can read, and which it was made to point at
+                return ""
             with path.open("rb") as file:
                 if path.is_file():
                     file.seek(max(path.stat().st_size - MOST_BYTES, 0))
