@@ -18,6 +18,7 @@ from services.cloud.settings import CloudSettings
 from services.cloud.writer import Writer
 from services.core.errors import NotImplementedYet
 from services.core.network import NetworkConfig
+from services.runtime.cache.kept_file import unwritten
 from services.runtime.events.event_file import EventFile
 from services.runtime.events.journal import Event, Journal, note_readiness
 from services.runtime.lease.feed import Feed, LeaseConnection
@@ -74,6 +75,7 @@ async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None
     feed = Feed(connection, lease_pb2.VIEW_ALL, lambda touched: writer.notice(), most=settings.max_leases)
     process.health.set("leases", feed.error)
     process.health.finders.append(writer.findings)
+    process.health.finders.append(lambda: unwritten([writer.owned.file, events]))
     servicer = CloudServicer(writer, journal, process.health, process.stopping)
     process.servicers["flannelette.cloud.v1.CloudService"] = lambda server: (
         cloud_pb2_grpc.add_CloudServiceServicer_to_server(servicer, server)

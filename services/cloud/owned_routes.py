@@ -3,20 +3,20 @@
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from services.cloud.routes import Key, Table
-from services.runtime.os.atomic_file import replace_bytes
-from services.runtime.telemetry.logs import get_logger
+from services.runtime.cache.kept_file import KeptFile
 
-log = get_logger()
+_KIND: Final = "flannelette-cloud-routes"
 
 
 class OwnedRoutes:
     """The keys of these routes. `path`: the file; without one they are forgotten when the process ends."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.keys = _read(path)
+        self.file = KeptFile(path, _KIND, older=b"[")
+        self.keys = _read(self.file)
         self._is_saved = True
 
     def update(self, needed: Collection[Key], tables: Collection[Table]) -> None:
@@ -27,23 +27,14 @@ class OwnedRoutes:
         if keys == self.keys and self._is_saved:
             return
         self.keys = keys
-        if self._path is not None:
-            was_saved, self._is_saved = self._is_saved, True
-            try:
-                replace_bytes(self._path, [json.dumps(sorted(keys)).encode()], 0o600)
-            except OSError as error:
-                self._is_saved = False
-                if was_saved:
-                    log.warning("cannot remember which routes are ours", path=str(self._path), reason=error.strerror)
+        self._is_saved = self.file.write([json.dumps(sorted(keys)).encode()])
 
 
-def _read(path: Path | None) -> frozenset[Key]:
+def _read(file: KeptFile) -> frozenset[Key]:
     """The keys in the file; none if it cannot be read, so that nothing is deleted by mistake."""
     try:
-        rows = json.loads(path.read_text()) if path else []
+        rows = json.loads(file.read() or b"[]")
         return frozenset((str(table), str(destination), str(target)) for table, destination, target in rows)
-    except FileNotFoundError:
-        return frozenset()
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        log.error("the file of our routes is not used", path=str(path), reason=str(error))
+    except (ValueError, TypeError, RecursionError) as error:
+        file.reject(error)
         return frozenset()

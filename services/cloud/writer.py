@@ -76,7 +76,7 @@ class Writer:
         self._health = health
         self._journal = journal
         self._interval = interval
-        self._owned = OwnedRoutes(state)
+        self.owned = OwnedRoutes(state)
         self._cloud: Cloud | None = None
         self._source = ""
         self._wake = asyncio.Event()
@@ -201,12 +201,12 @@ class Writer:
         view = await in_thread(partial(self._cloud.look, addresses))
         self.looked_at = time.time()
         _LOOK.set(self.looked_at)
-        found = plan(wanted, view, self._owned.keys, network.cidrs(IPV4))
-        self._owned.update(found.desired(), view.tables)
+        found = plan(wanted, view, self.owned.keys, network.cidrs(IPV4))
+        self.owned.update(found.desired(), view.tables)
         self.plan = found
         self._tell(found)
         if remove:
-            found = plan([], view, self._owned.keys, network.cidrs(IPV4))
+            found = plan([], view, self.owned.keys, network.cidrs(IPV4))
         return found, self._cloud
 
     async def _apply(self, cloud: Cloud, found: Plan) -> None:

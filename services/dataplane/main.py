@@ -44,6 +44,7 @@ from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering
 from services.dataplane.settings import DataplaneSettings
 from services.dataplane.watch import watch_kernel
+from services.runtime.cache.kept_file import unwritten
 from services.runtime.cache.machine import MachineToken
 from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
@@ -76,11 +77,14 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
     parts: dict[str, _Part] = {}
     process.health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
-    machine = MachineToken(settings.state_dir).token
+    machine = MachineToken(settings.state_dir)
+    process.health.finders.append(lambda: unwritten([machine]))
     async with AsyncExitStack() as stack:
         for network in settings.networks:
             with in_network(network.name):
-                part = await stack.enter_async_context(_network(settings.of(network), network, process, machine))
+                part = await stack.enter_async_context(
+                    _network(settings.of(network), network, process, machine.token)
+                )
             parts[network.name] = part
             for name, job in part.jobs.items():
                 process.jobs[f"{name}{network.suffix}"] = job_of(network.name, job)
@@ -133,7 +137,7 @@ async def _network(
         hooks = HookRunner(
             is_allowed=settings.allow_extension_commands,
             seconds=settings.extension_timeout,
-            path=state.path.with_suffix(".hooks") if state.is_usable else None,
+            path=Path(settings.state_dir, f"{service}.hooks") if state.is_usable else None,
         )
         name = node_name(settings, os.environ)
         connection = LeaseConnection(settings.lease_address, name, process.transport, machine=machine)
@@ -150,6 +154,7 @@ async def _network(
         )
         prober = Prober(dataplane, settings.probe_rate, keeps_offload_on=settings.checksum_offload == "on")
         renewer = dataplane.renewer
+        health.finders.append(lambda: unwritten([state, hooks, events]))
         health.finders.append(
             lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())
         )

@@ -28,6 +28,7 @@ from services.lease.metrics import HELD_REMOVALS, follow_subnets
 from services.lease.settings import IN_MEMORY, LeaseSettings
 from services.lease.stores.store import Store
 from services.lease.watch.broker import Broker
+from services.runtime.cache.kept_file import MayFail, unwritten
 from services.runtime.events.event_file import EventFile
 from services.runtime.events.journal import Event, note_readiness
 from services.runtime.process.options import listen_addresses, node_name
@@ -79,6 +80,8 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
             imports,
             settings.exports,
         )
+        kept: list[MayFail] = [memory.file, events, *(each.file for each in imports.clusters)]
+        process.health.finders.append(lambda: unwritten(kept))
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["imports"] = imports.run
         process.jobs["store"] = gate.follow

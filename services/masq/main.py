@@ -26,6 +26,7 @@ from services.masq.reconcile.reconciler import Reconciler
 from services.masq.rules.inputs import networks_of
 from services.masq.settings import MasqSettings
 from services.runtime.cache.cached_table import CachedTable
+from services.runtime.cache.kept_file import unwritten
 from services.runtime.cache.state_file import StateFile
 from services.runtime.events.event_file import EventFile
 from services.runtime.events.journal import Event, Journal, note_readiness
@@ -104,6 +105,7 @@ async def _network(settings: MasqSettings, network: NodeNetwork, process: Proces
             unclaimed=partial(free_ranges, claims),
             connected=connected_networks,
         )
+        health.finders.append(lambda: unwritten([state, events]))
         cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(
             connection,

@@ -8,12 +8,9 @@ from typing import Final
 from services.core.errors import InvalidInput
 from services.core.formats.shell_words import split_words
 from services.dataplane.netlink.objects import Hook
-from services.runtime.os.atomic_file import replace_bytes
-from services.runtime.telemetry.logs import get_logger
+from services.runtime.cache.kept_file import KeptFile
 
-log = get_logger()
-
-_MODE: Final = 0o600
+_KIND: Final = "flannelette-dataplane-hooks"
 _KEYS: Final = ("subject", "put", "delete", "stdin")
 
 
@@ -21,20 +18,18 @@ class HookFile:
     """The file; without a path nothing is kept."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._text = ""
+        self.file = KeptFile(path, _KIND, older=b"[")
+        self._text = b""
 
     def read(self) -> list[Hook]:
         """The hooks, each marked as an earlier process's; none if there are none, or not readable ones."""
-        if self._path is None:
+        text = self.file.read()
+        if text is None:
             return []
         try:
-            text = self._path.read_text()
             hooks = [_hook(row) for row in json.loads(text)]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput) as error:
-            log.warning("the hooks of an earlier process are not known", path=str(self._path), reason=str(error))
+        except (ValueError, KeyError, TypeError, RecursionError, InvalidInput) as error:
+            self.file.reject(error)
             return []
         self._text = text
         return hooks
@@ -44,14 +39,9 @@ class HookFile:
         rows = [
             {key: getattr(hook, key) for key in _KEYS} | {"environment": dict(hook.environment)} for hook in hooks
         ]
-        text = json.dumps(rows)
-        if self._path is None or text == self._text or not (rows or self._text):
-            return
-        try:
-            replace_bytes(self._path, [text.encode()], _MODE)
+        text = json.dumps(rows).encode()
+        if text != self._text and (rows or self._text) and self.file.write([text]):
             self._text = text
-        except OSError as error:
-            log.warning("the hooks that were put cannot be stored", path=str(self._path), reason=str(error))
 
 
 def _hook(row: dict[str, object]) -> Hook:

@@ -83,6 +83,11 @@ class HookRunner:
             self._is_running.set()
             await asyncio.Event().wait()
 
+    @property
+    def problem(self) -> str:
+        """Why the hooks that were put cannot be remembered; empty: they can."""
+        return self._file.file.problem
+
     def require_permission(self, backend: str) -> None:
         """See Programs."""
         if not self._is_allowed:

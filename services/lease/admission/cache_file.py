@@ -5,8 +5,6 @@ leases. With it, the mass-removal guard sees what was there before.
 """
 
 import asyncio
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,17 +18,16 @@ from services.core.errors import InvalidInput, Unavailable
 from services.core.leases.lease import Lease
 from services.core.leases.table import Table
 from services.lease.watch.broker import Broker
+from services.runtime.cache.kept_file import KeptFile
 from services.runtime.lease.feed import readable_lease
 from services.runtime.lease.wire import step_from_proto
-from services.runtime.telemetry.logs import get_logger
-
-log = get_logger()
 
 _LONGEST: Final = 86_400.0
 """Seconds that a table is worth remembering: as long as flannel's leases live."""
 _PAUSE: Final = 1.0
 """Seconds between two writes."""
 _SIZE_BYTES: Final = 4
+_KIND: Final = "flannelette-lease-table"
 
 
 class SnapshotCache:
@@ -42,17 +39,20 @@ class SnapshotCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._is_writable = True
+        self.file = KeptFile(path, _KIND, older=b"\0", is_synced=False)  # a size below 16 MiB begins so
 
     def recall(self, served: Mapping[str, Lease]) -> Table:
-        """The table that a process before this one has left; without leases if there is none.
+        """The table that a process before this one has left; without leases if there is none. For the start.
 
         A lease that is `served` now as well is taken from there: only what is gone has to be decoded.
         """
         table = Table()
+        for left in self._path.parent.glob(f".{self._path.name}.*"):  # releases before 0.3 left some for ever
+            with suppress(OSError):
+                left.unlink()
         try:
             if time.time() - self._path.stat().st_mtime < _LONGEST:
-                for message in _messages(self._path.read_bytes()):
+                for message in _messages(self.file.read() or b""):
                     step = pb.WatchLeasesResponse.FromString(message)
                     names = [change.upserted.name for change in step.changes]
                     gone = [c for c in step.changes if c.upserted.name not in served and readable_lease(c.upserted)]
@@ -63,9 +63,7 @@ class SnapshotCache:
         except FileNotFoundError:
             return Table()
         except (OSError, DecodeError, InvalidInput) as error:
-            log.info(
-                "the cached table of the previous process cannot be read", path=str(self._path), reason=str(error)
-            )
+            self.file.reject(error)
             return Table()
         return table if table.synced else Table()
 
@@ -83,16 +81,8 @@ class SnapshotCache:
     def _write(self, broker: Broker) -> None:
         if not broker.table.synced:
             return
-        try:
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
-            with os.fdopen(descriptor, "wb") as file:
-                for message in _snapshot(broker):
-                    file.write(len(message).to_bytes(_SIZE_BYTES) + message)
-            Path(name).replace(self._path)
-        except OSError as error:
-            if self._is_writable:
-                log.info("the table cannot be cached for the next process", reason=str(error))
-            self._is_writable = False
+        messages = (len(message).to_bytes(_SIZE_BYTES) + message for message in _snapshot(broker))
+        self.file.write(messages)
 
 
 def _snapshot(broker: Broker) -> Iterator[bytes]:

@@ -24,10 +24,10 @@ from services.lease.imports.policy import Import, mismatch
 from services.lease.stores.relay.events import TableEvents
 from services.lease.stores.store import Changed, Snapshot
 from services.lease.watch.broker import Broker
+from services.runtime.cache.kept_file import KeptFile
 from services.runtime.events.journal import Event
 from services.runtime.lease.feed import Feed, LeaseConnection
 from services.runtime.lease.wire import step_from_bytes, step_to_bytes
-from services.runtime.os.atomic_file import replace_bytes
 from services.runtime.rpc.transport import Transport
 from services.runtime.telemetry.logs import get_logger
 from services.runtime.tls.credentials import Credentials, expiry_findings
@@ -35,6 +35,8 @@ from services.runtime.tls.files import TlsFiles
 
 log = get_logger()
 
+_KIND: Final = "flannelette-lease-import"
+_RESET: Final = step_to_bytes(Step(reset=True))
 _MOST_SHOWN: Final = 50
 _PATIENCE: Final = 5.0
 """Seconds that the other cluster has to answer, before the leases that a file remembers are in force. The file may be
@@ -74,7 +76,8 @@ class ImportedCluster:
             self._transport = Transport(Credentials(files), policy.server_name, transport.dangerously)
         self._connection = LeaseConnection(policy.address, "", self._transport)
         self._broker = broker
-        self._file = file
+        self.file = KeptFile(file, _KIND, older=_RESET, is_synced=False)
+        """The leases of the other cluster."""
         self._seconds = seconds
         self._changed = asyncio.Event()
         self._feed = Feed(self._connection, pb.VIEW_EXPORTED, self._notice, most=most)
@@ -259,13 +262,10 @@ class ImportedCluster:
         """What the process before this one knew."""
         table = Table()
         try:
-            table.fold(step_from_bytes(self._file.read_bytes()))
-        except FileNotFoundError:
-            return {}
-        except (OSError, DecodeError, InvalidInput) as error:
-            log.info(
-                "the remembered leases of another cluster cannot be read", file=str(self._file), reason=str(error)
-            )
+            if (data := self.file.read()) is not None:
+                table.fold(step_from_bytes(data))
+        except (DecodeError, InvalidInput) as error:
+            self.file.reject(error)
             return {}
         self.network = table.network
         return table.leases
@@ -275,7 +275,4 @@ class ImportedCluster:
             return
         self._is_unsaved = False
         changes = tuple(map(Upserted, self.leases.shown.values()))
-        try:
-            replace_bytes(self._file, [step_to_bytes(Step(True, changes, self.network, synced=True))], 0o600)
-        except OSError as error:
-            log.info("the leases of another cluster cannot be remembered", file=str(self._file), reason=str(error))
+        self.file.write([step_to_bytes(Step(True, changes, self.network, synced=True))])

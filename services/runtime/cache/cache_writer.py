@@ -109,7 +109,7 @@ class CacheWriter:
         try:
             return await self._run_blocking(function, *arguments)
         except (OSError, RuntimeError) as error:  # for example, no descriptor or thread is left
-            self._file.log_problem(f"the file cannot be written now: {error}")
+            self._file.note(f"cannot write {self._file.path} now: {error}")
             return False
 
     async def _write(self) -> None:
@@ -123,5 +123,5 @@ class CacheWriter:
             parts.append(part)
             await asyncio.sleep(0)
         data = encode(self._file.service, self._node, own, previous, parts, earlier, self._file.machine)
-        is_written = await self._try(self._file.write, data)
+        is_written = await self._try(self._file.put, data)
         self._written = version if is_written else None

@@ -20,7 +20,7 @@ class CachedTable:
     """The lease table from the state file. `table` is None while it is not in force, and after the first snapshot."""
 
     def __init__(self, node: str, file: StateFile) -> None:
-        found = file.read(node)
+        found = file.state_of(node)
         state = found[0] if found else None
         self.own = state.own if state else None
         """The lease that the node had published."""

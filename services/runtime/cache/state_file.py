@@ -5,22 +5,18 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
-from typing import Final, Self
+from typing import Self
 
 from services.core.limits import nearest_time
+from services.runtime.cache.kept_file import MODE, KeptFile, read_bytes
 from services.runtime.cache.node_state import NodeState, decode
-from services.runtime.os.atomic_file import replace_bytes
 from services.runtime.os.sealed_file import UnreadableState
 from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
-_MODE: Final = 0o600
-_LARGEST: Final = 1 << 28
-"""Bytes; about a million leases."""
 
-
-class StateFile:
+class StateFile(KeptFile):
     """The file of the cached state. Without a usable directory nothing is stored, and the reason is logged once.
 
     The file is locked while this process lives: of two dataplanes with the same directory, the second stores and
@@ -28,17 +24,14 @@ class StateFile:
     """
 
     def __init__(self, directory: str, service: str, machine: str = "") -> None:
+        super().__init__(Path(directory, f"{service}.state"), f"flannelette-{service}-state")
         self.service = service
         self.machine = machine
         """The token of this machine: the state of another one is refused."""
-        self.path = Path(directory, f"{service}.state")
         self.is_usable = False
         """Whether the state is written to the file."""
         self._lock = -1
-        self._is_rejected = False
-        """The existing file cannot be read; the next write keeps it under another name."""
         self._writing = Lock()
-        self._problem = ""
         if directory:
             self._open(Path(directory))
 
@@ -55,7 +48,7 @@ class StateFile:
             self._lock = -1
         self.is_usable = False
 
-    def read(self, node: str) -> tuple[NodeState, float] | None:
+    def state_of(self, node: str) -> tuple[NodeState, float] | None:
         """The cached state, and the Unix time at which it was last confirmed; None if there is none.
 
         A file that cannot be used stays where it is.
@@ -63,41 +56,25 @@ class StateFile:
         if not self.is_usable:
             return None
         try:
-            with self.path.open("rb") as file:
-                confirmed_at = nearest_time(os.fstat(file.fileno()).st_mtime)
-                return decode(self.service, file.read(_LARGEST), node, self.machine), confirmed_at
+            confirmed_at = nearest_time(self.path.stat().st_mtime)
+            return decode(self.service, read_bytes(self.path), node, self.machine), confirmed_at
         except FileNotFoundError:
             return None
         except (OSError, UnreadableState) as error:
             self.reject(error)
             return None
 
-    def reject(self, error: Exception) -> None:
-        """Logs that the file cannot be used; the next write renames it to `SERVICE.refused`."""
-        self._is_rejected = True
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        log.error("the state file is not used, and will be renamed", path=str(self.path), reason=reason)
-
-    def write(self, parts: Iterable[bytes]) -> bool:
-        """Replaces the file and syncs it to disk; returns whether that succeeded. Blocks: not for the event loop."""
-        try:
-            with self._writing:
-                if self._is_rejected:
-                    self.path.replace(self.path.with_suffix(".refused"))
-                    self._is_rejected = False
-                replace_bytes(self.path, parts, _MODE)
-        except OSError as error:
-            self.log_problem(f"cannot write {self.path}: {error.strerror}")
-            return False
-        self._problem = ""
-        return True
+    def put(self, parts: Iterable[bytes]) -> bool:
+        """Replaces the file, which `encode` has sealed. Blocks: not for the event loop."""
+        with self._writing:
+            return super().put(parts)
 
     def touch(self) -> bool:
         """Confirms the content of the file by its time; returns whether that succeeded."""
         try:
             os.utime(self.path)
         except OSError as error:
-            self.log_problem(f"cannot write {self.path}: {error.strerror}")
+            self.note(f"cannot write {self.path}: {error.strerror}")
             return False
         return True
 
@@ -105,20 +82,21 @@ class StateFile:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = directory / f".{self.service}.lock"  # the file itself is replaced by every write
-            self._lock = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+            self._lock = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.is_usable = True
+            self.clean()
         except BlockingIOError:
             self.close()
-            self.log_problem(
+            self._log_unused(
                 f"another {self.service} keeps its state in {directory}: give this one its own --state-dir"
             )
         except OSError as error:
             self.close()
-            self.log_problem(f"cannot use {directory}: {error.strerror}")
+            if (directory / f"{self.service}.state").exists():
+                self.note(f"cannot write {self.path}: {error.strerror}")
+            else:
+                self._log_unused(f"cannot use {directory}: {error.strerror}")
 
-    def log_problem(self, reason: str) -> None:
-        """Logs why nothing is written, once for each reason."""
-        if reason != self._problem:
-            self._problem = reason
-            log.warning("no state is kept for a reboot during an outage", reason=reason)
+    def _log_unused(self, reason: str) -> None:
+        log.warning("no state is kept for a reboot during an outage", reason=reason)

@@ -41,7 +41,8 @@ class EventFile:
         self._lock = -1
         self._written = 0
         """Number of the newest event in the file."""
-        self._problem = ""
+        self.problem = ""
+        """Why events are not written; empty: they are."""
 
     def read(self) -> list[RecordedEvent]:
         """The last events in the file, numbered without a gap. Blocks for some milliseconds: for the start."""
@@ -66,7 +67,7 @@ class EventFile:
         """Writes new events, until it is cancelled."""
         while self._path is not None:
             await journal.news(self._written)
-            await asyncio.sleep(_RETRY_DELAY if self._problem else _WRITE_DELAY)
+            await asyncio.sleep(_RETRY_DELAY if self.problem else _WRITE_DELAY)
             await self.write(journal)
 
     async def write(self, journal: Journal) -> None:
@@ -77,8 +78,8 @@ class EventFile:
             if not await _in_thread(self._append, data, self._note_problem):
                 return
             self._written = entries[-1].number
-            if self._problem:
-                self._problem = ""
+            if self.problem:
+                self.problem = ""
                 log.info("events are kept for a restart again", path=str(self._path))
 
     async def close(self, journal: Journal) -> None:
@@ -165,8 +166,9 @@ class EventFile:
 
     def _note_problem(self, error: Exception) -> None:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        if reason != self._problem:
-            self._problem = reason
+        problem = f"cannot write {self._path}: {reason}"
+        if problem != self.problem:
+            self.problem = problem
             log.warning("events are not kept for a restart", path=str(self._path), reason=reason)
 
 

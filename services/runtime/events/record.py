@@ -3,11 +3,14 @@
 import json
 from enum import Enum
 from typing import Any, Final
+from zlib import crc32
 
 from services.core.limits import nearest_time
 from services.runtime.events.journal import MOST_NAMED, Event, RecordedEvent, Subject
 
 _LARGEST: Final = 1 << 53
+_SUM: Final = b',"sum":"%08x"}'
+_SUM_BYTES: Final = len(_SUM % 0)
 
 
 class BadRecord(ValueError):
@@ -15,7 +18,7 @@ class BadRecord(ValueError):
 
 
 def encode(entry: RecordedEvent) -> bytes:
-    """A line. What is at its default is left out."""
+    """A line, of which the last member is a checksum of what is before it. What is at its default is left out."""
     event = entry.event
     row: dict[str, object] = {
         "position": entry.position, "time": entry.time, "kind": event.kind.name, "what": event.what
@@ -30,11 +33,15 @@ def encode(entry: RecordedEvent) -> bytes:
         "repair": event.repair.name if event.repair else "",
     }
     row.update((name, value) for name, value in optional.items() if value)
-    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(row, separators=(",", ":")).encode()
+    return text[:-1] + _SUM % crc32(text) + b"\n"
 
 
 def decode(line: bytes, kinds: type[Enum], repairs: type[Enum] | None) -> RecordedEvent:
-    """The event. Raises BadRecord."""
+    """The event. Raises BadRecord. A line without a checksum, as releases before 0.3 write them, counts as it is."""
+    text, told = line.rstrip(b"\n")[:-_SUM_BYTES], line.rstrip(b"\n")[-_SUM_BYTES:]
+    if told.startswith(_SUM[:7]) and told != _SUM % crc32(text + b"}"):
+        raise BadRecord("the line does not match its checksum")
     try:
         row = json.loads(line)
         epoch, _, number = _text(row["position"]).partition(":")

@@ -22,13 +22,18 @@ def replace_file(path: Path, text: str, mode: int) -> bool:
     return True
 
 
-def replace_bytes(path: Path, parts: Iterable[bytes], mode: int) -> None:
+def temporary(path: Path) -> Path:
+    """The file that is written first, and renamed: a process that is killed meanwhile leaves it."""
+    return path.with_name(f".{path.name}.new")
+
+
+def replace_bytes(path: Path, parts: Iterable[bytes], mode: int, *, is_synced: bool = True) -> None:
     """Replaces a file in an existing directory, and syncs it to disk. Raises OSError.
 
     The temporary file `.NAME.new` has a name that no reader of the directory takes for a configuration. It has no
     more readers than the file itself, and is deleted if the disk is full.
     """
-    fresh = path.with_name(f".{path.name}.new")
+    fresh = temporary(path)
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -36,7 +41,8 @@ def replace_bytes(path: Path, parts: Iterable[bytes], mode: int) -> None:
             file.writelines(parts)
             file.flush()
             os.fchmod(file.fileno(), mode)  # independent of the umask
-            os.fsync(file.fileno())
+            if is_synced:
+                os.fsync(file.fileno())
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)

@@ -192,7 +192,7 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(
             assert fresh.save() == golden("ipv4")
             assert await masq.end(signal.SIGTERM) == 0
         assert masq.log.read_text().count("the state file is not used") == 1
-    assert path.with_suffix(".refused").read_bytes() == bad
+    assert path.with_name(f"{path.name}.refused").read_bytes() == bad
     assert memory(host).own is not None
 
 

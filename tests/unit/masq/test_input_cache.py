@@ -30,7 +30,7 @@ OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 
 def remember(directory: Path, own: Lease | None = LEASE, *, node: str = "n1", store: StoreStatus = KUBE) -> None:
     with StateFile(str(directory), "masq") as file:
-        assert file.write(encode("masq", node, own, (), list(snapshot_parts(NETWORK, (), store, NONE))))
+        assert file.put(encode("masq", node, own, (), list(snapshot_parts(NETWORK, (), store, NONE))))
 
 
 async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_kept(
 
     played(story, Scene(tmp_path))
     assert capsys.readouterr().out.count("the state file is not used") == 1
-    assert path.with_suffix(".refused").read_bytes() == bad
+    assert path.with_name(f"{path.name}.refused").read_bytes() == bad
     assert decode("masq", path.read_bytes(), "n1").own == LEASE
 
 

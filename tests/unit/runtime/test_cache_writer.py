@@ -34,9 +34,9 @@ class Disk(StateFile):
         self.written = self.touched = 0
         self.is_full = False
 
-    def write(self, parts: "object") -> bool:
+    def put(self, parts: "object") -> bool:
         self.written += 1
-        return not self.is_full and super().write(parts)  # type: ignore[arg-type]  # as StateFile says
+        return not self.is_full and super().put(parts)  # type: ignore[arg-type]  # as StateFile says
 
     def touch(self) -> bool:
         self.touched += 1

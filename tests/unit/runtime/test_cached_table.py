@@ -20,7 +20,7 @@ SNAPSHOT = Step(reset=True, network=network(SMALL_JSON), synced=True)
 @pytest.fixture
 def cached_table(tmp_path: Path) -> CachedTable:
     with StateFile(str(tmp_path), "dataplane") as file:
-        file.write([written()])
+        file.put([written()])
         return CachedTable("n1", file)
 
 
@@ -48,7 +48,7 @@ def test_the_first_snapshot_ends_it_for_good(cached_table: CachedTable) -> None:
 def test_imports_that_the_lease_service_awaits_are_those_of_the_file(tmp_path: Path, was_in_force: bool) -> None:
     imported = replace(PEERS[0], name="west/a", node="west/a", cluster="west")
     with StateFile(str(tmp_path), "dataplane") as file:
-        file.write(encode("dataplane", "n1", OWN, (), [*snapshot_parts(NETWORK, [*PEERS, imported], None, NONE)]))
+        file.put(encode("dataplane", "n1", OWN, (), [*snapshot_parts(NETWORK, [*PEERS, imported], None, NONE)]))
         cached_table = CachedTable("n1", file)
         if was_in_force:
             cached_table.choose(Table(), is_away=True)
@@ -62,7 +62,7 @@ def test_imports_that_the_lease_service_awaits_are_those_of_the_file(tmp_path: P
 def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path) -> None:
     with StateFile(str(tmp_path), "dataplane") as file:
         assert CachedTable("n1", file).choose(Table(), is_away=True) is None
-        file.write([written(node="n2")])
+        file.put([written(node="n2")])
         found = CachedTable("n1", file)
         assert (found.own, found.previous_subnets, found.choose(Table(), is_away=True)) == (None, (), None)
 
@@ -70,11 +70,11 @@ def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path)
 def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) -> None:
     pieces = [*snapshot_parts(NETWORK, PEERS, None, NONE), b"\xff\xff"]
     with StateFile(str(tmp_path), "dataplane") as file:
-        file.write(encode("dataplane", "n1", OWN, (), pieces))
+        file.put(encode("dataplane", "n1", OWN, (), pieces))
         before = file.path.read_bytes()
         assert CachedTable("n1", file).choose(Table(), is_away=True) is None
-        assert file.write([written()])
-        assert file.path.with_suffix(".refused").read_bytes() == before
+        assert file.put([written()])
+        assert file.path.with_name("dataplane.state.refused").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ table, and the one write that waits for the disk is the promise that a lease giv
 would only move that wait, and bring two writers.
 """
 
+import errno
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -33,6 +35,8 @@ CREATE TABLE lease (
     expires_at REAL             -- Unix seconds; NULL: never
 ) WITHOUT ROWID
 """
+_ROOM: Final = 1 << 16
+"""Bytes that a disk must have free after a write has failed: small changes fit into what the file has already."""
 _OLDER: Final = "older"
 """In place of a checksum: an older release, which knows the table `lease` only, has written the row."""
 _COPIES: Final = (
@@ -78,6 +82,7 @@ class Database:
     """
 
     def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._name = str(path or ":memory:")
         try:
             if path is not None:
@@ -156,11 +161,15 @@ class Database:
             ) from None
 
     def probe(self) -> None:
-        """Writes what is there already, to see whether that is possible. Raises Unavailable."""
+        """Writes what is there already, to see whether that is possible. Raises Unavailable, also on a full disk."""
         try:
+            if self._path is not None:
+                disk = os.statvfs(self._path.parent)
+                if disk.f_bavail * disk.f_frsize < _ROOM:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with _Transaction(self._connection):
                 self._connection.execute(f"PRAGMA user_version = {_VERSION}")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise Unavailable(f"cannot write the lease database {self._name}: {error}; free its disk") from None
 
     def close(self) -> None:

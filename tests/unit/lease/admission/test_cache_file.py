@@ -109,4 +109,4 @@ def test_a_file_that_is_missing_damaged_or_too_old_is_no_memory(tmp_path: Path) 
 def test_a_directory_that_cannot_be_written_is_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         remember(tmp_path / "no" / "table", LEASES[0])
-    assert "cannot be cached" in capsys.readouterr().out
+    assert "is not kept" in capsys.readouterr().out
