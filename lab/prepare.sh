@@ -50,6 +50,10 @@ packages=
 has ip || packages="$packages iproute2"
 has iptables || packages="$packages iptables" # with it come the libraries that python-iptables loads
 has nft || packages="$packages nftables"      # and with it libnftables
+if [ "$level" = dev ]; then                   # what tests type, and minimal systems lack
+    has sysctl && has ps || packages="$packages procps"
+    has openssl || packages="$packages openssl"
+fi
 if [ -z "$ready" ]; then                      # what only the installation needs
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
     if [ -n "$compiles" ]; then

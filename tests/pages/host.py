@@ -5,6 +5,7 @@ Its /opt, /etc, /run and /var/lib are its own. `pip` finds what `make test` has 
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from tests.pages.document import sections
 from tests.pages.own_files import OwnFiles
 from tests.paths import ROOT
 from tests.patience import PATIENCE
-from tests.tools import cached
+from tests.tools import cached, lacking
 
 PREFIX: Final = "/coreos.com/network"
 PEERS: Final = range(3, 14)
@@ -129,6 +130,9 @@ class PageHost:
 @contextmanager
 def page_host(netns: NetworkNamespace, home: Path, *, opened: bool = False) -> Iterator[PageHost]:
     """One; the calling thread is in its network. `opened`: its users who are not root reach the programs."""
+    for program in ("systemd-sysusers", "systemd-tmpfiles") if opened else ():
+        if shutil.which(program) is None:
+            lacking(f"there is no {program}, which makes users and directories: apt-get install systemd")
     netns.ip("link", "add", "eth0", "type", "veth", "peer", "far")
     for name in ("eth0", "far"):
         netns.ip("link", "set", name, "up")

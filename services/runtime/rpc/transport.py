@@ -123,8 +123,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host reaches the address."""
+    """Whether only this host reaches the address. IPv4 inside IPv6 is no loopback, though Python 3.13 says so."""
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
-        return False
+        return host == "localhost"
+    return address.is_loopback and getattr(address, "ipv4_mapped", None) is None
