@@ -34,7 +34,7 @@ class Certificates:
         self._authority = read_authority(made.certificate, made.key)
         keep(directory, {AUTHORITY: made})
 
-    def make(self, stem: str, wanted: Wanted, *, start_days: int = 0, days: int = 10) -> TlsFiles:
+    def make(self, stem: str, wanted: Wanted, *, start_days: float = 0, days: int = 10) -> TlsFiles:
         """A certificate that is valid for `days` from `start_days` on; replaces one of the same stem."""
         start = datetime.now(UTC) + timedelta(days=start_days)
         keep(self.directory, {stem: issue(self._authority, wanted, start, days)})

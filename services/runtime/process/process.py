@@ -47,6 +47,11 @@ _READY = Gauge("flannelette_ready", "1 when the service is ready, as gRPC health
 _CERTIFICATE_EXPIRY = Gauge(
     "flannelette_tls_certificate_expiry_timestamp_seconds", "When the TLS certificate in force expires", ["file"]
 )
+_AUTHORITY_EXPIRY = Gauge(
+    "flannelette_tls_authority_expiry_timestamp_seconds",
+    "When the last of the authorities in force expires",
+    ["file"],
+)
 _CERTIFICATE_REFUSED = Gauge(
     "flannelette_tls_files_refused", "1 while the TLS files cannot be used and those read before stay in force"
 )
@@ -136,6 +141,7 @@ class Process:
             _CERTIFICATE_EXPIRY.labels(str(credentials.files.certificate)).set(
                 credentials.material.certificate.not_after
             )
+            _AUTHORITY_EXPIRY.labels(str(credentials.files.authorities)).set(credentials.authority_not_after)
             if tcp_ports(addresses):  # else only servers see the certificate, and the feed reports their errors
                 self.health.set("certificate", credentials.invalid_reason())
             await asyncio.sleep(_CERTIFICATE_SECONDS)

@@ -6,6 +6,7 @@ dataplane of that node. A call that changes the overlay for others, or removes, 
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any, Final
@@ -20,6 +21,7 @@ from services.runtime.rpc.callers import MEMBER, RELAY, Callers
 from services.runtime.rpc.interceptor import abort
 from services.runtime.telemetry.logs import get_logger
 from services.runtime.telemetry.metrics import Counter
+from services.runtime.tls.certificate import not_after
 
 log = get_logger()
 
@@ -61,6 +63,8 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
 
 _TLS: Final = b"ssl"
 _NO_TLS: Final = b"insecure"
+_FAREWELL_SECONDS: Final = 0.5
+"""For the answer to get to a client whose connection is then closed."""
 _REQUEST_SECONDS: Final = 10.0
 """Requests are small, and are sent with the call."""
 
@@ -141,6 +145,9 @@ class Authorizer(grpc.aio.ServerInterceptor):
             yield
             return
         uris = _uris(peer)
+        left = _seconds_left(peer)
+        if left <= 0:
+            await self._end_expired(method, context)
         is_relay = any(each.role is Role.RELAY for each in principals(uris))
         with ExitStack() as counted:
             try:
@@ -148,7 +155,19 @@ class Authorizer(grpc.aio.ServerInterceptor):
                 counted.enter_context(self._callers.call(context.peer(), who, RELAY if is_relay else MEMBER))
             except Unavailable as error:
                 await abort(error, method, context)
-            yield
+            try:
+                async with asyncio.timeout(left) as until:  # a stream may last longer than the certificate
+                    yield
+            except TimeoutError:
+                if not until.expired():
+                    raise
+                await self._end_expired(method, context)
+
+    async def _end_expired(self, method: str, context: Context) -> None:
+        """Ends the call, and the connection: with a certificate that is valid, the client gets another one."""
+        asyncio.get_running_loop().call_later(_FAREWELL_SECONDS, self._callers.close, context.peer())
+        who = ", ".join(_uris(context.auth_context()))
+        await abort(Unavailable(f"the certificate of {who} has expired: connect with a new one"), method, context)
 
     async def _authorize(self, request: Any, context: Context, method: str) -> None:
         peer = context.auth_context()
@@ -187,6 +206,14 @@ async def _only(requests: AsyncIterator[Any], method: str, context: Context) -> 
         await abort(Unavailable(f"no request came within {_REQUEST_SECONDS:.0f} s"), method, context)
     except StopAsyncIteration:
         await abort(InvalidInput("the call has no request"), method, context)
+
+
+def _seconds_left(peer: Mapping[str, Iterable[bytes]]) -> float:
+    """How long the client's certificate is still valid; one that cannot be read is not."""
+    try:
+        return min(not_after(each) for each in peer.get("x509_pem_cert", ())) - time.time()
+    except ValueError:
+        return 0.0
 
 
 def caller(context: Context) -> str:

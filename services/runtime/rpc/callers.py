@@ -64,7 +64,7 @@ class Callers:
         self._clock = clock
         self._open = Tally[str]()
         self._accounts: dict[str, _Account] = {}
-        self._cut: set[Address] = set()
+        self._cut: dict[Address, bool] = {}
         self._may_log = LogLimiter()
 
     @contextmanager
@@ -97,10 +97,16 @@ class Callers:
         """The connection is gone."""
         self.known.pop(endpoint, None)
 
-    def take_cut(self) -> set[Address]:
-        """The connections to close."""
-        taken, self._cut = self._cut, set()
+    def take_cut(self) -> dict[Address, bool]:
+        """The connections to close, and whether their addresses are to get no other for a while."""
+        taken, self._cut = self._cut, {}
         return taken
+
+    def close(self, peer: str) -> None:
+        """Has this connection closed: its client has to connect again."""
+        if (endpoint := endpoint_of(peer)) is not None:
+            self._cut[endpoint] = False
+            self.on_cut()
 
     def _charge(self, endpoint: Address | None, who: str, allowance: Allowance, calls: int) -> None:
         now = self._clock()
@@ -118,7 +124,7 @@ class Callers:
             account.banned_until = now + _BAN_SECONDS
         _CUT_OFF.inc()
         if endpoint is not None:
-            self._cut.add(endpoint)
+            self._cut[endpoint] = True
             self.on_cut()
         if self._may_log(who):
             log.warning(

@@ -273,7 +273,8 @@ class ConnectionLimiter:
         for each in connections:
             if each.endpoint in cut:
                 _shut_down(each)
-                self._failures[each.peer].ban(now)
+                if cut[each.endpoint]:
+                    self._failures[each.peer].ban(now)
         strangers = [each for each in connections if self._is_strange(callers, each, now)]
         banned = frozenset(peer for peer, each in self._failures.items() if each.banned_until > now)
         chosen = [each for each in strangers if each.peer in banned]

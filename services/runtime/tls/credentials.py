@@ -1,5 +1,6 @@
 """The TLS files in force, as gRPC credentials for servers and channels."""
 
+import math
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -33,10 +34,18 @@ class Credentials:
         self.on_handshake: Callable[[], None] = lambda: None
         """Called before every handshake of a server, in a thread of gRPC's."""
 
+        self.refused = ""
+        """Why the files on disk cannot be used, a sentence without its period; empty: they are in force."""
+
     def replace(self) -> None:
         """Reads the files again. Raises Misconfigured; the previous content then stays in force."""
         self.last_read = self.files.stamp()
-        self.material = read(self.files)
+        try:
+            self.material = read(self.files)
+        except Misconfigured as error:
+            self.refused = str(error)
+            raise
+        self.refused = ""
 
     def for_server(self) -> grpc.ServerCredentials:
         """For a server that accepts only clients with a certificate of the authorities; TLS 1.2 and newer."""
@@ -63,9 +72,27 @@ class Credentials:
         return grpc.ssl_channel_credentials(material.authorities, material.key, material.chain)
 
     def invalid_reason(self) -> str:
-        """A sentence that says why the certificate is not valid now; empty: it is."""
-        reason = self.material.certificate.invalid_reason(time.time())
-        return reason and f"the certificate {self.files.certificate} {reason}"
+        """A sentence that says why nobody gets a connection with these files now; empty: they are valid."""
+        now = time.time()
+        if reason := self.material.certificate.invalid_reason(now):
+            return f"the certificate {self.files.certificate} {reason}"
+        if (over := self.authority_not_after) < now:
+            file = self.files.authorities
+            return f"the last authority in {file} expired on {date(over)}: replace the file, no restart is needed"
+        return ""
+
+    @property
+    def authority_not_after(self) -> float:
+        """When the last of the authorities runs out; an old one beside its successor may run out before."""
+        return max((end for _, end in self.authorities), default=math.inf)
+
+    @property
+    def authorities(self) -> list[tuple[float, float]]:
+        """From when to when each of the authorities is valid."""
+        return [
+            (ssl.cert_time_to_seconds(str(each["notBefore"])), ssl.cert_time_to_seconds(str(each["notAfter"])))
+            for each in self.material.context.get_ca_certs()
+        ]
 
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
@@ -77,13 +104,18 @@ def expiry_findings(credentials: Credentials, now: float) -> Iterator[Finding]:
     files, material = credentials.files, credentials.material
     own = material.certificate
     yield from _expiring(files.certificate, own.not_before, own.not_after, now)
-    lives = [
-        (ssl.cert_time_to_seconds(str(each["notBefore"])), ssl.cert_time_to_seconds(str(each["notAfter"])))
-        for each in material.context.get_ca_certs()
-    ]
-    if lives:  # an old one beside its successor may run out
+    if lives := credentials.authorities:
         not_before, not_after = max(lives, key=lambda life: life[1])
         yield from _expiring(files.authorities, not_before, not_after, now)
+    if credentials.refused:
+        yield Finding(
+            "certificate",
+            f"The TLS files on disk cannot be used: {credentials.refused}.",
+            "Those that were read before stay in force, and a restart would fail. Replace the files; no restart is "
+            "needed.",
+            evidence=f"in force: {files.certificate}, valid until {date(own.not_after)}",
+            is_soon=True,
+        )
 
 
 def pair_findings(certificate: Path, key: Path, now: float) -> Iterator[Finding]:
