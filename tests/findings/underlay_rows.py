@@ -22,7 +22,8 @@ UNDERLAY_FAULTS: Final = {
     "underlay-route-narrow": SilentFault(
         "{ip} route change {underlay_network} dev eth0 {narrow} mtu 1400",
         "underlay-mtu",
-        "The route `{underlay_network} dev eth0 {narrow} mtu 1400` has a smaller MTU than eth0 (1500).",
+        "The route `{underlay_network} dev eth0 {narrow} mtu 1400` has a smaller MTU than eth0 (1500). If that is "
+        "right, set the option MTU of the backend.",
         "{ip} route replace {underlay_network} dev eth0 {narrow}",
         says="part",
         is_answered=True,
