@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,13 @@ import grpc.aio
 from services.core.errors import Misconfigured
 from services.runtime.rpc.transport import PLAIN, Transport
 
+_KINDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 
@@ -47,28 +55,65 @@ def lock_of(path: Path) -> Path:
 def locked(path: Path) -> Iterator[os.stat_result]:
     """Holds the lock of a unix socket while the block runs; yields its stat. A missing directory is made.
 
-    Raises Misconfigured: in use, or no permission.
+    Raises Misconfigured: in use, no permission, a directory that anybody may write to, or something else in the place
+    of the socket or of its lock.
     """
     lock = lock_of(path)
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.parent.chmod(0o770)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        _require_own(path.parent)
+        # Without O_NONBLOCK a pipe in its place would wait; a symbolic link would lock, or make, a file elsewhere.
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o660)
     except OSError as error:
+        if found := _in_place(lock, stat.S_ISREG):
+            raise Misconfigured(
+                f"{lock} is {found}, and not the lock of a socket: remove it, or use another --socket-dir"
+            ) from None
         raise Misconfigured(
             f"cannot create {lock}: {error.strerror}; grant the service access, or use another --socket-dir"
         ) from None
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Misconfigured(
+                f"{lock} is {_in_place(lock, stat.S_ISREG)}, and not the lock of a socket: remove it, or use another "
+                "--socket-dir"
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise Misconfigured(
                 f"the socket {path} is in use by a running service: stop that service, or use another --socket-dir"
             ) from None
+        if found := _in_place(path, stat.S_ISSOCK):
+            raise Misconfigured(f"{path} is {found}, and not a socket: remove it, or use another --socket-dir")
         yield os.fstat(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _require_own(directory: Path) -> None:
+    """Raises Misconfigured for a directory in which anybody could put a socket or a lock in the place of ours.
+
+    A volume of a container is only for those that mount it: the kubelet gives an emptyDir the mode 0777.
+    """
+    mode = directory.stat().st_mode
+    is_volume = not mode & stat.S_ISVTX and directory.is_mount()
+    if mode & stat.S_IWOTH and not is_volume:
+        raise Misconfigured(
+            f"every user may write to the directory {directory}, and so take the place of the socket: "
+            f"`chmod o-w {directory}`, or use another --socket-dir"
+        )
+
+
+def _in_place(path: Path, is_right: Callable[[int], bool]) -> str:
+    """What is there instead, with its article; empty: the right kind, or nothing."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return ""
+    return "" if is_right(mode) else _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
 def bind_path(server: grpc.aio.Server, path: Path) -> None:

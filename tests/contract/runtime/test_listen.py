@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,3 +84,60 @@ async def test_a_port_belongs_to_one_server() -> None:
     with pytest.raises(Misconfigured, match="is it in use"), bound(second, f"127.0.0.1:{port}"):
         pass
     await first.stop(None)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+async def test_a_directory_that_anybody_may_write_to_is_refused(mode: int, tmp_path: Path) -> None:
+    """With the sticky bit, too: others could still be there first."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    directory.chmod(mode)
+    said = rf"every user may write to the directory {directory}.*`chmod o-w {directory}`"
+    with pytest.raises(Misconfigured, match=said), bound(grpc.aio.server(), f"unix:{directory}/x.sock"):
+        pass
+    assert list(directory.iterdir()) == []
+    directory.chmod(0o775)
+    with bound(grpc.aio.server(), f"unix:{directory}/x.sock"):
+        pass
+
+
+@pytest.mark.parametrize(("mode", "is_taken"), [("0777", True), ("1777", False)])
+def test_a_volume_of_a_container_may_have_the_mode_that_the_kubelet_gives_it(
+    mode: str, is_taken: bool, tmp_path: Path
+) -> None:
+    """An emptyDir; not a directory of all users that is a mount, such as /tmp."""
+    code = (
+        "from pathlib import Path; from services.runtime.rpc.listen import locked\n"
+        f"with locked(Path('{tmp_path}/x.sock')): pass"
+    )
+    mounts = f'mount -t tmpfs -o mode={mode} none {tmp_path} && exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounts, sys.executable, code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) is is_taken, done.stderr
+
+
+@pytest.mark.parametrize("name", ["x.sock", "x.sock.lock"])
+@pytest.mark.parametrize("kind", ["file", "directory", "symbolic link", "pipe"])
+async def test_what_stands_in_the_place_of_a_socket_or_its_lock_is_named(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    place, elsewhere = tmp_path / name, tmp_path / "elsewhere"
+    make = {
+        "file": place.touch,
+        "directory": place.mkdir,
+        "symbolic link": lambda: place.symlink_to(elsewhere),
+        "pipe": lambda: os.mkfifo(place),
+    }
+    make[kind]()
+    if (name, kind) == ("x.sock.lock", "file"):
+        with bound(grpc.aio.server(), f"unix:{tmp_path}/x.sock"):
+            return
+    said = rf"{place} is a {kind}, and not .*: remove it, or use another --socket-dir"
+    with pytest.raises(Misconfigured, match=said), bound(grpc.aio.server(), f"unix:{tmp_path}/x.sock"):
+        pass
+    assert not elsewhere.exists()

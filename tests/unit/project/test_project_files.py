@@ -53,6 +53,13 @@ def test_a_workflow_is_one(workflow: Path) -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_an_action_is_named_by_its_commit_and_its_version(workflow: Path) -> None:
+    used = [line.partition("uses:")[2].strip() for line in workflow.read_text().splitlines() if "uses:" in line]
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_runs_what_exists_and_holds_no_secret(workflow: Path) -> None:
     assert "secrets." not in workflow.read_text()
     assert yaml.safe_load(workflow.read_text())["permissions"] == {"contents": "read"}
