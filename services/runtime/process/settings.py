@@ -32,9 +32,9 @@ FLAGS: Final[Mapping[str, str]] = {
     "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix "
     "set-node-network-unavailable",
     "dataplane": "network lease-address iface iface-regex iface-can-reach public-ip public-ipv6 subnet-file "
-    "state-dir subnet-lease-renew-margin allowed-network never-route ip-blackhole-route cni-install-path "
-    "cni-config-path ip-masq route-protocol checksum-offload audit-interval allow-extension-commands "
-    "extension-timeout charon-socket probe-rate",
+    "state-dir cni-state-dir subnet-lease-renew-margin allowed-network never-route ip-blackhole-route "
+    "cni-install-path cni-config-path ip-masq route-protocol checksum-offload audit-interval "
+    "allow-extension-commands extension-timeout charon-socket probe-rate",
     "masq": "network lease-address state-dir ip-masq ip-masq-fully-random-disable iptables-forward-rules firewall "
     "allowed-network iptables-resync",
     "cloud": "lease-address state-dir cloud-interval cloud-mark cloud-routes-limit cloud-endpoint cloud-metadata",
