@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import click
 import pytest
 from click.testing import CliRunner
+from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from services.ctl.connect.one_line import change_texts
 from services.ctl.main import cli
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples
-from tests.ctl.fakes import FakeNode
+from tests.ctl.fakes import FakeDataplane, FakeNode
 from tests.patience import PATIENCE
 
 Shown: TypeAlias = tuple[str, str]
@@ -96,17 +97,37 @@ def test_every_command_that_shows_text_of_a_service_is_tried() -> None:
     assert tried | others == {*cli.commands}
 
 
+class TracingDataplane(FakeDataplane):
+    """One that also traces a packet and pings its peers, and finds faults."""
+
+    more = ""
+
+    async def TracePacket(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return await self.replies.reply("TracePacket", request, context)
+
+    async def ProbePeers(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        yield dataplane_pb2.ProbePeersResponse(paths=1)
+        yield await self.replies.reply("ProbePeers", request, context)
+
+    async def WatchEvents(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        for event in samples.events():
+            yield _with(event, self.more)
+
+
 class Told:
     """Three services that tell the samples, with more in each text that is no address, number or kind."""
 
     def __init__(self, directory: Path) -> None:
         self.node = FakeNode(directory)
+        self._dataplane = TracingDataplane()  # type: ignore[abstract]  # what no test calls is UNIMPLEMENTED
+        self.node.dataplane = self._dataplane
         self._services: tuple[Any, ...] = (self.node.lease, self.node.dataplane, self.node.masq)
         _make_unwell(self.node)
         self._samples = [dict(each.replies.by_method) for each in self._services]
 
     def add(self, more: str) -> None:
         """From now on, what is added."""
+        self._dataplane.more = more
         for service, answers in zip(self._services, self._samples, strict=True):
             service.replies.by_method.clear()
             for method, answer in answers.items():
@@ -131,7 +152,19 @@ def _make_unwell(node: FakeNode) -> None:
         status.findings.add(**texts, check="peer-route", broken=True)
         status.ready = False
         status.reasons.append("forwarding is broken: Packets are lost.")
-    node.dataplane.replies.by_method["GetStatus"] = dataplane
+    step = dataplane_pb2.TraceStep(kind="route", text="a route", verdict=dataplane_pb2.TRACE_VERDICT_BROKEN)
+    step.owner, step.side, step.reason, step.cure = "admin", dataplane_pb2.TRACE_SIDE_SENDER, "A rule.", "ip rule del"
+    path = dataplane_pb2.TracePacketResponse(
+        source="10.5.1.2", destination="10.5.2.2", source_node="h1", destination_node="h2", node="h1", steps=[step]
+    )
+    probe = dataplane_pb2.PathProbe(
+        lease="10.5.2.0-24", node="h2", address="10.5.2.0", error="no route", layer=dataplane_pb2.PROBE_LAYER_OVERLAY
+    )
+    node.dataplane.replies.by_method |= {
+        "GetStatus": dataplane,
+        "TracePacket": path,
+        "ProbePeers": dataplane_pb2.ProbePeersResponse(probe=probe),
+    }
     node.masq.replies.by_method["GetStatus"] = masq
 
 
@@ -170,8 +203,8 @@ def of_two(directory: Path, more: str) -> tuple[dict[str, Shown], dict[str, Show
         plain = {command: ran(directory, command) for command in COMMANDS}
         told.add(more)
         hostile = {command: ran(directory, command) for command in COMMANDS}
-        asyncio.run_coroutine_threadsafe(told.node.stop(), loop).result(PATIENCE)
     finally:
+        asyncio.run_coroutine_threadsafe(told.node.stop(), loop).result(PATIENCE)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
