@@ -5,7 +5,9 @@ process. `faults` are what the next requests of a kind are answered with, instea
 """
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -70,6 +72,43 @@ def text(body: str, code: int = 200) -> Fault:
         return web.Response(text=body, status=code, content_type="application/json")
 
     return say
+
+
+def endless(*, is_packed: bool = False) -> Fault:
+    """An answer that does not end, of spaces in a JSON string; with `is_packed` a thousand times as many as bytes."""
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Type": "application/json"} | ({"Content-Encoding": "gzip"} if is_packed else {})
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        pack = zlib.compressobj(wbits=31)
+        part = b" " * (1 << 20)
+        await response.write(pack.compress(b'{"kind":"') if is_packed else b'{"kind":"')
+        for _ in range(5_800):
+            await response.write(pack.compress(part) + pack.flush(zlib.Z_SYNC_FLUSH) if is_packed else part)
+            await asyncio.sleep(0)
+        return response
+
+    return flood
+
+
+def packed(body: bytes, coding: str = "gzip") -> Fault:
+    """This, compressed."""
+
+    async def say(request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Encoding": coding, "Content-Type": "application/json"}
+        return web.Response(body=gzip.compress(body) if coding == "gzip" else body, headers=headers)
+
+    return say
+
+
+def redirect(to: str) -> Fault:
+    """The answer is elsewhere."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect(to)
+
+    return send
 
 
 async def hang(request: web.Request) -> web.StreamResponse:

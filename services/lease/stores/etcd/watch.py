@@ -12,7 +12,7 @@ from services.core.errors import Unavailable
 from services.core.leases.table import StoreStatus
 from services.lease.stores.etcd.rpc.client import EtcdClient
 from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.values import HistoryLost, NotAllowed
+from services.lease.stores.etcd.rpc.values import HistoryLost, NotAllowed, Untrue
 from services.lease.stores.etcd.transactor import Replica
 from services.lease.stores.store import StoreEvent
 from services.runtime.telemetry.logs import get_logger
@@ -59,6 +59,7 @@ class Watcher:
                 self._is_listed = False
                 self._is_other_history |= lost.is_replaced
             except Unavailable as error:
+                self._is_listed = self._is_listed and not isinstance(error, Untrue)
                 if isinstance(error, NotAllowed):
                     most = self._timing.retry_not_allowed
                 if status := self._changed(StoreStatus(KIND, connected=False, error=str(error))):

@@ -7,9 +7,11 @@ when there is no good answer in time.
 """
 
 import asyncio
+import json
 import random
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ from services.lease.stores.kube.values import (
     Node,
     Silent,
     Timing,
+    TooLarge,
     away,
     broken,
     refusal,
@@ -52,6 +55,11 @@ except ModuleNotFoundError as error:
 
 PAGE: Final = 50
 """Nodes in a page: 700 KB of JSON, 4 MB as Python objects, and some 10 ms in which nothing else runs."""
+_MOST_NODES: Final = 1_000_000
+"""In a listing."""
+_LARGEST: Final = 32 << 20
+"""Bytes of an answer, unpacked: etcd, and so Kubernetes, refuses objects of more than 1.5 MB."""
+_LONGEST_REFUSAL: Final = 1 << 16
 _NODES: Final = "/api/v1/nodes"
 _EVENTS: Final = "/api/v1/namespaces/default/events"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -81,12 +89,21 @@ class KubeClient:
         nodes: list[Node] = []
         query: dict[str, str] = {"limit": str(PAGE)} | _selection(selector)
         while True:
-            document = await self._document("list nodes", _NODES, query, self._timing.page)
+            asked = query.get("continue")
+            try:
+                document = await self._document("list nodes", _NODES, query, self._timing.page)
+            except TooLarge:
+                if query["limit"] == "1":
+                    raise
+                query["limit"] = "1" if query["limit"] != str(PAGE) else str(PAGE // 10)
+                continue
             try:
                 page, position, query["continue"] = read_page(document, self._keys)
             except ValueError as error:
                 raise broken(self._access.name, error) from None
             nodes += page
+            if len(nodes) > _MOST_NODES or query["continue"] == asked:
+                raise broken(self._access.name, ValueError("a listing that does not end"))
             if not query["continue"]:
                 return tuple(nodes), position
 
@@ -106,6 +123,8 @@ class KubeClient:
         silence = self._timing.silence_alone if selector else self._timing.silence
         timeout = self._timeout(None, silence)
         async with self._request("watch nodes", "GET", _NODES, query | _selection(selector), timeout) as response:
+            if "Content-Encoding" in response.headers:
+                raise broken(self._access.name, ValueError("a watch that is compressed"))
             yield Batch((), position)
             lines = Lines()
             while chunk := await _read(response):
@@ -163,7 +182,9 @@ class KubeClient:
 
     async def _object(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
         try:
-            document = await response.json(content_type=None)
+            document = json.loads(await _body(response, _LARGEST))
+        except _Longer as error:
+            raise TooLarge(str(broken(self._access.name, error))) from None
         except (ValueError, RecursionError) as error:
             raise broken(self._access.name, error) from None
         if not isinstance(document, dict):
@@ -199,6 +220,7 @@ class KubeClient:
                     timeout=timeout,
                     proxy=configuration.proxy or None,
                     proxy_headers=configuration.proxy_headers or None,
+                    allow_redirects=False,  # an API server sends none, and our token is for it alone
                     server_hostname=configuration.tls_server_name or None,
                 )
             async with response:
@@ -206,7 +228,10 @@ class KubeClient:
                     if response.status == UNAUTHORIZED:
                         await self.close()
                     retry_after = response.headers.get("Retry-After", "")
-                    text = await response.content.read(65536)
+                    try:
+                        text = await _body(response, _LONGEST_REFUSAL)
+                    except ValueError as error:
+                        text = str(error).encode()
                     raise refusal(self._access.name, what, response.status, text, retry_after)
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -219,9 +244,35 @@ class KubeClient:
             if self._session is None:
                 self._configuration = await _configuration(self._access)
                 connector = aiohttp.TCPConnector(ssl=_ssl_context(self._configuration), socket_factory=_make_socket)
-                headers = {"Accept": "application/json", "User-Agent": self._agent}
-                self._session = aiohttp.ClientSession(connector=connector, headers=headers, trust_env=True)
+                headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": self._agent}
+                self._session = aiohttp.ClientSession(
+                    connector=connector, headers=headers, trust_env=True, auto_decompress=False
+                )
             return self._session
+
+
+class _Longer(ValueError):
+    """An answer is larger than we take."""
+
+
+async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The whole answer, unpacked. Raises ValueError; _Longer as soon as it has more than `most` bytes."""
+    coding = response.headers.get("Content-Encoding", "identity").lower()
+    if coding not in ("identity", "gzip"):
+        raise ValueError(f"an answer in Content-Encoding {coding!r:.40}")
+    gzip, parts, size = zlib.decompressobj(wbits=31) if coding == "gzip" else None, list[bytes](), 0
+    while chunk := await response.content.readany():
+        try:
+            part = gzip.decompress(chunk, most + 1 - size) if gzip else chunk
+        except zlib.error as error:
+            raise ValueError(f"gzip that cannot be unpacked: {error}") from None
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise _Longer(f"an answer of more than {most} bytes")
+    if gzip and not gzip.eof:
+        raise ValueError("an answer that ends too early")
+    return b"".join(parts)
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

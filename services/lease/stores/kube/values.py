@@ -140,6 +140,10 @@ _SENTENCES: Final = (
 """What the message matches, and what that means for a reader; the first one counts."""
 
 
+class TooLarge(Unavailable):
+    """The answer is larger than we take at once."""
+
+
 def away(server: str, error: BaseException) -> Unavailable:
     """The server cannot be reached, or does not answer, and why."""
     details = f"{type(error).__name__}: {error}"
@@ -166,6 +170,11 @@ def refusal(server: str, what: str, status: int, body: bytes | object, retry_aft
         rights = "create and patch of events" if what == WRITE_EVENT else _RIGHTS
         return Unavailable(
             f"the Kubernetes API at {server} does not let us {what}: give our role {rights} ({message})"
+        )
+    if 300 <= status < 400:
+        return Unavailable(
+            f"the Kubernetes API at {server} sends us elsewhere ({status}), which an API server does not: correct "
+            "--kube-api-url or the kubeconfig"
         )
     text = f"the Kubernetes API at {server} cannot {what} now: {status} {message}".rstrip()
     if status == 429 or retry_after:

@@ -12,6 +12,7 @@ import pytest
 from services.core.errors import Unavailable
 from services.lease.stores.etcd.rpc.cluster import Cluster
 from services.lease.stores.etcd.rpc.members import Timing
+from services.lease.stores.etcd.rpc.messages import rpc
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
 from services.lease.stores.etcd.rpc.values import NotAllowed
 from tests.virtual_time import run_virtually
@@ -23,6 +24,7 @@ def refusal(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
 
 
+ANSWER = rpc.RangeResponse(header=rpc.ResponseHeader(revision=1))
 GONE = refusal(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; Connection refused")
 NO_LEADER = refusal(grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader")
 OLD_TOKEN = refusal(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token")
@@ -78,13 +80,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ask(cluster: Cluster) -> Any:
-    return run_virtually(cluster.ask("range", None))
+    return run_virtually(cluster.ask("range", rpc.RangeRequest(key=b"/net")))
 
 
 def test_the_next_member_is_asked_and_stays_in_use(made: Any) -> None:
-    one, two = FakeMember("one", GONE), FakeMember("two", "answer")
+    one, two = FakeMember("one", GONE), FakeMember("two", ANSWER)
     cluster = made(one, two)
-    assert (ask(cluster), ask(cluster)) == ("answer", "answer")
+    assert (ask(cluster), ask(cluster)) == (ANSWER, ANSWER)
     assert (len(one.asked), len(two.asked)) == (1, 2)
 
 
@@ -96,15 +98,15 @@ def test_nobody_is_asked_twice_who_refuses_connections(made: Any) -> None:
 
 
 def test_an_election_is_waited_out(made: Any) -> None:
-    one, two = FakeMember("one", NO_LEADER, NO_LEADER, "answer"), FakeMember("two", NO_LEADER)
-    assert ask(made(one, two)) == "answer"
+    one, two = FakeMember("one", NO_LEADER, NO_LEADER, ANSWER), FakeMember("two", NO_LEADER)
+    assert ask(made(one, two)) == ANSWER
     assert (len(one.asked), len(two.asked)) == (3, 2)
 
 
 def test_a_token_that_is_refused_is_replaced_once(made: Any) -> None:
-    one = FakeMember("one", OLD_TOKEN, "answer", logins=("old", "new"))
+    one = FakeMember("one", OLD_TOKEN, ANSWER, logins=("old", "new"))
     cluster = made(one, username="flannel")
-    assert ask(cluster) == "answer"
+    assert ask(cluster) == ANSWER
     assert (one.asked, one.logins) == (["old", "new"], 2)
 
 
@@ -117,7 +119,7 @@ def test_a_token_that_stays_refused_is_no_reason_to_log_in_for_ever(made: Any) -
 
 def test_a_wrong_password_is_tried_at_one_member_only(made: Any) -> None:
     """Each try costs etcd a tenth of a second of work."""
-    members = [FakeMember(name, "answer", logins=(BAD_LOGIN,)) for name in ("one", "two", "three")]
+    members = [FakeMember(name, ANSWER, logins=(BAD_LOGIN,)) for name in ("one", "two", "three")]
     with pytest.raises(NotAllowed, match="refuses the login: check --etcd-username and --etcd-password"):
         ask(made(*members, username="flannel"))
     assert sum(member.logins for member in members) == 1

@@ -31,12 +31,15 @@ from services.lease.stores.etcd.rpc.values import (
     TooLarge,
     Transaction,
     Unchanged,
+    Untrue,
     Write,
     end_of,
 )
 
 PAGE: Final = 2_000
 """Keys in a page: some 400 KB."""
+_MOST_KEYS: Final = 1_000_000
+"""In a listing: more than a network has subnets that anybody could serve."""
 _PUT: Final = 0
 """mvccpb.Event.PUT"""
 
@@ -54,7 +57,7 @@ class EtcdClient:
         A page that would be too large to take is asked for again in smaller ones. Raises HistoryLost when that
         revision is compacted or its cluster replaced meanwhile.
         """
-        key, limit = prefix, PAGE
+        key, limit, keys = prefix, PAGE, 0
         position: Position | None = None
         while True:
             try:
@@ -73,7 +76,9 @@ class EtcdClient:
             yield Page(items, position)
             if not response.more:
                 return
-            key = items[-1].key + b"\0"
+            key, keys = items[-1].key + b"\0", keys + len(items)
+            if keys > _MOST_KEYS:
+                raise Untrue(f"etcd has more than {_MOST_KEYS} keys under {prefix!r}: check --etcd-prefix")
 
     async def require_history(self, prefix: bytes, position: Position, newest: Newest) -> None:
         """Raises HistoryLost unless a watch can go on from there, in the history that had this newest key there.

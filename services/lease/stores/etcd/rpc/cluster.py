@@ -15,11 +15,19 @@ import grpc
 import grpc.aio
 
 from services.core.errors import Unavailable
+from services.lease.stores.etcd.rpc.answers import flaw_in, flaw_in_message
 from services.lease.stores.etcd.rpc.health import EtcdHealth
 from services.lease.stores.etcd.rpc.members import Member, Members, RetryBudget, Timing
 from services.lease.stores.etcd.rpc.messages import rpc
 from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import EtcdLeaseExists, EtcdLeaseGone, HistoryLost, NotAllowed, TooLarge
+from services.lease.stores.etcd.rpc.values import (
+    EtcdLeaseExists,
+    EtcdLeaseGone,
+    HistoryLost,
+    NotAllowed,
+    TooLarge,
+    Untrue,
+)
 from services.runtime.telemetry.metrics import Counter
 
 _REQUESTS: Final = Counter("flannelette_etcd_requests", "Requests to etcd, by gRPC status.", ["call", "result"])
@@ -57,7 +65,7 @@ class Login:
                         return ""
                     raise
                 _REQUESTS.labels("authenticate", "OK").inc()
-                self._token = response.token
+                self._token = "" if flaw_in("authenticate", request, response) else response.token
             return self._token
 
     def refused(self, token: str) -> None:
@@ -109,10 +117,17 @@ class Cluster:
                 if pause is None:
                     raise failure from None
             else:
-                self.health.called(loop.time() - began)
-                _REQUESTS.labels(call, "OK").inc()
-                self._members.answered(member)
-                return response
+                if flaw := flaw_in(call, request, response):
+                    _REQUESTS.labels(call, "UNTRUE").inc()
+                    untrue = self._leave_liar(member, flaw)
+                    pause = retries.pause(loop.time(), passing=False)
+                    if pause is None:
+                        raise untrue
+                else:
+                    self.health.called(loop.time() - began)
+                    _REQUESTS.labels(call, "OK").inc()
+                    self._members.answered(member)
+                    return response
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     @property
@@ -128,8 +143,9 @@ class Cluster:
             for member in self._members.left:
                 try:
                     metadata = _metadata(await self._login.token(member))
-                    await member.calls["range"](request, timeout=self._timing.call, metadata=metadata)
-                    self._members.answered(member)
+                    response = await member.calls["range"](request, timeout=self._timing.call, metadata=metadata)
+                    if not flaw_in("range", request, response):
+                        self._members.answered(member)
                 except grpc.aio.AioRpcError as error:
                     if answer_in(error, member.name, self._denied):
                         self._members.answered(member)
@@ -145,6 +161,9 @@ class Cluster:
             async with asyncio.timeout(self._timing.call):  # wait_for() may swallow that we are cancelled
                 response = await call.read()
             while response is not grpc.aio.EOF and not _is_refusal(response):
+                if flaw := flaw_in_message(response):
+                    _REQUESTS.labels("watch", "UNTRUE").inc()
+                    raise self._leave_liar(member, flaw)
                 if response.created:
                     _REQUESTS.labels("watch", "OK").inc()
                     self._members.answered(member)
@@ -177,6 +196,10 @@ class Cluster:
         answer = answer_in(error, ", ".join(self._members.names), self._denied)
         return answer or self._leave(member, reason_in(error.details() or error.code().name))
 
+    def _leave_liar(self, member: Member, flaw: str) -> Untrue:
+        self._members.leave(member, f"sends what no etcd sends: {flaw}; check --etcd-endpoints")
+        return Untrue(self._members.health.complaint)
+
     def _leave(self, member: Member, reason: str) -> Unavailable:
         self._members.leave(member, reason)
         return Unavailable(self._members.health.complaint)
@@ -187,7 +210,7 @@ def _metadata(token: str) -> tuple[tuple[str, str], ...]:
 
 
 def _is_refusal(response: Any) -> bool:
-    return bool(response.canceled and not response.compact_revision)
+    return bool(response is not None and response.canceled and not response.compact_revision)
 
 
 _REASONS: Final = (

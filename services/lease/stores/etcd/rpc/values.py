@@ -123,6 +123,10 @@ class NotAllowed(Unavailable):
     """etcd answers, but not to us: only an operator can change that."""
 
 
+class Untrue(Unavailable):
+    """etcd answers what etcd cannot answer: nothing that it has told before counts either. List again."""
+
+
 class TooLarge(Exception):
     """The answer is larger than we take at once. Ask for less."""
 
