@@ -11,6 +11,7 @@ from services.core.errors import Unavailable
 from services.core.leases.progress import Progress
 from services.core.leases.table import Table
 from services.dataplane.backends.backend import Backends
+from services.dataplane.diagnose.seen import KnownPods
 from services.dataplane.events.causes import Observations
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
@@ -80,6 +81,7 @@ class Controller:
         self.progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
         self.findings: tuple[Finding, ...] = ()
+        self.known_pods = KnownPods()
         """What other programs have done on this host that keeps packets from peers or pods."""
         self.suspicious = asyncio.Event()
         """Set when `findings` may have changed."""

@@ -97,8 +97,10 @@ def connectivity(
     Every node of the context, or this one, asks every other: through the
     overlay and in the underlay, in each address family, with small and
     full-size packets; then a pod of every other node, from the address of its
-    bridge of pods. Then doctor says what it knows. junit is XML for CI. Exits
-    with 1 if something failed, and with 2 if no node answers.
+    bridge of pods. What cannot be tested is shown, with the reason. Then doctor
+    says what it knows. junit is XML for CI. Exits with 1 if something failed,
+    with 2 if no node answers, and with 3 if nothing failed and something could
+    not be tested.
     """
     from services.ctl.diagnose.connectivity import connectivity as test
 

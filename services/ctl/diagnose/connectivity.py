@@ -16,7 +16,14 @@ from services.ctl.commands.answers import assess_all
 from services.ctl.connect.call import CallFailed, ask
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Target
-from services.ctl.diagnose.connectivity_checks import TESTS, Check, Outcome, checks_of, peer_checks
+from services.ctl.diagnose.connectivity_checks import (
+    TESTS,
+    Check,
+    Outcome,
+    checks_of,
+    peer_checks,
+    pods_without_address,
+)
 from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
 from services.ctl.node_health import NodeHealth
 from services.ctl.problems import Problem, Weight, merged, problems
@@ -28,6 +35,8 @@ M = TypeVar("M")
 
 _SILENCE: Final = ("peer-tunnel", "peer-down")
 """Findings that say what a failed check says."""
+_PROBED: Final = (*_SILENCE, "peer-mtu", "peer-checksum")
+"""Findings of probes: that a packet is lost, and not why."""
 _SECONDS: Final = 600.0
 """For the answers of one node: 1,000 peers that do not answer take five minutes."""
 _MOST_AT_ONCE: Final = 16
@@ -37,7 +46,10 @@ _MOST_AT_ONCE: Final = 16
 async def connectivity(
     nodes: Nodes, screen: Screen, pods: Sequence[str], outside: Sequence[str], *, is_junit: bool = False
 ) -> int:
-    """Prints what was found. 0: all passed. 1: something failed. 2: no node answers. Raises Misconfigured."""
+    """Prints what was found. Raises Misconfigured.
+
+    0: all passed. 1: something failed. 2: no node answers. 3: nothing failed, and something could not be tested.
+    """
     if screen.network and pods:
         raise Misconfigured("--pod is an address in one network: say in which with --network")
     health = await assess_all(nodes)
@@ -64,7 +76,7 @@ async def connectivity(
         screen.show_json({"nodes": [*by_name], "checks": checks, "problems": problems_found})
     else:
         screen.show(report(found, doctor_text([*by_name], told, screen.width) if told else None, screen.width))
-    return 1 if failed else 0
+    return 1 if failed else 3 if any(check.is_untested for check in found) else 0
 
 
 @dataclass(slots=True)
@@ -78,6 +90,8 @@ class _Asking:
     found: list[Check] = field(default_factory=list)
     pods: dict[str, Sequence[str]] = field(default_factory=dict)
     """The addresses of pods that each node knows; of the nodes that have answered."""
+    own_pods: dict[str, Sequence[pb.OwnPods]] = field(default_factory=dict)
+    """What each of these knows of its own pods."""
 
     async def ask_peers(self) -> dict[str, CallFailed]:
         """Every node asks its peers; why others have not answered."""
@@ -88,7 +102,7 @@ class _Asking:
                 self.found.append(Check("overlay", name, "all", "", "", 0, Outcome.FAILED, str(answer)))
             else:
                 first, *rest = answer
-                self.pods[name] = first.pods
+                self.pods[name], self.own_pods[name] = first.pods, first.own_pods
                 self._take("nodes", name, [*peer_checks(name, self.health, (each.probe for each in rest))])
         return failures
 
@@ -102,6 +116,8 @@ class _Asking:
         }
         async for name, replies in _as_they_come(asked):
             self._take("addresses", name, [*_address_checks(name, others[name], outside, replies)])
+        for name in self.pods:
+            self.found += pods_without_address(name, self.health, self.own_pods)
 
     def all_checks(self) -> list[Check]:
         """What was found, and what nobody was asked for, in the order of tests, then of nodes."""
@@ -205,7 +221,7 @@ def problems_of(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, s
 
 
 def _is_cause(problem: Problem) -> bool:
-    return problem.weight is Weight.BROKEN and problem.check not in _SILENCE
+    return problem.weight is Weight.BROKEN and problem.check not in _PROBED
 
 
 def _word_on(health: Mapping[str, NodeHealth]) -> Callable[[Check], Text | None]:

@@ -1,7 +1,7 @@
 """Checks of connectivity: who asked whom with which packets, and whether there was an answer. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from ipaddress import ip_network
@@ -16,7 +16,7 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It cannot be known, or was not asked for."""
+    """It was not tested: nobody knows what to ask, or it was not asked for."""
 
 
 TESTS: Final = {
@@ -32,6 +32,8 @@ _OUTCOMES: Final = {
     pb.ANSWERING_UNKNOWN: Outcome.SKIPPED,
 }
 _LAYERS: Final = {pb.PROBE_LAYER_OVERLAY: "overlay", pb.PROBE_LAYER_UNDERLAY: "underlay"}
+_FULL: Final = 1
+"""Size of a full-size packet that nobody sends."""
 _NO_POD: Final = "nobody has the address before the first pod of the node"
 
 
@@ -54,6 +56,11 @@ class Check:
     """Why it failed or was skipped, if that is known."""
     milliseconds: float | None = None
     """Round-trip time, of small packets that were answered."""
+
+    @property
+    def is_untested(self) -> bool:
+        """It was to be tested, and could not be."""
+        return self.outcome is Outcome.SKIPPED and bool(self.source)
 
     @property
     def what(self) -> str:
@@ -94,6 +101,27 @@ def peer_checks(source: str, nodes: Iterable[str], probes: Iterable[pb.PathProbe
     for target in nodes:
         if target not in seen:
             yield Check("overlay", source, target, "", "", 0, Outcome.FAILED, f"{source} knows no lease of {target}")
+
+
+def pods_without_address(
+    source: str, nodes: Iterable[str], own_pods: Mapping[str, Sequence[pb.OwnPods]]
+) -> Iterator[Check]:
+    """The pods of other nodes that a node cannot ask, because nobody says where they are.
+
+    A node that has not answered has its pods in the same families as `source`.
+    """
+    here = own_pods.get(source, ())
+    for target in nodes:
+        there = own_pods.get(target)
+        unknown = [pb.OwnPods(subnet=each.subnet, reason=f"{target} does not tell of its pods") for each in here]
+        for each in () if target == source else unknown if there is None else there:
+            if each.address:
+                continue
+            outcome = Outcome.FAILED if each.silent else Outcome.SKIPPED
+            family = f"IPv{ip_network(each.subnet).version}"
+            address = each.subnet if there is not None else ""
+            for size in (0, _FULL):
+                yield Check("pod", source, target, address, family, size, outcome, each.reason)
 
 
 @dataclass(frozen=True, slots=True)

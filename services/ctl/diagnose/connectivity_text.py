@@ -41,12 +41,21 @@ def report(checks: Sequence[Check], told: Text | None, width: Width) -> Text:
         return lines([_table(checks), "", told] if told else [_table(checks)])
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
     out: list[str | Text] = ["", *_summary(checks, width), "", *_matrix(checks, width)]
-    ran = sum(check.outcome is not Outcome.SKIPPED for check in checks)
-    if not failed:
-        out.append(Text(f"all {count(ran, 'check')} passed", style="bold green"))
+    untested = [check for check in checks if check.is_untested]
+    total = sum(check.outcome is not Outcome.SKIPPED for check in checks) + len(untested)
+    rest = f", {len(untested)} not tested" if untested else ""
+    if not failed and not untested:
+        out.append(Text(f"all {count(total, 'check')} passed", style="bold green"))
         return lines(out)
-    out.append(Text(f"{len(failed)} of {count(ran, 'check')} failed", style="bold red"))
+    if failed:
+        out.append(Text(f"{len(failed)} of {count(total, 'check')} failed{rest}", style="bold red"))
+    else:
+        passed = f"{total - len(untested)} of {count(total, 'check')} passed"
+        out.append(Text(f"{passed}{rest}", style="bold yellow"))
     out += [fold(_failure(group), width, 4) for group in grouped(failed)]
+    out += [fold(_untested(group), width, 4) for group in grouped(untested)]
+    if not failed:
+        return lines(out)
     out += ["", Text("What doctor knows about these nodes:", style="bold")] if told else []
     out += [told] if told else []
     out += [] if told else ["", fold(_NOTHING_KNOWN, width)]
@@ -107,8 +116,13 @@ def _summary(checks: Sequence[Check], width: Width) -> Iterable[Text]:
         some = [check for check in checks if check.test == test]
         counts = Counter(check.outcome for check in some)
         ran = counts.total() - counts[Outcome.SKIPPED]
+        untested = sum(check.is_untested for check in some)
         mark, style = ("FAIL", "red") if counts[Outcome.FAILED] else ("ok", "green") if ran else ("-", "dim")
-        passed = f"{counts[Outcome.PASSED]} of {ran} passed" if ran else f"skipped: {some[0].reason}" if some else "-"
+        mark, style = ("?", "yellow") if untested and not counts[Outcome.FAILED] else (mark, style)
+        passed = f"skipped: {some[0].reason}" if some else "-"
+        if ran or untested:
+            rest = f", {untested} not tested" if untested else ""
+            passed = f"{counts[Outcome.PASSED]} of {ran + untested} passed{rest}"
         head = Text.assemble((f"{mark:<5}", style), f"{test:<9} {passed}")
         yield fold(head + Text(f"  {title}", style="dim") if ran else head, width, 15)
 
@@ -142,6 +156,13 @@ def _cell(checks: Sequence[Check]) -> Text:
         return Text(_LARGE, style="red")
     times = [check.milliseconds for check in checks if check.milliseconds is not None]
     return Text(f"{max(times):.2f}", style="green") if times else Text(_OWN, style="dim")
+
+
+def _untested(group: Group) -> Text:
+    others = shown_nodes(group.others)
+    ends = f"{group.node} to {others}" if group.is_source else f"{others} to {group.node}"
+    why = f", because {'; '.join(group.reasons)}" if group.reasons else ""
+    return Text.assemble(("? ", "yellow"), f"not tested: {ends} {_WAYS[group.test]} ({', '.join(group.what)}){why}")
 
 
 def _failure(group: Group) -> Text:

@@ -9,10 +9,11 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 from services.core.errors import InvalidInput, NotYet
-from services.core.family import Address, family_of
+from services.core.family import Address, Network, family_of
 from services.dataplane.api.probes import ANSWERING, LAYERS
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.inspector import Inspector
+from services.dataplane.diagnose.seen import KnownPods
 from services.dataplane.kernel.peer_state import state_of
 from services.dataplane.netlink.uapi import NUD_REACHABLE
 from services.dataplane.peers.peer import Peer, PeerContext
@@ -22,6 +23,10 @@ from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering
 
 _MOST_ADDRESSES: Final = 1_000
+_OF_PODS: Final = frozenset(
+    "pod-port pod-silent bridge-gone bridge-arp bridge-vlan bridge-down bridge-address".split()
+)
+"""Checks of which a finding explains that pods do not answer."""
 _NEIGHBOURS: Final = 8
 """Addresses of each family that are tried as those of a pod."""
 
@@ -46,8 +51,9 @@ async def probe_peers(
     context, mtus = _context(dataplane, prober), dataplane.programmer.reconciler.mtus
     asked = [_Asked(peer, path) for peer in peers for path in paths_of(peer, context, mtus)]
     refused = [probe for peer in peers for probe in _not_carried(dataplane, peer, context)]
-    pods = [str(pod) async for pod in _pods(context, on_demand)]
-    yield pb.ProbePeersResponse(paths=len(asked) + len(refused), pods=pods)
+    own = [await _pods(dataplane, subnet, on_demand) for subnet in context.own_subnets]
+    pods = [each.address for each in own if each.address]
+    yield pb.ProbePeersResponse(paths=len(asked) + len(refused), pods=pods, own_pods=own)
     for probe in refused:
         yield pb.ProbePeersResponse(probe=probe)
     async with aclosing(on_demand.ask([each.question(prober) for each in asked])) as answers:
@@ -121,20 +127,45 @@ def _not_carried(dataplane: Controller, peer: Peer, context: PeerContext) -> Ite
             )
 
 
-async def _pods(context: PeerContext, on_demand: OnDemand) -> AsyncGenerator[Address, None]:
-    """One address in each own subnet that a pod answers from: a neighbour; without any, one that CNI gives first."""
-    for subnet in context.own_subnets:
-        with Inspector() as inspector:
-            known = await inspector.all_neighbours(family_of(subnet))
-        places = sorted(known, key=lambda place: not place[1] & NUD_REACHABLE)
-        addresses = [address for data, _ in places if (address := ip_address(data)) in subnet]
-        if not addresses:
-            addresses = [subnet[number] for number in range(2, min(2 + _NEIGHBOURS, subnet.num_addresses - 1))]
-        questions = [Question(address, 0, must_answer=False) for address in addresses[:_NEIGHBOURS]]
-        async with aclosing(on_demand.ask(questions, tries=1)) as answers:
-            found = [answer.question.address async for answer in answers if answer.small is Answering.ANSWERS]
-        for address in found[:1]:
-            yield address
+async def _pods(dataplane: Controller, subnet: Network, on_demand: OnDemand) -> pb.OwnPods:
+    """One address in an own subnet that a pod answers from: one that CNI has on record, or a neighbour.
+
+    Without any, one that CNI gives first.
+    """
+    known, near = dataplane.known_pods, await _neighbours(subnet)
+    on_record = [address for packed in known.addresses if (address := ip_address(packed)) in subnet]
+    addresses = list(dict.fromkeys((*near, *on_record)))
+    if not addresses:
+        addresses = [subnet[number] for number in range(2, min(2 + _NEIGHBOURS, subnet.num_addresses - 1))]
+    questions = [Question(address, 0, must_answer=False) for address in addresses[:_NEIGHBOURS]]
+    async with aclosing(on_demand.ask(questions, tries=1)) as answers:
+        found = [answer.question.address async for answer in answers if answer.small is Answering.ANSWERS]
+    if found:
+        return pb.OwnPods(subnet=str(subnet), address=str(found[0]))
+    found_here = (each.cause for each in dataplane.findings if each.is_broken and each.check in _OF_PODS)
+    if cause := next(found_here, ""):
+        return pb.OwnPods(subnet=str(subnet), silent=True, reason=cause)
+    is_near = bool({*on_record}.intersection(await _neighbours(subnet)))
+    reason = _why_no_pod(known, on_record, is_near=is_near)
+    return pb.OwnPods(subnet=str(subnet), silent=bool(on_record) and not is_near, reason=reason)
+
+
+async def _neighbours(subnet: Network) -> list[Address]:
+    """The addresses of which a MAC is known, those first that were confirmed of late."""
+    with Inspector() as inspector:
+        known = await inspector.all_neighbours(family_of(subnet))
+    places = sorted(known, key=lambda place: not place[1] & NUD_REACHABLE)
+    return [address for data, _ in places if (address := ip_address(data)) in subnet]
+
+
+def _why_no_pod(known: KnownPods, on_record: Sequence[Address], *, is_near: bool) -> str:
+    if is_near:
+        return "its pods answer ARP or NDP, and no ping"
+    if on_record:
+        more = f" and {len(on_record) - 1} more" if len(on_record) > 1 else ""
+        return f"its pods do not answer their own node: {on_record[0]}{more}"
+    here = f"{known.links} pods have interfaces, and no address answers" if known.links else "no pod is known there"
+    return f"{here}; {known.obstacle}" if known.obstacle else here
 
 
 def _probe(answer: PathAnswer) -> pb.PathProbe:

@@ -21,8 +21,8 @@ from services.core.family import FAMILIES, Family
 from services.dataplane.diagnose.host_programs import HostFiles
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
-from services.dataplane.diagnose.pods import mendings, ports_of, silent_places
-from services.dataplane.diagnose.seen import Seen, Subject
+from services.dataplane.diagnose.pods import known_pods, mendings, ports_of, silent_places
+from services.dataplane.diagnose.seen import KnownPods, Seen, Subject
 from services.dataplane.events.causes import Cause
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
@@ -56,6 +56,7 @@ class ControllerView(Protocol):
     """The controller, as far as the diagnosis looks at it and tells it what was found."""
 
     findings: tuple[Finding, ...]
+    known_pods: KnownPods
     suspicious: asyncio.Event
     journal: Journal
     health: Health
@@ -174,6 +175,7 @@ class Diagnosis:
     def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
         self._ports = ports_of(subject, seen)
+        self._dataplane.known_pods = known_pods(subject, seen)
         addresses = {path.public.packed for path in subject.paths if path.public is not None}
         found = {
             question.dst: answer

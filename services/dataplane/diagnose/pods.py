@@ -10,7 +10,16 @@ from typing import Final, NamedTuple
 
 from services.dataplane.diagnose.bridge import bridge_index
 from services.dataplane.diagnose.culprit import is_in
-from services.dataplane.diagnose.seen import BRIDGE, BridgePort, CniPod, HostLink, Seen, Subject, gateway_of
+from services.dataplane.diagnose.seen import (
+    BRIDGE,
+    BridgePort,
+    CniPod,
+    HostLink,
+    KnownPods,
+    Seen,
+    Subject,
+    gateway_of,
+)
 from services.dataplane.events.finding import Finding
 from services.dataplane.links.changes import LinkChange
 from services.dataplane.netlink.iproute2_text import address
@@ -82,6 +91,13 @@ def pod_links(subject: Subject, seen: Seen) -> list[PodLink]:
         if place is not None and link.is_of_pod and link.master == place.index:
             found.setdefault(link.index, PodLink(link, place.name))
     return [*found.values()]
+
+
+def known_pods(subject: Subject, seen: Seen) -> KnownPods:
+    """What others may be told of the pods of this node."""
+    links = pod_links(subject, seen)
+    addresses = (packed for each in links if each.pod for packed in each.pod.addresses)
+    return KnownPods(tuple(addresses), len(links), seen.on_record.obstacle)
 
 
 def is_own(subject: Subject, pod: CniPod) -> bool:

@@ -231,6 +231,18 @@ class CniPods:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownPods:
+    """The pods of this node as the last look has shown them."""
+
+    addresses: tuple[bytes, ...] = ()
+    """Of the pods that CNI has on record, and whose interfaces are there."""
+    links: int = 0
+    """The host's ends of interfaces of pods."""
+    obstacle: str = ""
+    """Why CNI's record is not known; empty: it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class CniView:
     """What is seen of CNI."""
 

@@ -64,6 +64,49 @@ async def test_all_passes_in_both_families(scene: Scene) -> None:
     assert (code, root.attrib["tests"], root.attrib["failures"], root.attrib["skipped"]) == (0, "241", "0", "1")
 
 
+async def test_a_pod_that_is_cut_off_is_not_left_out(scene: Scene) -> None:
+    h3 = scene.cluster.hosts[2].namespace
+    code, well = await connectivity(scene, 2)
+    checks = len(well["checks"])
+    assert code == 0
+    h3.ip("link", "set", "veth0", "nomaster")
+    seen: object = None
+    try:
+        async with asyncio.timeout(3 * PATIENCE):
+            while seen != (1, checks, ways("pod", "h1 h2 h4 h5", "h3", f"{V4} {V6}"), {"pod-port"}):
+                code, document = await connectivity(scene, 2)
+                told = {each["check"] for each in document["problems"]}
+                seen = code, len(document["checks"]), failed(document), told
+    except TimeoutError:
+        raise AssertionError(seen) from None
+    finally:
+        h3.ip("link", "set", "veth0", "master", "cni0")
+    await all_pass(scene, 5, 2)
+
+
+async def test_what_nobody_knows_is_not_tested_and_does_not_pass(scene: Scene) -> None:
+    """A node without pods."""
+    h3, pod = scene.cluster.hosts[2].namespace, scene.pods[2].namespace
+    h3.ip("link", "set", "veth0", "netns", pod.name, "name", "away")
+    h3.run("sh", "-c", "ip neigh flush dev cni0; ip -6 neigh flush dev cni0")
+    untested: list[dict[str, str]] = []
+    seen: object = None
+    try:
+        async with asyncio.timeout(3 * PATIENCE):
+            while seen != (3, 4 * 2 * 2, set()):
+                code, document = await connectivity(scene, 2)
+                untested = [each for each in document["checks"] if each["outcome"] == "skipped"]
+                seen = code, len(untested), failed(document)
+        assert {(each["test"], each["target"]) for each in untested} == {("pod", "h3")}
+        assert all(each["reason"].startswith("no pod is known there") for each in untested)
+    except TimeoutError:
+        raise AssertionError(seen) from None
+    finally:
+        pod.ip("link", "set", "away", "netns", h3.name, "name", "veth0")
+        h3.ip("link", "set", "veth0", "master", "cni0", "up")
+    await all_pass(scene, 5, 2)
+
+
 async def test_five_faults_between_nodes_are_named(scene: Scene) -> None:
     h1, h2, h3, h4, h5 = scene.cluster.hosts
     subnets = {name: cidrs.split(",")[0] for name, cidrs in (await scene.subnets()).items()}

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from services.ctl.connect.targets import targets
 from services.ctl.diagnose.connectivity import problems_of
-from services.ctl.diagnose.connectivity_checks import Check, Outcome, checks_of, peer_checks
+from services.ctl.diagnose.connectivity_checks import Check, Outcome, checks_of, peer_checks, pods_without_address
 from services.ctl.diagnose.connectivity_text import junit, report
 from services.ctl.main import cli
 from services.ctl.node_health import Answers, assess
@@ -86,6 +86,24 @@ def test_three_nodes_that_reach_each_other() -> None:
         "",
         "all 24 checks passed",
     ]
+
+
+def test_what_is_not_tested_counts_with_its_reason() -> None:
+    here = [pb.OwnPods(subnet="10.5.1.0/24", address="10.5.1.2")]
+    there = [pb.OwnPods(subnet="10.5.2.0/24", reason="no pod is known there")]
+    own = {"h1": here, "h2": there}
+    checks = [*cluster(3, lambda *_: YES, lambda *_: True)]
+    checks += [*pods_without_address("h1", ("h1", "h2", "h3"), own)]
+    assert [(each.target, each.outcome, each.is_untested) for each in checks[-4:]] == [
+        *[("h2", Outcome.SKIPPED, True)] * 2,
+        *[("h3", Outcome.SKIPPED, True)] * 2,
+    ]
+    shown = text(3, checks)
+    assert "?    pod       0 of 4 passed, 4 not tested" in shown
+    assert "24 of 28 checks passed, 4 not tested" in shown
+    assert "? not tested: h1 to h2, h3 at a pod (IPv4), because no pod is known there; h3" in shown
+    there[0].silent = True
+    assert {each.outcome for each in pods_without_address("h1", ("h2",), own)} == {Outcome.FAILED}
 
 
 def test_three_nodes_with_faults_and_what_doctor_says() -> None:

@@ -1637,6 +1637,7 @@ class ProbePeersResponse(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     PODS_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    OWN_PODS_FIELD_NUMBER: _builtins.int
     paths: _builtins.int
     """In the first message: the number of messages that follow."""
     @_builtins.property
@@ -1650,20 +1651,61 @@ class ProbePeersResponse(_message.Message):
     def probe(self) -> Global___PathProbe:
         """In all others: one path."""
 
+    @_builtins.property
+    def own_pods(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnPods]:
+        """In the first message: what this node knows of its own pods, one for each
+        of its subnets. Empty: an older dataplane, which tells `pods` only.
+        """
+
     def __init__(
         self,
         *,
         paths: _builtins.int = ...,
         pods: _abc.Iterable[_builtins.str] | None = ...,
         probe: Global___PathProbe | None = ...,
+        own_pods: _abc.Iterable[Global___OwnPods] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["paths", b"paths", "pods", b"pods", "probe", b"probe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["own_pods", b"own_pods", "paths", b"paths", "pods", b"pods", "probe", b"probe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProbePeersResponse: _TypeAlias = ProbePeersResponse  # noqa: Y015
+
+@_typing.final
+class OwnPods(_message.Message):
+    """Whether other nodes can ask a pod of this node, in one of its subnets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBNET_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    subnet: _builtins.str
+    """The subnet as CIDR text."""
+    address: _builtins.str
+    """The address of a pod that has answered this node; empty: none has."""
+    silent: _builtins.bool
+    """Pods are here, and none of them answers this node."""
+    reason: _builtins.str
+    """Why there is no address; empty if there is one."""
+    def __init__(
+        self,
+        *,
+        subnet: _builtins.str = ...,
+        address: _builtins.str = ...,
+        silent: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "reason", b"reason", "silent", b"silent", "subnet", b"subnet"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnPods: _TypeAlias = OwnPods  # noqa: Y015
 
 @_typing.final
 class ProbeAddressesRequest(_message.Message):
