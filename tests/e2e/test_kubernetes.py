@@ -84,9 +84,13 @@ async def test_the_default_overlay_on_three_nodes(
             )
         code, printed = look(kube, kubectl, running["n3"])
         assert (code, printed.splitlines()[0]) == (0, "n3 is healthy")
-        for container in ("lease", "dataplane", "masq"):
+        for container in ("dataplane", "masq"):
             code, printed = running["n3"].execute(container, "flannelette", "status")
             assert (code, printed.splitlines()[0]) == (0, "n3 is healthy"), container
+        code, printed = running["n3"].execute("lease", "flannelette", "status")
+        assert code == 1
+        assert "lease        ready" in printed
+        assert printed.count(" away\n") == 2, "it cannot reach the others"
         pods = [make_netns(f"pod{number}") for number in (1, 2, 3)]
         for node, pod in zip(nodes, pods, strict=True):
             node.plug(pod)
