@@ -77,6 +77,41 @@ ROUTE_FAULTS: Final = {
         problem="Packets from pods do not reach any peer.",
         evidence="{ip} route get * from * iif cni0: Invalid argument",
     ),
+    "another-table-first": SilentFault(
+        "{ip} route add default via {router} table 99 && {ip} rule add priority 100 lookup 99",
+        "peer-route",
+        "The rule `100: from all lookup 99` sends these packets by the route "
+        "`default via {router} dev eth0 table 99{metric}`.",
+        "{ip} rule add to {network} priority 99 table main",
+        is_far=True,
+        and_then="{ip} rule del priority 100 && {ip} rule del priority 99 && {ip} route flush table 99",
+        problem="Packets from pods do not reach any peer.",
+        evidence="{ip} route get * from * iif cni0: default via {router} dev eth0 table 99{metric}",
+    ),
+    "local-rule-gone": SilentFault(
+        "{ip} rule del priority 0",
+        "underlay-address",
+        "No {family} rule looks up the local table, which has the addresses of this host.",
+        "{ip} rule add priority 0 lookup local",
+        versions=(4,),
+        problem="This host does not accept packets to its own address {local}, so nothing from any peer arrives.",
+        evidence="{ip} route get {local}: *",
+    ),
+    "answers-to-pods-diverted": SilentFault(
+        "{ip} route add {underlay_network} dev eth0 table 30400 && "
+        "{ip} route add default via {router} dev eth0 table 30400 && "
+        "{ip} rule add from {local} priority 30400 lookup 30400",
+        "own-return",
+        "The rule `30400: from {local} lookup 30400` sends these packets by the route "
+        "`default via {router} dev eth0 table 30400{metric}`.",
+        "{ip} rule add to {network} priority 30399 table main",
+        says="own part",
+        is_answered=True,
+        and_then="{ip} rule del priority 30399 && {ip} rule del priority 30400 && {ip} route flush table 30400",
+        what="rules by source, as nm-cloud-setup makes them",
+        problem="Pods of this node get no answer from its address {local}.",
+        evidence="{ip} route get * from {local}: default via {router} dev eth0 table 30400{metric}",
+    ),
     "main-rule-gone": SilentFault(
         "ip rule del priority 32766",
         "peer-route",
@@ -127,7 +162,7 @@ ROUTE_FAULTS: Final = {
     "underlays-address-not-local": SilentFault(
         "{ip} route del table local local {local}",
         "underlay-address",
-        "The local route of {local} is missing, or a rule hides it.",
+        "The local route of {local} is missing.",
         "{ip} route replace local {local} dev eth0 table local proto kernel{own}",
         problem="This host does not accept packets to its own address {local}, so nothing from any peer arrives.",
         evidence="{ip} route get {local}: {underlay_network} dev eth0 proto kernel*",

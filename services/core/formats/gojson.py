@@ -41,6 +41,10 @@ class GoObject:
         """The object in `text`. Raises InvalidInput, naming `where`, if it is none."""
         if isinstance(text, bytes):
             text = text.decode(errors="replace")  # as Go does
+        if text.startswith("\ufeff"):
+            raise InvalidInput(
+                f"{where} is not valid JSON: it begins with a byte order mark (U+FEFF): save it as UTF-8 without BOM"
+            )
         try:
             if not isinstance(_decoder.decode(text), dict):
                 raise InvalidInput(f"{where} must be a JSON object, not {_shown(text)}")

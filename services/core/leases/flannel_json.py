@@ -17,6 +17,8 @@ _IPV4: Final = r"([0-9.]{7,15})-([12]?[0-9]|3[01])"
 _IPV6: Final = r"([0-9a-f:]{2,39})-(1[01][0-9]|12[0-7]|[1-9]?[0-9])"
 _KEY: Final = re.compile(rf"{_IPV4}(?:&{_IPV6})?|{_IPV6}", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
+_OTHER_MACS: Final = re.compile(r"[0-9a-f]{2}(-[0-9a-f]{2}){5}|[0-9a-f]{4}(\.[0-9a-f]{4}){2}", re.ASCII)
+"""Notations that Go's net.ParseMAC takes as well, so that flanneld does."""
 _ADDRESS_KEYS: Final = {4: "PublicIP", 6: "PublicIPv6"}
 _ABSENT_ADDRESSES: Final = {4: "0.0.0.0", 6: None}  # noqa: S104 - how Go prints an IPv4 address that is not set
 _DATA_KEYS: Final = {4: "BackendData", 6: "BackendV6Data"}
@@ -159,6 +161,8 @@ def parse_data(text: str, backend_type: str, where: str) -> BackendData | None:
     if backend_type == "vxlan":
         document = GoObject.parse(text, where)
         mac = document.text("VtepMAC").lower()
+        if _OTHER_MACS.fullmatch(mac):
+            mac = bytes.fromhex(mac.replace("-", "").replace(".", "")).hex(":")
         if not _MAC.fullmatch(mac):
             raise InvalidInput(f"VtepMAC {mac!r} in {where} is not a MAC address")
         return VxlanData(document.number("VNI", most=2**24 - 1), mac)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from services.core.family import FAMILIES, Family
+from services.core.family import FAMILIES, IPV4, Family
 from services.dataplane.diagnose.seen import (
     BridgePort,
     HostAddress,
@@ -44,7 +44,8 @@ def lookup_request(question: Lookup) -> bytes:
     """For the way of one packet. A kernel that does not know RTM_F_FIB_MATCH tells the route of this one packet."""
     family, bits = question.family, question.family.bits
     source = bits if question.src else 0
-    body = ROUTES.header.pack(family.af, bits, source, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
+    flags = uapi.RTM_F_FIB_MATCH | (uapi.RTM_F_LOOKUP_TABLE if family is IPV4 else 0)
+    body = ROUTES.header.pack(family.af, bits, source, 0, 0, 0, 0, 0, flags)
     body += attribute(uapi.RTA_DST, question.dst)
     body += attribute(uapi.RTA_SRC, question.src) if question.src else b""
     body += attribute(uapi.RTA_IIF, struct.pack("=I", question.iif)) if question.iif else b""

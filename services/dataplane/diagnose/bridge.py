@@ -10,10 +10,13 @@ from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
 from services.dataplane.diagnose.seen import (
     BRIDGE,
     DOCKER,
+    Answer,
     HostAddress,
     Lookup,
     Seen,
     Subject,
+    answers_to_pods,
+    asked,
     gateway_of,
     ip,
     pod_address,
@@ -74,7 +77,7 @@ def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
             )
             return
         if index == seen.bridges.get(family):
-            yield from _bridge_route(seen, family, own, index, name)
+            yield from _bridge_route(subject, seen, family, own, index, name)
         elif link.is_running:
             yield from _bridge_address(subject, seen, family, own, index, name)
 
@@ -105,14 +108,17 @@ def _bridge_address(
         )
 
 
-def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: str) -> Iterator[Finding]:
+def _bridge_route(
+    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
+) -> Iterator[Finding]:
     question = Lookup(family, pod_address(own))
     answer = seen.answers.get(question)
-    if answer is None or (isinstance(answer, Route) and answer.ifindex == index and not answer.gateway):
+    if answer is None or _is_to(answer, index):
+        yield from _answers(subject, seen, family, index)
         return
     route = answer if isinstance(answer, Route) else None
     got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, KernelError) else ""
-    found = culprit(seen, question, own, route)
+    found = culprit(seen, question, subject.networks[family], route)
     if found is None or (route is not None and route.length < own.prefixlen and route.table == RT_TABLE_MAIN):
         is_v4 = family.version == 4
         route_added = ("bridge-route", str(gateway_of(own))) if is_v4 else ("bridge-route-v6",)
@@ -126,6 +132,30 @@ def _bridge_route(seen: Seen, family: Family, own: Network, index: int, name: st
         f"{ip(family)} route get {address(question.dst)}: {got}",
         is_broken=route is None or route.length <= own.prefixlen,
     )
+
+
+def _answers(subject: Subject, seen: Seen, family: Family, index: int) -> Iterator[Finding]:
+    """A rule by source, as nm-cloud-setup makes them, may divert what this host answers its pods."""
+    for question in answers_to_pods(subject):
+        answer = seen.answers.get(question)
+        if question.family is not family or answer is None or _is_to(answer, index):
+            continue
+        route = answer if isinstance(answer, Route) else None
+        found = culprit(seen, question, subject.networks[family], route)
+        if found is not None:
+            got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
+            yield Finding(
+                "own-return",
+                f"Pods of this node get no answer from its address {address(question.src)}.",
+                found.cause,
+                found.cure,
+                f"{asked(seen, question)}: {got}",
+                is_part=True,
+            )
+
+
+def _is_to(answer: Answer, index: int) -> bool:
+    return isinstance(answer, Route) and answer.ifindex == index and not answer.gateway
 
 
 def _is_routed(each: HostAddress, family: Family, index: int) -> bool:

@@ -1,12 +1,13 @@
 """Checks of the host's own configuration: a table of pure functions of what the kernel answered."""
 
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Final, TypeAlias
 
 from services.core.cure import Command, Cure
 from services.core.family import Family, family_of
 from services.dataplane.diagnose.bridge import check_bridge
+from services.dataplane.diagnose.culprit import culprit
 from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
 from services.dataplane.diagnose.pods import check_pods, has_pods
 from services.dataplane.diagnose.policies import check_policies
@@ -14,7 +15,7 @@ from services.dataplane.diagnose.routes import check_routes
 from services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import RTN_LOCAL, Route
+from services.dataplane.netlink.objects import RT_TABLE_LOCAL, RTN_LOCAL, Route
 
 Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
 
@@ -88,11 +89,26 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
         if isinstance(answer, Route) and answer.route_type == RTN_LOCAL:
             continue
         got = text(answer, seen.names) if isinstance(answer, Route) else f"error {answer.error}"
+        question = Lookup(family, own.packed)
+        hidden = culprit(seen, question, ip_network(own), answer if isinstance(answer, Route) else None)
+        is_there = any(
+            (r.table, r.dst, r.route_type) == (RT_TABLE_LOCAL, own.packed, RTN_LOCAL)
+            for r in seen.routes.get(family, ())
+        )
+        if hidden is not None and (is_there or "local table" in hidden.cause):
+            yield Finding(
+                "underlay-address",
+                f"This host does not accept packets to its own address {own}, so nothing from any peer arrives.",
+                hidden.cause,
+                hidden.cure.replace(" table main", " table local"),
+                f"{ip(family)} route get {own}: {got}",
+            )
+            continue
         more = f" scope host src {own}" if family.version == 4 else " metric 0"
         yield Finding(
             "underlay-address",
             f"This host does not accept packets to its own address {own}, so nothing from any peer arrives.",
-            f"The local route of {own} is missing, or a rule hides it.",
+            f"The local route of {own} is missing.",
             f"{ip(family)} route replace local {own} dev {name} table local proto kernel{more}",
             f"{ip(family)} route get {own}: {got}",
         )

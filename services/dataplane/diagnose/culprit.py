@@ -35,6 +35,9 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
     `answer` is the route that the kernel says it takes; None: it refuses the packet.
     """
     family, rules = question.family, seen.rules.get(question.family, ())
+    if rules and not any(r.table == RT_TABLE_LOCAL and r.action == uapi.FR_ACT_TO_TBL for r in rules):
+        cause = f"No {family} rule looks up the local table, which has the addresses of this host."
+        return Culprit(cause, f"{ip(family)} rule add priority 0 lookup local", True)
     rule, route = decision(rules, seen.routes.get(family, ()), question, seen.names)
     if answer is not None and (route is None or not _is_same(route, answer)):
         matching = (r for r in rules if r.table == answer.table and _matches(r, question, seen.names))

@@ -173,7 +173,6 @@ def _types(plugin: Mapping[str, Any]) -> Iterator[str]:
         delegate = _object(plugin.get("delegate"))
         yield str(delegate.get("type", "bridge"))
         ipam = {"type": "host-local", **_object(delegate.get("ipam"))}
-        yield "loopback"  # which the runtime calls for every pod
     yield str(ipam.get("type", ""))
 
 

@@ -18,6 +18,7 @@ from services.dataplane.diagnose.seen import (
     Seen,
     Subject,
     Way,
+    answers_to_pods,
     asked,
     gateway_of,
     is_down,
@@ -27,7 +28,7 @@ from services.dataplane.diagnose.underlay import TUNNEL, connected_route, revers
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import RTN_UNICAST, Route
+from services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
 
 _AWAY, _BACK = "peer-route", "peer-return"
 """The lookups, by the check whose findings they are."""
@@ -43,13 +44,17 @@ def questions(subject: Subject, seen: Seen) -> list[Lookup]:
     found = [way.question for way in seen.ways]
     found += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
     found += [Lookup(family_of(own), own.packed) for own in subject.underlay.addresses]
+    found += answers_to_pods(subject)
     return list(dict.fromkeys(found))
 
 
 def is_as_expected(subject: Subject, seen: Seen) -> bool:
     """Whether every lookup gave the expected route, so that rules and routes need not be read."""
     are_ours = all(_leads_to_bridge(seen, family, pod_address(own)) for family, own in subject.own.items())
-    return are_ours and all(_is_right(seen, way) for way in seen.ways)
+    own = (seen.answers.get(Lookup(family_of(each), each.packed)) for each in subject.underlay.addresses)
+    is_local = all(each is None or (isinstance(each, Route) and each.route_type == RTN_LOCAL) for each in own)
+    back = (_leads_to_bridge(seen, each.family, each.dst, each.src) for each in answers_to_pods(subject))
+    return are_ours and is_local and all(back) and all(_is_right(seen, way) for way in seen.ways)
 
 
 def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
@@ -124,9 +129,9 @@ def _is_right(seen: Seen, way: Way) -> bool:
     return isinstance(answer, Route) and (answer.ifindex, answer.gateway, answer.route_type) == wanted
 
 
-def _leads_to_bridge(seen: Seen, family: Family, pod: bytes) -> bool:
+def _leads_to_bridge(seen: Seen, family: Family, pod: bytes, source: bytes = b"") -> bool:
     """Whether packets of this host get to its own pods; also if that was not asked, or they have no bridge."""
-    answer, bridge = seen.answers.get(Lookup(family, pod)), seen.bridges.get(family)
+    answer, bridge = seen.answers.get(Lookup(family, pod, source)), seen.bridges.get(family)
     return answer is None or bridge is None or (isinstance(answer, Route) and answer.ifindex == bridge)
 
 

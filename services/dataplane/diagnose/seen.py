@@ -348,6 +348,12 @@ def gateway_of(subnet: Network) -> Address:
     return subnet[1]
 
 
+def answers_to_pods(subject: "Subject") -> list[Lookup]:
+    """The lookups of packets from this host's own address to its pods, for which rules by source may decide."""
+    ends = ((family, own, subject.underlay.address(family)) for family, own in subject.own.items())
+    return [Lookup(family, pod_address(own), here.packed) for family, own, here in ends if here is not None]
+
+
 def asked(seen: Seen, question: Lookup) -> str:
     """The question in iproute2 notation."""
     words = [ip(question.family), "route get", ip_text(question.dst)]

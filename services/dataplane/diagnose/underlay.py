@@ -22,7 +22,7 @@ from services.dataplane.diagnose.seen import (
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.iproute2_text import address, mac
 from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import RTN_UNICAST, Route
+from services.dataplane.netlink.objects import RT_TABLE_MAIN, RTN_UNICAST, Route
 
 TUNNEL: Final = "underlay-route"
 """The lookup of a tunnel's own packet."""
@@ -190,6 +190,6 @@ def _return(subject: Subject, seen: Seen, way: Way) -> Lookup | None:
 
 def _is_connected(seen: Seen, family: Family, network: Network, ifindex: int, answer: Answer) -> bool:
     if isinstance(answer, Route):
-        return answer.length >= network.prefixlen
+        return answer.length >= network.prefixlen or answer.table != RT_TABLE_MAIN  # a rule has decided
     dst, length = network.network_address.packed, network.prefixlen
     return any((r.dst, r.length, r.ifindex) == (dst, length, ifindex) for r in seen.routes.get(family, ()))

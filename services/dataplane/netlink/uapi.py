@@ -101,6 +101,9 @@ RTA_PREF: Final = 20
 RTA_NH_ID: Final = 30
 RTNH_F_ONLINK: Final = 4
 
+RTM_F_LOOKUP_TABLE: Final = 0x1000
+"""The answer names the table that the route was found in; without it IPv4 says `main`, whatever it was. IPv6 does so
+always, and takes no such flag."""
 RTM_F_FIB_MATCH: Final = 0x2000
 """The answer is the route that a packet takes, as a dump has it (from Linux 4.13 on)."""
 RT_TABLE_COMPAT: Final = 252

@@ -1,6 +1,7 @@
 """Overlay configurations: the one in force, with backend, families and underlay, and earlier ones (ADR 35)."""
 
 import os
+import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from services.dataplane.links import actual as links
 from services.dataplane.links.desired import Device, LinkSpec, own_address
 from services.dataplane.netlink.actuator import Actuator
 from services.dataplane.netlink.objects import RTN_UNICAST, Route
+from services.dataplane.netlink.uapi import RTA_MULTIPATH, attributes
 from services.dataplane.peers.validation import OperatorLimits
 from services.dataplane.settings import DataplaneSettings, wanted_offload
 from services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
@@ -26,6 +28,8 @@ from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
+_NEXT_HOP: Final = struct.Struct("=HBBi")
+"""struct rtnexthop: length, flags, weight and device."""
 _GRACE: Final = 20.0
 """Seconds from the last lease that says an earlier backend until its overlay goes: every node has programmed it."""
 
@@ -189,13 +193,19 @@ def default_interface(defaults: Iterable[Route], families: Iterable[Family]) -> 
     for family in families:
         of_family = [route for route in defaults if route.family == family.af]
         if of_family:
-            return min(of_family, key=lambda route: route.metric).ifindex
+            return device_of(min(of_family, key=lambda route: route.metric))
     return None
+
+
+def device_of(route: Route) -> int:
+    """The interface that a route leaves by, the first one of a route over several (ECMP); 0: none."""
+    hops = dict(attributes(route.rest)).get(RTA_MULTIPATH, b"") if not route.ifindex else b""
+    return route.ifindex or (_NEXT_HOP.unpack_from(hops)[3] if len(hops) >= _NEXT_HOP.size else 0)
 
 
 def is_default(route: Route) -> bool:
     """Whether it is a usable default route."""
-    return route.length == 0 and route.route_type == RTN_UNICAST and route.ifindex != 0
+    return route.length == 0 and route.route_type == RTN_UNICAST and device_of(route) != 0
 
 
 class EarlierOverlays:

@@ -196,3 +196,11 @@ async def test_a_node_returns_to_its_own_address_from_a_virtual_one_once_dhcp_ha
     await follows(cluster, running, "eth0", "10.99.0.11")
     cluster.ip("addr del 10.99.0.200/16 dev eth0")
     await follows(cluster, running, "eth0", "10.99.0.11")
+
+
+async def test_a_default_route_over_several_next_hops_tells_the_interface(cluster: Cluster) -> None:
+    add_interface(cluster, "eth1", "10.98.0.11/16")
+    cluster.ip("route replace default nexthop via 10.99.0.1 dev eth0 nexthop via 10.98.0.1 dev eth1")
+    async with cluster.dataplane() as running:
+        status = await running.until()
+        assert (status.underlay.interface, status.underlay.reason) == ("eth0", "has the default route")

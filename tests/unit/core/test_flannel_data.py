@@ -87,3 +87,14 @@ def test_null_and_absent_data_are_none(backend_type: str) -> None:
 
 def test_data_of_a_kind_we_do_not_know_keeps_its_spelling() -> None:
     assert data_of("new", '{ "B": 1.10, "a": ["x y", 1E400] }') == OpaqueData('{"B":1.10,"a":["x y",1E400]}')
+
+
+@pytest.mark.parametrize("text", ["5E:FF:56:A2:AF:15", "5e-ff-56-a2-af-15", "5eff.56a2.af15", "5e:ff:56:a2:af:15"])
+def test_a_mac_is_read_in_every_notation_that_go_takes(text: str) -> None:
+    assert parse_data(f'{{"VNI":1,"VtepMAC":"{text}"}}', "vxlan", "x") == VxlanData(1, "5e:ff:56:a2:af:15")
+
+
+@pytest.mark.parametrize("text", ["5e-ff:56-a2-af-15", "5eff56a2af15", "5eff.56a2", "5e:ff:56:a2:af"])
+def test_what_go_does_not_take_for_a_mac_is_none(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_data(f'{{"VNI":1,"VtepMAC":"{text}"}}', "vxlan", "x")

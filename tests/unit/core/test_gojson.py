@@ -271,3 +271,10 @@ def test_no_error_shows_a_secret() -> None:
 )
 def test_a_text_is_shown_without_its_secrets(text: str, shown: str) -> None:
     assert without_secrets(text, {"psk"}) == shown
+
+
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"begins with a byte order mark \(U\+FEFF\): save it as UTF-8 without BOM"
+    ):
+        GoObject.parse("\ufeff{}", "the network configuration")

@@ -14,7 +14,7 @@ from services.dataplane.underlay.selection import Underlay
 from tests.findings.file_rows import FILE_FAULTS
 
 SUBJECT = Subject({}, {}, Underlay(1, "eth0", 1500, (), (), ""), {}, 0, frozenset(), (), list, [])
-NEEDED = ("bridge", "flannel", "host-local", "loopback", "portmap")
+NEEDED = ("bridge", "flannel", "host-local", "portmap")
 FLANNEL = {"name": "cbr0", "plugins": [{"type": "flannel"}, {"type": "portmap"}]}
 OTHER = {"name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}]}
 
