@@ -109,10 +109,15 @@ def assess(answers: Answers, targets: Mapping[Service, Target]) -> NodeHealth:
     A service without a socket is away, with two exceptions, provided the user named no address for it:
     * The lease service may be central. It is elsewhere if the dataplane is connected to one.
     * The host of a central lease service (its socket is here, and it serves no node) may have neither dataplane nor
-      masq. A lease service that the user named says nothing about this host.
+      masq, unless one of them has run here. A lease service that the user named says nothing about this host.
     """
     answer = answers.lease
-    central_here = not isinstance(answer, CallFailed) and not answer.node and not targets["lease"].named
+    central_here = (
+        not isinstance(answer, CallFailed)
+        and not answer.node
+        and not targets["lease"].named
+        and not any(targets[service].has_run for service in ("dataplane", "masq"))
+    )
     return NodeHealth(
         answers,
         {

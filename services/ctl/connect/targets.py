@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from services.core.errors import Misconfigured
 from services.runtime.process.networks import is_network_name, network_name, suffix_of
-from services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, moved_address
+from services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, lock_of, moved_address
 from services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
@@ -76,6 +76,13 @@ class Target:
         """There is one on this host; not where its directory is closed to us, which the call tells."""
         with suppress(OSError):
             return self.path is not None and self.path.exists()
+        return False
+
+    @property
+    def has_run(self) -> bool:
+        """A process of the service has been here since the host was started: the lock of its socket stays."""
+        with suppress(OSError):
+            return self.path is not None and not self.dialer and lock_of(self.path).exists()
         return False
 
     @property

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from services.core.errors import Misconfigured
+from services.runtime.rpc.socket_paths import lock_of
 from services.runtime.rpc.transport import PLAIN, Transport
 
 _KINDS: Final = {
@@ -44,11 +45,6 @@ def bound(server: grpc.aio.Server, address: str, transport: Transport = PLAIN) -
         return
     _bind(server, address, transport.server_credentials(address))
     yield
-
-
-def lock_of(path: Path) -> Path:
-    """The lock file of a unix socket."""
-    return Path(f"{path}.lock")
 
 
 @contextmanager

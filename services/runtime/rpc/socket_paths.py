@@ -24,6 +24,11 @@ def socket_address(socket_dir: Path, service: str, suffix: str = "") -> str:
     return f"unix:{directory_of(service, socket_dir) / service}{suffix}.sock"
 
 
+def lock_of(path: Path) -> Path:
+    """The lock file of a unix socket."""
+    return Path(f"{path}.lock")
+
+
 def moved_address(address: str) -> str:
     """A service's address; the socket that 0.2 had in the common directory is where it is by default now."""
     path = Path(address.removeprefix("unix:"))

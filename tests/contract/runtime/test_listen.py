@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -127,7 +128,7 @@ async def test_what_stands_in_the_place_of_a_socket_or_its_lock_is_named(
     name: str, kind: str, tmp_path: Path
 ) -> None:
     place, elsewhere = tmp_path / name, tmp_path / "elsewhere"
-    make = {
+    make: dict[str, Callable[[], object]] = {
         "file": place.touch,
         "directory": place.mkdir,
         "symbolic link": lambda: place.symlink_to(elsewhere),

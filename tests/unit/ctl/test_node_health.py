@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from services.ctl.connect.call import CallFailed
 from services.ctl.connect.targets import targets
 from services.ctl.node_health import CURE, Answers, NodeHealth, State, assess
 from services.ctl.problems import Weight, headline, problems
+from services.runtime.rpc.listen import locked
 from tests.ctl import samples as samples
 
 MISSING = CallFailed("there is no socket", missing=True)
@@ -71,6 +74,22 @@ def test_the_host_of_a_central_lease_service_needs_neither_dataplane_nor_masq() 
     node = assessed(Answers(samples.lease_status(node=""), MISSING, MISSING))
     assert (node.exit_code, node.name) == (0, "")
     assert node.services["masq"].state is State.ELSEWHERE
+
+
+@pytest.mark.parametrize("service", ["dataplane", "masq"])
+def test_where_one_of_them_has_run_both_are_missed_beside_a_central_lease_service(
+    service: str, tmp_path: Path
+) -> None:
+    """One that ends by itself, as after an error, takes its socket with it; the lock stays until a reboot."""
+    crashed = Answers(samples.lease_status(node=""), MISSING, MISSING)
+    there = targets(tmp_path, {})
+    assert assess(crashed, there).exit_code == 0
+    with locked(tmp_path / f"{service}.sock"):
+        pass
+    node = assess(crashed, there)
+    assert (node.exit_code, node.healthy) == (1, False)
+    assert [node.services[each].state for each in ("dataplane", "masq")] == [State.AWAY, State.AWAY]
+    assert len(problems(node)) == 2
 
 
 def test_beside_a_dataplane_masq_is_missed_also_with_a_central_lease_service() -> None:
