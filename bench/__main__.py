@@ -16,6 +16,7 @@ from bench.event_latency import EVENT_LATENCY
 from bench.fanout import FANOUT
 from bench.kube_list import KUBE_LIST
 from bench.masq import MASQ
+from bench.masq_changes import MASQ_CHANGES
 from bench.masq_idle import MASQ_IDLE
 from bench.outage import OUTAGE
 from bench.probes import PROBES
@@ -39,6 +40,7 @@ _ALL: Final = (
     KUBE_LIST,
     MASQ,
     MASQ_IDLE,
+    MASQ_CHANGES,
     OUTAGE,
     PROBES,
     RESTART,

@@ -114,7 +114,8 @@ def reset(firewall: str) -> None:
     """Removes all rules."""
     if firewall == "iptables-legacy":
         _shell(
-            "iptables-legacy -w -F; iptables-legacy -w -t nat -F; iptables-legacy -w -X; iptables-legacy -w -t nat -X"
+            "nft flush ruleset; iptables-legacy -w -F; iptables-legacy -w -t nat -F; "
+            "iptables-legacy -w -X; iptables-legacy -w -t nat -X"
         )
     else:
         _shell("nft flush ruleset")

@@ -1,6 +1,7 @@
 """What an hour of masq costs in which nothing happens, in all three firewalls; and flanneld's way to watch rules."""
 
 import asyncio
+import os
 import resource
 import subprocess
 import sys
@@ -23,18 +24,18 @@ from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
 
 _NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
-_FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")
+FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")
 _RESYNC_SECONDS: Final = 5
 _PASSES: Final = 5
-_START_SECONDS: Final = 30.0
+_START_SECONDS: Final = 90.0
 _HOUR: Final = 3600
 
 
 def run(parameters: Mapping[str, int]) -> Result:
     """Raises BenchFailed."""
     seconds, figures, peers = parameters["seconds"], dict[str, float](), dict[str, float]()
-    with tempfile.TemporaryDirectory() as directory, _lease_service(Path(directory)):
-        for firewall in _FIREWALLS:
+    with tempfile.TemporaryDirectory() as directory, lease_service(Path(directory)):
+        for firewall in FIREWALLS:
             add_foreign(firewall, 10)  # a host of its kind has rules of its own
             figures[firewall.replace("-", "_")] = _idle(Path(directory), firewall, parameters) * _HOUR / seconds
             reset(firewall)
@@ -48,7 +49,8 @@ def run(parameters: Mapping[str, int]) -> Result:
 
 
 @contextmanager
-def _lease_service(directory: Path) -> Iterator[None]:
+def lease_service(directory: Path) -> Iterator[None]:
+    """A lease service with the lease of this node."""
     config = directory / "net-conf.json"
     config.write_text(_NETWORK)
     flags = (f"--socket-dir={directory}", f"--net-config-path={config}", f"--store-file={directory}/leases.db")
@@ -67,6 +69,16 @@ async def _acquire(address: str) -> None:
 
 def _idle(directory: Path, firewall: str, parameters: Mapping[str, int]) -> float:
     """CPU seconds of the service and its workers. At first they settle: the checks after a repair look again."""
+    with running_masq(directory, firewall) as process:
+        time.sleep(parameters["settle"])
+        before = cpu_seconds(process) + _workers(process)
+        time.sleep(parameters["seconds"])
+        return cpu_seconds(process) + _workers(process) - before
+
+
+@contextmanager
+def running_masq(directory: Path, firewall: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """masq with its rules in place. Raises BenchFailed."""
     setting = "nftables" if firewall == "nftables" else "iptables"
     places = (f"--socket-dir={directory}", f"--state-dir={directory}/state")
     flags = ("--node=n1", *places, "--ip-masq", f"--firewall={setting}")
@@ -74,10 +86,13 @@ def _idle(directory: Path, firewall: str, parameters: Mapping[str, int]) -> floa
         chosen = asyncio.run(_ready(f"unix:{directory}/masq.sock"))
         if chosen != firewall:
             raise BenchFailed(f"masq chose {chosen} on a host of {firewall}")
-        time.sleep(parameters["settle"])
-        before = cpu_seconds(process) + _workers(process)
-        time.sleep(parameters["seconds"])
-        return cpu_seconds(process) + _workers(process) - before
+        yield process
+
+
+def cpu_of_all(process: "subprocess.Popen[bytes]") -> float:
+    """CPU seconds of the service, of its workers, and of the programs that it has run."""
+    ended = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]))
+    return cpu_seconds(process) + _workers(process) + ended / os.sysconf("SC_CLK_TCK")
 
 
 async def _ready(address: str) -> str:

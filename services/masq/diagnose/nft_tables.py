@@ -23,16 +23,20 @@ from services.masq.diagnose.verdict import (
 from services.masq.kernel.nf_tables import (
     FAMILIES,
     INET,
+    ChainName,
     attribute_list,
     attributes,
     chain_dump,
+    chains_of,
     element_dump,
     has_element,
+    nft_tables,
     rule_dump,
     table_flags,
     text,
 )
 
+_NUMBERS: Final = {version: family for family, version in FAMILIES.items()}
 _MOST_RULES: Final = 1000
 """Of a table: a thousand take about 10 ms."""
 _DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
@@ -75,17 +79,21 @@ def has_iptables_rules(but: Collection[str]) -> bool:
     Chains of these names do not count, nor do the jumps to them. Raises Unavailable.
     """
     found: dict[tuple[int, str], bool] = {}
-    for family, values in chain_dump():
-        chain, key = _chain(text(values[3]), family, values), (family, text(values[1]))
-        priorities = IPTABLES.get(key[1], {}) if family in FAMILIES else {}
-        wanted = [(hook.name, hook, priority) for hook, priority in priorities.items()]
-        if (chain.name, chain.hook, chain.priority) in wanted:
+    for place, values in chains_of(_base_chains(nft_tables())).items():
+        chain, key = _chain(place.name, _NUMBERS[place.version], values), (_NUMBERS[place.version], place.table)
+        if (chain.hook, chain.priority) == (NfHook[place.name], IPTABLES[place.table][NfHook[place.name]]):
             found[key] = found.get(key, False) or chain.drops
     if any(found.values()):
         return True
     rules = (values for key in found for values in rule_dump(*key))
     others = (values for values in rules if text(values.get(2, b"")) not in but)
     return any(rule.target not in but for values in others for rule in RuleReader(4).rules(values))
+
+
+def _base_chains(tables: Iterable[tuple[int, str]]) -> list[ChainName]:
+    """Those that iptables-nft makes in these of its tables."""
+    iptables = ((version, table) for version, table in tables if version and table in IPTABLES)
+    return [ChainName(version, table, hook.name) for version, table in iptables for hook in IPTABLES[table]]
 
 
 def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
@@ -98,14 +106,16 @@ def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
         if family in FAMILIES and table in tables and flags & _UNUSABLE_FLAGS:
             word = "is dormant" if flags & _DORMANT else "belongs to a process"
             return f"table {WORDS[FAMILIES[family]]} {table} {word}, so that no rule of iptables has an effect there"
-    for family, values in chain_dump():
-        table, name = text(values[1]), text(values[3])
-        if family in FAMILIES and (table, name) in chains:
-            chain, kind = _chain(name, family, values), text(values.get(7, b""))
-            hook = NfHook[name]
-            if (chain.hook, chain.priority, kind) != (hook, IPTABLES[table][hook], _KINDS[table]):
-                where = f"chain {name} of table {WORDS[FAMILIES[family]]} {table}"
-                return f"{where} is not as iptables makes it: another program has made it, and iptables refuses it"
+    places = (ChainName(version, table, name) for version in _NUMBERS for table, name in chains)
+    for place, values in chains_of(places).items():
+        chain, kind, hook = (
+            _chain(place.name, _NUMBERS[place.version], values),
+            text(values.get(7, b"")),
+            NfHook[place.name],
+        )
+        if (chain.hook, chain.priority, kind) != (hook, IPTABLES[place.table][hook], _KINDS[place.table]):
+            where = f"chain {place.name} of table {WORDS[place.version]} {place.table}"
+            return f"{where} is not as iptables makes it: another program has made it, and iptables refuses it"
     return ""
 
 

@@ -1,6 +1,7 @@
 """The firewall of the host: chooses the kind, removes our rules from the others, and waits for changes."""
 
 import asyncio
+import resource
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -27,6 +28,10 @@ _POLL_SECONDS: Final = 1.25
 _SHORTEST_PAUSE: Final = 0.02
 _DIGEST_SHARE: Final = 100
 """A digest is taken at most one part in this many of the time."""
+_CHECK_SHARE: Final = 30
+"""A check takes at most one part in this many of a processor while other programs change their rules."""
+_LONGEST_PAUSE: Final = 2.0
+"""Seconds: our rules are repaired as soon as this, however many rules of others there are."""
 
 
 class AutoFirewall:
@@ -55,6 +60,8 @@ class AutoFirewall:
         """A program that changes legacy tables with iptables holds the lock open for as long as that takes."""
         self._own_generation = -1
         """The generation number after our last repair."""
+        self._rest_until = 0.0
+        """On the monotonic clock: no change leads to another check before."""
 
     @property
     def name(self) -> str:
@@ -87,6 +94,7 @@ class AutoFirewall:
         self, chains: Sequence[Chain], placement: Placement = ANYWHERE, *, repair: bool
     ) -> tuple[ChainState, ...]:
         """See HostFirewall. Rules of a flannel before v0.20 are searched once, when ours first come in place."""
+        start = _cpu_seconds()
         host = self._probe.state()
         kind = self._choose(host, chains, placement)
         wanted = [replace(chain, replaces_old=self._is_searched_now(chain)) for chain in chains]
@@ -96,8 +104,11 @@ class AutoFirewall:
             states = await self._remove_elsewhere(host, kind, states, repair=repair)
             if repair:
                 self._searched |= {_key(chain) for chain in wanted if chain.replaces_old}
-        if any(state.commands for state in states) and repair:
-            self._own_generation = self._probe.digest().generation or 0
+        if any(state.commands for state in states):
+            self._own_generation = (self._probe.digest().generation or 0) if repair else self._own_generation
+        else:
+            pause = min(_CHECK_SHARE * (_cpu_seconds() - start), _LONGEST_PAUSE)
+            self._rest_until = time.monotonic() + pause
         return states
 
     def digest(self) -> Digest:
@@ -109,6 +120,7 @@ class AutoFirewall:
         number = max((since and since.generation) or 0, self._own_generation)
         names: dict[str, None] = {}
         is_news = True
+        await asyncio.sleep(max(self._rest_until - time.monotonic(), 0))
         while True:
             # Both before the digest, so that no change after it is missed.
             is_watched, listener = self._locking.open(), self._listen()
@@ -187,6 +199,12 @@ class AutoFirewall:
             if other not in host.with_our_rules and not any(state.causes for state in removed):
                 await self._firewalls[other].close()  # ends the worker that the search has started
         return states
+
+
+def _cpu_seconds() -> float:
+    """What this process and the programs that it has run have used of a processor."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _unwanted(chain: Chain, kind: FirewallKind, host: HostState) -> Chain:

@@ -17,7 +17,7 @@ from services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
 from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
 from services.masq.firewalls.nftables.syntax import FLANNEL_TABLES, TABLE
 from services.masq.kernel.legacy_tables import TableReader
-from services.masq.kernel.nf_tables import ChainName, generation, nft_chains, nft_rule_versions
+from services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_rule_versions, nft_tables
 from services.masq.rules.model import no_chains
 
 T = TypeVar("T")
@@ -34,6 +34,9 @@ class HostState:
     """The state of a host that shows which firewall it uses."""
 
     nft: frozenset[ChainName] = frozenset()
+    """Of the names of `HINTS` and of our chains, those in tables of iptables-nft. Each nftables table that is ours
+    or a flanneld's, as a chain without a name.
+    """
     nft_rules: bool = False
     """The tables of iptables-nft have rules that are neither ours nor a flanneld's, or a policy that drops. Tables of
     other programs in nftables say nothing about iptables.
@@ -140,7 +143,15 @@ class HostProbe:
         except Unavailable as error:
             unreadable = str(error)
         unfit = not_for_iptables(_HOOKS)
-        return HostState(nft_chains(), has_iptables_rules(but=_OURS), legacy, rules, self._table, unfit, unreadable)
+        return HostState(self._nft(), has_iptables_rules(but=_OURS), legacy, rules, self._table, unfit, unreadable)
+
+    def _nft(self) -> frozenset[ChainName]:
+        """See HostState.nft."""
+        tables = [(version, name) for version, name in nft_tables() if version]
+        names = (*HINTS, *_OURS)
+        asked = (ChainName(*table, name) for table in tables if table[1] in _IPTABLES_TABLES for name in names)
+        ours = (ChainName(*table, "") for table in tables if table[1] in (self._table, *FLANNEL_TABLES.values()))
+        return frozenset((*chains_of(asked), *ours))
 
     def _read_tables(self) -> tuple[ForeignTable, ...]:
         tables: list[ForeignTable] = []

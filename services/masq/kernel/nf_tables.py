@@ -8,7 +8,7 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,12 +55,25 @@ class ChainName:
     name: str
 
 
-def nft_chains() -> frozenset[ChainName]:
-    """Every chain; none where the kernel has no nftables. Raises Unavailable."""
-    return frozenset(
-        ChainName(FAMILIES.get(family, 0), text(values[_TABLE]), text(values[_NAME]))
-        for family, values in chain_dump()
-    )
+def chains_of(names: Iterable[ChainName]) -> dict[ChainName, dict[int, bytes]]:
+    """Attributes (NFTA_CHAIN_...) of those of these chains that exist. Raises Unavailable.
+
+    Each is asked for by its name: a host may have thousands of chains.
+    """
+    found: dict[ChainName, dict[int, bytes]] = {}
+    families = {version: family for family, version in FAMILIES.items()}
+    with _open_socket() as kernel:
+        for name in names:
+            about = {_TABLE: name.table, _NAME: name.name}
+            try:
+                kernel.send(_question(_GETCHAIN, family=families[name.version], about=about))
+                for _, _, body in _messages(kernel.recv(_BUFFER)):
+                    found[name] = attributes(body)
+            except PermissionError:
+                raise Unavailable("nftables cannot be read: run the service as root with CAP_NET_ADMIN") from None
+            except OSError:
+                continue
+    return found
 
 
 def chain_dump() -> Iterator[tuple[int, dict[int, bytes]]]:

@@ -42,6 +42,8 @@ from services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
+_JUDGEMENT_SHARE: Final = 40
+"""The rules of other programs are judged at most one part in this many of the time."""
 _TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
 
 
@@ -84,6 +86,8 @@ class Reconciler:
         self._lock = Exclusive()
         self._news = asyncio.Event()
         self._failure, self._paused = "", False
+        self._judgement_is_due, self._next_judgement = False, 0.0
+        """Whether the rules of others may have changed since the findings, and when these may be made again."""
         self._seen: Digest | None = None
         """The tables before the last check."""
         self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
@@ -215,7 +219,10 @@ class Reconciler:
         """Sleeps until there is something to check."""
         waits = [asyncio.ensure_future(wait) for wait in (self._news.wait(), self.firewall.changed(self._seen))]
         try:
-            done, _ = await asyncio.wait(waits, timeout=self._resync_seconds, return_when=asyncio.FIRST_COMPLETED)
+            seconds = self._resync_seconds
+            if self._judgement_is_due:
+                seconds = min(seconds, max(self._next_judgement - time.monotonic(), 0))
+            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for wait in done:
                 await wait
         except Unavailable as error:
@@ -226,6 +233,16 @@ class Reconciler:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
+    def _judge(self) -> None:
+        """Makes the findings anew, which set a health reason. Each time takes a small part of a processor only: where
+        thousands of foreign rules change all the time, not every change is judged at once.
+        """
+        if self._judgement_is_due and time.monotonic() >= self._next_judgement:
+            start = time.thread_time()
+            self._judgement_is_due = False
+            self.findings()
+            self._next_judgement = time.monotonic() + _JUDGEMENT_SHARE * (time.thread_time() - start)
+
     async def _keep(self) -> None:
         async with self._lock:
             try:
@@ -233,6 +250,7 @@ class Reconciler:
                     self._seen = self.firewall.digest()
                 else:
                     await self._check(repair=True)
+                self._judge()
             except Unavailable as error:
                 self._fail(error)
 
@@ -263,7 +281,7 @@ class Reconciler:
             for state in states:
                 if JUMP_MISPLACED in state.causes and state.as_wanted:
                     self._backoff.note(state.chain, self._clock())
-            self.findings()
+            self._judgement_is_due = True
             if chains == self._wanted():  # else the inputs have changed: the next check decides about health
                 self._health.set("firewall", what_is_wrong(wrong))
                 self._former = set() if not wrong and self.inputs.network else self._former

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.masq.firewalls.firewall import Firewall
+from services.masq.firewalls.iptables_nft import firewall as nft_module
 from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
 from services.masq.firewalls.nftables.firewall import NftablesFirewall
 from services.masq.rules.model import no_chains
@@ -199,3 +201,27 @@ async def test_a_policy_that_another_program_sets_meanwhile_stays(
     assert await put_right(firewall, forward)
     assert "policy drop" in host.run("nft", "list", "chain", "ip", "filter", "FORWARD")
     assert await put_right(firewall, forward) == []
+
+
+async def test_a_change_of_foreign_rules_alone_runs_no_program(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    firewall = IptablesNftFirewall()
+    await put_right(firewall)
+    host.run("sh", "-c", "iptables-nft -N OTHER; iptables-nft -A OTHER -j ACCEPT; iptables-nft -I FORWARD -j OTHER")
+    with monkeypatch.context() as changed:
+        changed.setattr(nft_module, "_run", None)
+        assert await put_right(firewall) == []
+    host.run("iptables-nft", "-D", "FLANNEL-FWD", "1")
+    assert len(await put_right(firewall)) == 3
+    await firewall.close()
+
+
+async def test_of_thousands_of_foreign_chains_none_is_listed(host: Host) -> None:
+    rules = "".join(f":OTHER-{i} - [0:0]\n" for i in range(3000))
+    host.run("iptables-nft-restore", "--noflush", stdin=f"*nat\n{rules}COMMIT\n")
+    firewall = IptablesNftFirewall()
+    await put_right(firewall)
+    before = time.process_time()
+    for _ in range(10):
+        await put_right(firewall)
+    assert time.process_time() - before < 0.3, "each check takes milliseconds"
+    await firewall.close()

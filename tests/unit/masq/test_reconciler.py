@@ -1,6 +1,7 @@
 """The reconciler, against a firewall in memory."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client import REGISTRY
 from services.core.errors import Unavailable
 from services.core.leases.table import Removed, Step, StoreStatus, Upserted
 from services.core.network import parse_network
+from services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
 
 
@@ -203,3 +205,29 @@ async def test_a_caller_who_leaves_a_teardown_does_not_interrupt_it() -> None:
         await it.reconciler.close()
         assert it.names() == []
         assert not any(rule.present for state in it.reconciler.states for rule in state.all_rules)
+
+
+async def test_foreign_rules_that_change_all_the_time_are_judged_a_part_of_the_time_and_the_last_change_too() -> None:
+    async with Running() as it:
+        await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        looks, drops = 0, HostChecks(not_forwarding=frozenset({4}))
+
+        def look() -> HostChecks:
+            nonlocal looks
+            looks += 1
+            end = time.thread_time() + 0.002
+            while time.thread_time() < end:
+                pass
+            return it.host
+
+        it.reconciler.host_checks = look
+        for number in range(50):
+            it.firewall.append("nat", f"-A POSTROUTING -s 192.0.2.{number}")
+            await it.settle()
+            await asyncio.sleep(0.002)
+        assert 1 <= looks < 25
+        it.host = drops
+        it.firewall.append("nat", "-A POSTROUTING -s 198.51.100.1")
+        async with asyncio.timeout(5):
+            while it.health.ready:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)

@@ -24,8 +24,8 @@ from services.masq.firewalls.iptables.repair import (
 )
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
 from services.masq.firewalls.iptables.save_format import NOT_PRINTED, found_chain, read_chain
-from services.masq.firewalls.iptables_nft.hook_rules import jumps_and_span, jumps_in_table
-from services.masq.kernel.nf_tables import ChainName, delete_rule, generation, make_base_chain, nft_chains
+from services.masq.firewalls.iptables_nft.hook_rules import jumps_and_span, jumps_in_table, rules_without_counters
+from services.masq.kernel.nf_tables import ChainName, chains_of, delete_rule, generation, make_base_chain
 from services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
@@ -59,6 +59,10 @@ class IptablesNftFirewall:
     name = "iptables-nft"
     reason = ""
 
+    def __init__(self) -> None:
+        self._printed: dict[ChainName, tuple[bytes, list[str]]] = {}
+        """Each chain of ours as the kernel had it, without counters, and what the program printed of it then."""
+
     async def open(self) -> None:
         """See Firewall."""
         try:
@@ -73,7 +77,7 @@ class IptablesNftFirewall:
         told: list[FoundChain] = []  # each chain before its last repair
         failed = False
         for left in reversed(range(_TRIES)):
-            found = await _read(wanted, chains)
+            found = await self._read(wanted, chains, repair=repair)
             repairs = list(map(repair_of, wanted, found))
             shown = told or found
             told = [now if each.actions else was for now, each, was in zip(found, repairs, shown, strict=True)]
@@ -84,12 +88,12 @@ class IptablesNftFirewall:
                 for family in FAMILIES:
                     await _carry_out(family, [pair for pair in pairs if pair[0].family is family], by_handles=failed)
             except Unavailable:
-                is_same = list(map(repair_of, wanted, await _read(wanted, chains))) == repairs
+                is_same = list(map(repair_of, wanted, await self._read(wanted, chains, repair=repair))) == repairs
                 if not left or (is_same and (failed or not any(by_handle(each.actions) for each in repairs))):
                     raise
                 failed = True
                 continue  # another program has changed what was read, or a rule cannot be read by this one
-            found = await _read(wanted, chains)
+            found = await self._read(wanted, chains, repair=repair)
             break
         rows = zip(chains, wanted, told, found, strict=True)
         return tuple(chain_state(*row, _PROGRAMS[row[0].family.version]) for row in rows)
@@ -97,29 +101,42 @@ class IptablesNftFirewall:
     async def close(self) -> None:
         """See Firewall: it holds nothing."""
 
+    async def _read(self, wanted: Sequence[ChainForm], chains: Sequence[Chain], *, repair: bool) -> list[FoundChain]:
+        pairs = list(zip(wanted, chains, strict=True))
+        names = (
+            ChainName(c.family.version, form.table, name) for form, c in pairs for name in (form.hook, form.name)
+        )
+        there = frozenset(chains_of(names))
+        finds = (self._find(form, chain.family, there, repair=repair) for form, chain in pairs)
+        return list(await asyncio.gather(*finds))
 
-async def _read(wanted: Sequence[ChainForm], chains: Sequence[Chain]) -> list[FoundChain]:
-    there = nft_chains()
-    rows = zip(wanted, chains, strict=True)
-    return list(await asyncio.gather(*(_find(form, chain.family, there) for form, chain in rows)))
+    async def _find(
+        self, wanted: ChainForm, family: Family, there: frozenset[ChainName], *, repair: bool
+    ) -> FoundChain:
+        """Our chain as the program prints it; the rest of the table, where thousands of foreign rules may stand and
+        some that the program cannot print, by netlink. A chain that shall go is looked for with all jumps to it.
+        """
+        ours = lines = None
+        if (name := ChainName(family.version, wanted.table, wanted.name)) in there:
+            ours = await self._ours(wanted, family, name, repair=repair)
+        elif not wanted.rules and not wanted.replaces_old:
+            return FoundChain(None)
+        if wanted.replaces_old and ChainName(family.version, wanted.table, wanted.hook) in there:
+            lines = await _lines(wanted, family, wanted.hook)
+        # In a thread: what there is of thousands of foreign rules keeps no event loop waiting.
+        jumps, span = await asyncio.to_thread(jumps_and_span, wanted, family)
+        if not wanted.rules:
+            jumps = await asyncio.to_thread(jumps_in_table, wanted, family) if ours is not None else ()
+        return found_chain(wanted, ours, jumps, span, lines or ())
 
-
-async def _find(wanted: ChainForm, family: Family, there: frozenset[ChainName]) -> FoundChain:
-    """Our chain as the program prints it; the rest of the table, where thousands of foreign rules may stand and some
-    that the program cannot print, by netlink. A chain that shall go is looked for with all jumps to it.
-    """
-    ours = lines = None
-    if ChainName(family.version, wanted.table, wanted.name) in there:
-        ours = await _lines(wanted, family, wanted.name)
-    elif not wanted.rules and not wanted.replaces_old:
-        return FoundChain(None)
-    if wanted.replaces_old and ChainName(family.version, wanted.table, wanted.hook) in there:
-        lines = await _lines(wanted, family, wanted.hook)
-    # In a thread: what there is of thousands of foreign rules keeps no event loop waiting.
-    jumps, span = await asyncio.to_thread(jumps_and_span, wanted, family)
-    if not wanted.rules:
-        jumps = await asyncio.to_thread(jumps_in_table, wanted, family) if ours is not None else ()
-    return found_chain(wanted, ours, jumps, span, lines or ())
+    async def _ours(self, wanted: ChainForm, family: Family, name: ChainName, *, repair: bool) -> list[str]:
+        """The lines of our chain. For a repair, without counters, the program runs after a change only."""
+        now = rules_without_counters(family, wanted.table, wanted.name)
+        before, lines = self._printed.get(name, (b"", []))
+        if not (repair and lines and now == before):
+            lines = await _lines(wanted, family, wanted.name)
+            self._printed[name] = now, lines
+        return lines
 
 
 async def _lines(wanted: ChainForm, family: Family, chain: str) -> list[str]:
@@ -137,10 +154,9 @@ async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]], *,
     program has set DROP since iptables-nft looked (version 1.8.9). It deletes no rule in a chain where it cannot read
     another one: there a jump that is wrong goes by its handle, after the right one has come.
     """
-    there = nft_chains()
     for chain, repair in repairs:
         hook = ChainName(family.version, chain.table, chain.hook)
-        if repair.actions and chain.rules and hook not in there:
+        if repair.actions and chain.rules and not chains_of([hook]):
             make_base_chain(hook, *_HOOKS[chain.hook])
     if not by_handles:
         await _restore(family, [(chain, repair.actions) for chain, repair in repairs])

@@ -48,6 +48,20 @@ def jumps_in_table(wanted: ChainForm, family: Family) -> tuple[FoundJump, ...]:
     return tuple(_jumps(wanted, rule_dump(_number_of(family), wanted.table)))
 
 
+def rules_without_counters(family: Family, table: str, chain: str) -> bytes:
+    """What differs if a rule of the chain does, and not if a packet comes. Raises Unavailable."""
+    rules = rule_dump(_number_of(family), table, chain)
+    kept = (element for raw in rules for element in (b"\0rule", *_elements_without_counters(raw)))
+    return b"".join(kept)
+
+
+def _elements_without_counters(raw: RawRule) -> Iterator[bytes]:
+    for _, element in attribute_list(raw.get(_EXPRESSIONS, b"")):
+        if text(attributes(element).get(_NAME, b"")) != "counter":
+            yield element
+    yield raw.get(_USERDATA, b"")
+
+
 def hook_rule(raw: RawRule) -> HookRule:
     """The rule; a map of verdicts, which has several effects, is one that asks for more."""
     found = RuleReader(4).rules(raw)

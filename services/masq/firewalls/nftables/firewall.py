@@ -17,7 +17,7 @@ from services.masq.firewalls.nftables.syntax import (
     rule_text,
     writing,
 )
-from services.masq.kernel.nf_tables import ChainName, generation, nft_chains, nft_tables
+from services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_tables
 from services.masq.rules.model import NFT_TABLE, Chain, Rule
 from services.masq.rules.other_networks import is_another_network
 
@@ -83,7 +83,9 @@ class NftablesFirewall:
 
     def _look(self, chains: Sequence[Chain]) -> "_Look":
         tables = nft_tables()
-        found = self._found(nft_chains(), _table_of(chains))
+        table = _table_of(chains)
+        places = (ChainName(f.version, table, place.name) for f in FAMILIES for place in PLACES.values())
+        found = self._found(frozenset(chains_of(places)), table)
         ours = tuple(found[chain.family].get(chain.table) for chain in chains)
         repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
         flannels = _flannels(chains, tables)
