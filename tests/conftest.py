@@ -34,6 +34,7 @@ _NEED_NAMESPACES = tuple(_TESTS / directory for directory in ("kernel", "e2e"))
 _WITH_MARKERS = tuple(_TESTS / directory for directory in ("compose", "kube"))
 LONGEST = (
     "kernel/cluster/test_hole_11_silent_faults.py",
+    "kernel/cluster/test_firewall_shapes.py",
     "kernel/cluster/test_backend_change.py",
     "e2e/test_benches.py",
     "kernel/cluster/test_hole_06_network_change.py",

@@ -727,7 +727,7 @@ class ExplainResponse(_message.Message):
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
         """Rules and policies of other programs that certainly drop such a packet,
-        each with the command that removes it.
+        each with a command that accepts such packets before it, and nothing else.
         """
 
     def __init__(

@@ -1,0 +1,285 @@
+"""Firewalls in the shape in which images, programs and operators have them, one row each: tried between two nodes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is typed on n1, what masq says of it, and what cures it. n1's firewall is our own table of nftables."""
+
+    act: str
+    """By a shell; empty lines in it do not count."""
+    named: str = ""
+    """A part of the cause; empty: there is no finding."""
+    cure: str = ""
+    """The beginning of the command; empty: there is none."""
+    is_broken: bool = True
+    """Packets are lost: exactly then the finding is broken, but for a policy."""
+    is_policy: bool = False
+    """Packets of a pod are lost, because a NetworkPolicy says so."""
+    stands_in: str = ""
+    """What the program of the cure does to the rules, where that program is not here."""
+
+
+def _restored(program: str, *lines: str, policies: str = "ACCEPT", table: str = "filter") -> str:
+    """By PROGRAM-restore, as at boot."""
+    chains = "PREROUTING OUTPUT" if table == "raw" else "INPUT FORWARD OUTPUT"
+    heads = [f":{chain} {policies if chain == 'INPUT' else 'ACCEPT'} [0:0]" for chain in chains.split()]
+    own = [f":{line.split()[1]} - [0:0]" for line in lines if line.startswith("-N ")]
+    rules = [line for line in lines if not line.startswith("-N ")]
+    text = "\\n".join([f"*{table}", *heads, *own, *rules, "COMMIT", ""])
+    return f"printf '{text}' | {program}-restore"
+
+
+def _nft(text: str) -> str:
+    return f"nft '{text}'"
+
+
+def _input(rules: str, *, more: str = "") -> str:
+    """A server's chain of nftables, whose policy drops."""
+    base = "ct state established,related accept; iif lo accept; meta l4proto icmp accept;"
+    head = "type filter hook input priority 0; policy drop;"
+    return _nft(f"table inet f {{ {more} chain i {{ {head} {base} {rules} }}; }}")
+
+
+_IMAGE: Final = (
+    "-A INPUT -m state --state RELATED,ESTABLISHED -j ACCEPT",
+    "-A INPUT -p icmp -j ACCEPT",
+    "-A INPUT -i lo -j ACCEPT",
+    "-A INPUT -p udp -m udp --sport 123 -j ACCEPT",
+    "-A INPUT -p tcp -m state --state NEW -m tcp --dport 22 -j ACCEPT",
+    "-A INPUT -j REJECT --reject-with icmp-host-prohibited",
+)
+_PEER: Final = "10.99.0.12"
+_ADDED: Final = f"nft add rule inet f i ip saddr {_PEER} udp dport 8472 accept"
+_ENGINE: Final = """
+for c in KUBE-ROUTER-FORWARD KUBE-POD-FW-A KUBE-NWPLCY-A; do iptables-nft -N $c; done
+iptables-nft -I FORWARD -j KUBE-ROUTER-FORWARD
+iptables-nft -A KUBE-ROUTER-FORWARD -d 10.5.27.2 -j KUBE-POD-FW-A
+iptables-nft -A KUBE-POD-FW-A -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+{rule}
+iptables-nft -A KUBE-POD-FW-A -m mark ! --mark 0x10000/0x10000 -j REJECT
+iptables-nft -A KUBE-POD-FW-A -j MARK --set-xmark 0x0/0x10000
+"""
+
+SHAPES: Final = {
+    **{
+        f"the input chain of a cloud image, {kind}": Shape(
+            _restored(f"iptables-{kind}", *_IMAGE),
+            named="REJECT`, chain INPUT of table filter",
+            cure=f"iptables-{kind} -t filter -I INPUT 6 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+        )
+        for kind in ("legacy", "nft")
+    },
+    "an image that forwards nothing": Shape(
+        _restored("iptables-legacy", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"),
+        named="`-A FORWARD -j REJECT`",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.",
+    ),
+    "both ports of DHCP in one comparison": Shape(
+        _input("udp sport 67 udp dport 68 accept; tcp dport 22 accept;"), named="policy of chain i", cure=_ADDED
+    ),
+    "administrators in a set": Shape(
+        _input(
+            "ip saddr @admin accept;",
+            more="set admin { type ipv4_addr; flags interval; elements = { 192.168.0.0/16, 172.16.0.0/12 }; };",
+        ),
+        named="policy of chain i",
+        cure=_ADDED,
+    ),
+    "an address with a port in one set": Shape(
+        _input("ip saddr . udp dport { 10.99.0.0/24 . 53, 10.98.0.0/24 . 8472 } accept;"),
+        named="policy of chain i",
+        cure=_ADDED,
+    ),
+    "a limit of what is another matter": Shape(
+        _input("tcp dport 22 ct state new limit rate 15/minute accept;"), named="policy of chain i", cure=_ADDED
+    ),
+    "neighbours of another network": Shape(
+        _restored(
+            "iptables-nft", "-A INPUT -s 192.168.0.0/16 -j ACCEPT", "-A INPUT -p icmp -j ACCEPT", policies="DROP"
+        ),
+        named="policy of chain INPUT",
+        cure=f"iptables-nft -t filter -A INPUT -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "a range of addresses": Shape(
+        "iptables-legacy -A INPUT -m iprange --src-range 10.99.0.10-10.99.0.20 -p udp -j DROP",
+        named="--src-range 10.99.0.10-10.99.0.20",
+        cure=f"iptables-legacy -t filter -I INPUT 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "all of UDP but some ports": Shape(
+        _restored(
+            "iptables-legacy",
+            "-A PREROUTING -p udp -m multiport ! --dports 53,123 -m addrtype --dst-type LOCAL -j DROP",
+            table="raw",
+        ),
+        named="-m multiport ! --dports 53,123",
+        cure=f"iptables-legacy -t raw -I PREROUTING 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "known MAC addresses": Shape(
+        "iptables-nft -A INPUT -i eth0 -m mac --mac-source 02:00:00:00:00:99 -j ACCEPT; "
+        "iptables-nft -A INPUT -i eth0 -j DROP",
+        named="iifname eth0",
+        cure=f"iptables-nft -t filter -I INPUT 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "the length of datagrams": Shape(
+        "iptables-legacy -A INPUT -p udp -m length --length 100:65535 -j DROP",
+        named="--length 100:65535",
+        cure=f"iptables-legacy -t filter -I INPUT 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "a curfew": Shape(
+        "iptables-legacy -I FORWARD -m time --timestart 00:00 --timestop 23:59 -j DROP",
+        named="-m time",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.",
+    ),
+    "a curfew of another year": Shape(
+        "iptables-legacy -I FORWARD -m time --datestart 2001-01-01 --datestop 2001-02-01 -j DROP", is_broken=False
+    ),
+    "private networks in an ipset": Shape(
+        "ipset create fire hash:net; ipset add fire 10.0.0.0/8; ipset add fire 172.16.0.0/12; "
+        "iptables-nft -I FORWARD -m set --match-set fire src -j DROP",
+        named="-m set --match-set fire src",
+        cure="iptables-nft -t filter -I FORWARD 1 -s 10.5.",
+    ),
+    "other networks in an ipset": Shape(
+        "ipset create other hash:net; ipset add other 172.16.0.0/12; "
+        "iptables-nft -I FORWARD -m set --match-set other src -j DROP",
+        is_broken=False,
+    ),
+    "bogons before all routes": Shape(
+        "for n in 224.0.0.0/3 172.16.0.0/12 10.0.0.0/8; do "
+        "iptables-legacy -t mangle -A PREROUTING -s $n -j DROP; done",
+        named="-s 10.0.0.0/8",
+        cure="iptables-legacy -t mangle -I PREROUTING 3 ",
+    ),
+    "a banned peer": Shape(
+        "iptables-nft -N f2b-recidive; iptables-nft -A f2b-recidive -s 10.99.0.12 -j REJECT; "
+        "iptables-nft -I INPUT -p udp -j f2b-recidive",
+        named="A rule of fail2ban drops them",
+        cure="fail2ban-client set recidive unbanip 10.99.0.12",
+        stands_in="iptables-nft -D f2b-recidive -s 10.99.0.12 -j REJECT",
+    ),
+    "a peer in a large set": Shape(
+        "nft 'table ip crowdsec { set blacklists { type ipv4_addr; }; chain c { type filter hook input priority -10; "
+        "ip saddr @blacklists drop; }; }'; "
+        "for i in $(seq 1 250); do printf '203.0.113.%d, ' $i; done | "
+        "sed 's/.*/add element ip crowdsec blacklists { & 10.99.0.12 }/' | nft -f -",
+        named="A rule of crowdsec drops them: `ip saddr @blacklists drop`",
+        cure="cscli decisions delete --ip 10.99.0.12",
+        stands_in="nft delete element ip crowdsec blacklists '{ 10.99.0.12 }'",
+    ),
+    "others in a large set": Shape(
+        "nft 'table ip crowdsec { set blacklists { type ipv4_addr; }; chain c { type filter hook input priority -10; "
+        "ip saddr @blacklists drop; }; }'; "
+        "for i in $(seq 1 250); do printf '203.0.113.%d, ' $i; done | "
+        "sed 's/.*/add element ip crowdsec blacklists { & 198.18.0.1 }/' | nft -f -",
+        is_broken=False,
+    ),
+    "the card's own rules": Shape(
+        _nft(
+            'table netdev early { chain in { type filter hook ingress device "eth0" priority -500; '
+            "ip frag-off & 0x1fff != 0 drop; udp dport 8472 drop; }; }"
+        ),
+        named="chain in of table netdev early (nft)",
+        cure="nft insert rule netdev early in handle 3 ip saddr 10.99.0.12 udp dport 8472 accept",
+    ),
+    "what leaves by a card": Shape(
+        _nft(
+            'table netdev late { chain out { type filter hook egress device "eth0" priority 0; '
+            "udp dport 8472 drop; }; }"
+        ),
+        named="chain out of table netdev late (nft)",
+        cure="nft insert rule netdev late out handle 2 ip daddr 10.99.0.12 udp dport 8472 accept",
+    ),
+    "the port of a pod": Shape(
+        _nft(
+            "table bridge iso { chain fw { type filter hook input priority filter; "
+            'iifname "veth0" ether type ip ip daddr 10.5.0.0/16 drop; }; }'
+        ),
+        named="chain fw of table bridge iso (nft)",
+        cure="nft insert rule bridge iso fw handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 accept",
+    ),
+    "what leaves for a peer": Shape(
+        _nft(
+            "table ip guard { chain post { type filter hook postrouting priority 200; "
+            'oifname "eth0" ip ttl < 5 drop; oifname "eth0" udp dport 8472 ip daddr 10.99.0.12 drop; }; }'
+        ),
+        named="chain post of table ip guard (nft)",
+        cure="nft insert rule ip guard post handle 3 ip daddr 10.99.0.12 udp dport 8472 accept",
+    ),
+    "the interface of pods": Shape(
+        "iptables-legacy -A FORWARD -i cni0 -j DROP",
+        named="`-A FORWARD -i cni0 -j DROP`",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.27.0/24 ",
+    ),
+    "no direct access to containers": Shape(
+        "iptables-nft -N DOCKER; iptables-nft -A DOCKER ! -i cni0 -o cni0 -j DROP; "
+        "iptables-nft -A FORWARD -o cni0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "
+        "iptables-nft -A FORWARD -o cni0 -j DOCKER",
+        named="A rule of docker drops them",
+        cure="iptables-nft -t filter -I DOCKER 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -j ACCEPT  # docker ",
+    ),
+    "a chain that refuses": Shape(
+        "iptables-nft -N nixos-fw-refuse; iptables-nft -A nixos-fw-refuse -j DROP; iptables-nft -N nixos-fw; "
+        "iptables-nft -A nixos-fw -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT; "
+        "iptables-nft -A nixos-fw -p tcp --dport 22 -j ACCEPT; iptables-nft -A nixos-fw -j nixos-fw-refuse; "
+        "iptables-nft -A INPUT -j nixos-fw",
+        named="A rule of NixOS drops them",
+        cure=f"iptables-nft -t filter -I nixos-fw-refuse 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT  # NixOS",
+    ),
+    "a policy of ufw": Shape(
+        "iptables-legacy -N ufw-user-input; iptables-legacy -A INPUT -p icmp -j ACCEPT; "
+        "iptables-legacy -A INPUT -j ufw-user-input; iptables-legacy -P INPUT DROP",
+        named="which ufw has set",
+        cure=f"ufw allow from {_PEER} to any port 8472 proto udp",
+        stands_in=f"iptables-legacy -A ufw-user-input -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "no connection tracking": Shape(
+        _restored("iptables-nft", "-A PREROUTING -j CT --notrack", "-A OUTPUT -j CT --notrack", table="raw"),
+        named="keeps connection tracking from them",
+        stands_in="iptables-nft -t raw -F PREROUTING; iptables-nft -t raw -F OUTPUT",
+    ),
+    "another program's SNAT": Shape(
+        "iptables-nft -t nat -I POSTROUTING -s 10.5.27.0/24 ! -o cni0 -j MASQUERADE",
+        named="changes their source",
+        cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
+        is_broken=False,
+    ),
+    "a rate that is not reached": Shape(
+        "iptables-legacy -A INPUT -p udp --dport 8472 -m limit --limit 10000/s --limit-burst 10000 -j ACCEPT; "
+        "iptables-legacy -A INPUT -p udp --dport 8472 -j DROP",
+        named="may drop them",
+        cure=f"iptables-legacy -t filter -I INPUT 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+        is_broken=False,
+    ),
+    "a table that sleeps": Shape(
+        _nft("table inet off { flags dormant; chain c { type filter hook input priority 0; policy drop; }; }"),
+        is_broken=False,
+    ),
+    "a jump to nothing": Shape("iptables-nft -N LEFT; iptables-nft -I INPUT -j LEFT", is_broken=False),
+    "reverse paths": Shape(
+        _nft(
+            "table inet rpf { chain rpfilter { type filter hook prerouting priority mangle + 10; policy drop; "
+            "meta nfproto ipv4 udp sport . udp dport { 67 . 68 } accept; "
+            "fib saddr . mark . iif oif exists accept; }; }"
+        ),
+        is_broken=False,
+    ),
+    "services that are gone": Shape(
+        _nft(
+            "table ip kube-proxy { map gone { type ipv4_addr . inet_proto . inet_service : verdict; "
+            "elements = { 10.43.9.9 . tcp . 80 : goto no }; }; chain no { reject; }; "
+            "chain check { type filter hook forward priority -110; "
+            "ct state new ip daddr . meta l4proto . th dport vmap @gone; ip daddr 10.43.0.0/16 drop; }; }"
+        ),
+        is_broken=False,
+    ),
+    "a policy engine that lets a pod be": Shape(
+        _ENGINE.format(rule="iptables-nft -A KUBE-POD-FW-A -j MARK --set-xmark 0x10000/0x10000"), is_broken=False
+    ),
+    "a policy engine that isolates a pod": Shape(
+        _ENGINE.format(rule="iptables-nft -A KUBE-POD-FW-A -s 10.5.99.9 -j MARK --set-xmark 0x10000/0x10000"),
+        is_policy=True,
+    ),
+}

@@ -1,0 +1,216 @@
+"""A node between pods, a peer, strangers and hosts behind it: what passes, and who reaches what on it."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Final, TypeAlias
+
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+
+POD, PEERS_POD, NODE, PEER = "10.5.27.2", "10.5.53.2", "10.99.0.11", "10.99.0.12"
+STRANGER, OUTSIDE, BEHIND = "10.99.0.66", "198.51.100.9", "10.88.0.2"
+"""A host of the underlay that is no node; one beyond it; and one that n1 is the router of."""
+Look: TypeAlias = Callable[[], bool]
+_TCP: Final = (22, 80, 6443)
+_UDP: Final = (53, 4000)
+_VXLAN: Final = 8472
+_SECONDS: Final = 0.4
+_FRAME: Final = bytes.fromhex("0800000000000100ffffffffffff02000000000988b5") + b"stranger" * 6
+"""A VXLAN header of VNI 1, and a frame that nobody answers."""
+
+
+class WatchedNode:
+    """n1, of two hosts with a pod each; `n2` routes to what is outside."""
+
+    def __init__(
+        self, make: NamespaceMaker, n1: NetworkNamespace, n2: NetworkNamespace, pods: Sequence[NetworkNamespace]
+    ) -> None:
+        self.n1, self.n2, self.pods = n1, n2, pods
+        self.outside, self.behind = make(), make()
+        n2.ip(*"addr add 10.99.0.1/16 dev eth0".split())
+        n2.ip(*f"addr add {STRANGER}/16 dev eth0".split())
+        for host, far, name, here, there in (
+            (n2, self.outside, "far0", "198.51.100.1", OUTSIDE),
+            (n1, self.behind, "behind0", "10.88.0.1", BEHIND),
+        ):
+            host.ip(*f"link add {name} type veth peer eth0 netns {far.name}".split())
+            host.ip(*f"addr add {here}/24 dev {name}".split())
+            host.ip("link", "set", name, "up")
+            far.ip(*f"addr add {there}/24 dev eth0".split())
+            far.ip(*"link set eth0 up".split())
+            far.ip(*f"route add default via {here}".split())
+        self.outside.ip(*"route add blackhole 10.5.0.0/16".split())  # it knows no pods
+        n2.ip(*f"route add 10.88.0.0/24 via {NODE}".split())
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Somebody answers on every port that is tried."""
+        with ExitStack() as stack:
+            for host in (self.n1, self.outside, self.behind, *self.pods):
+                stack.enter_context(_answers(host, _TCP, _UDP))
+            yield
+
+    def lost(self) -> set[str]:
+        """What of pods does not pass: both ways, small, large and by TCP, and to the outside."""
+        p1, p2 = self.pods
+        looks: dict[str, Look] = {
+            "outside: ping": lambda: pings(p1, OUTSIDE),
+            "outside: TCP": lambda: _connects(p1, OUTSIDE, 80),
+        }
+        for name, pod, to in (("out", p1, PEERS_POD), ("in", p2, POD)):
+            looks |= {f"{name}: {size} bytes": partial(pings, pod, to, size) for size in (56, 1400)}
+            looks[f"{name}: TCP"] = partial(_connects, pod, to, 80)
+        return looks.keys() - _true(looks)
+
+    def reached(self) -> set[str]:
+        """What the peer, a stranger beside it and one beyond reach on n1, and behind it."""
+        looks: dict[str, Look] = {}
+        for who, host, source in (
+            ("stranger", self.n2, STRANGER),
+            ("outside", self.outside, ""),
+            ("peer", self.n2, PEER),
+        ):
+            looks |= {f"{who}: TCP port {port}": partial(_connects, host, NODE, port, source) for port in _TCP}
+            looks |= {f"{who}: UDP port {port}": partial(_is_answered, host, NODE, port, source) for port in _UDP}
+            looks[f"{who}: ping"] = partial(pings, host, NODE, source=source)
+            looks |= {f"{who}: behind": partial(_connects, host, BEHIND, 80, source)} if who != "peer" else {}
+        found = _true(looks)
+        for who, host, source in (
+            ("stranger", self.n2, STRANGER),
+            ("outside", self.outside, ""),
+            ("peer", self.n2, PEER),
+        ):
+            found |= {f"{who}: VXLAN"} if self._tunnels(host, source) else set()
+        return found
+
+    def _tunnels(self, host: NetworkNamespace, source: str) -> bool:
+        """Whether its datagrams reach the overlay's device."""
+        with self.n1.inside():
+            device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        with host.inside():
+            sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with device, sending:
+            device.bind(("flannel.1", 0))
+            device.settimeout(_SECONDS)
+            sending.bind((source, 0))
+            try:
+                sending.sendto(_FRAME, (NODE, _VXLAN))
+                until = time.monotonic() + _SECONDS
+                while time.monotonic() < until:
+                    if b"stranger" in device.recv(2000):
+                        return True
+            except OSError:
+                return False
+        return False
+
+
+def _true(looks: dict[str, Look]) -> set[str]:
+    """Those that are true; all are taken at once, as most of what is not true takes its whole time."""
+    with ThreadPoolExecutor(len(looks)) as pool:
+        found = {name: pool.submit(look) for name, look in looks.items()}
+        return {name for name, look in found.items() if look.result()}
+
+
+def pings(host: NetworkNamespace, to: str, size: int = 56, source: str = "") -> bool:
+    """Whether a ping of this size is answered, of two."""
+    with host.inside():
+        sending = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    with sending:
+        if source:
+            sending.bind((source, 0))
+        name = os.urandom(2)
+        for number in range(2):
+            body = b"\x08\0\0\0" + name + number.to_bytes(2, "big") + b"p" * size
+            body = body[:2] + _checksum(body) + body[4:]
+            try:
+                sending.sendto(body, (to, 0))
+                until = time.monotonic() + _SECONDS
+                while (left := until - time.monotonic()) > 0:
+                    sending.settimeout(left)
+                    answer = sending.recv(4000)
+                    if answer[20] == 0 and answer[24:28] == name + number.to_bytes(2, "big"):
+                        return True
+            except OSError:
+                continue
+    return False
+
+
+def _checksum(data: bytes) -> bytes:
+    total = sum(int.from_bytes(data[place : place + 2], "big") for place in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return (~total & 0xFFFF).to_bytes(2, "big")
+
+
+def _connects(host: NetworkNamespace, to: str, port: int, source: str = "") -> bool:
+    """Whether some kilobytes come."""
+    with host.inside():
+        connecting = socket.socket()
+    with connecting:
+        connecting.settimeout(_SECONDS)
+        try:
+            connecting.bind((source, 0))
+            connecting.connect((to, port))
+            size = 0
+            while data := connecting.recv(4096):
+                size += len(data)
+        except OSError:
+            return False
+    return size == 4000
+
+
+def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "") -> bool:
+    with host.inside():
+        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with asking:
+        asking.settimeout(_SECONDS)
+        try:
+            asking.bind((source, 0))
+            asking.connect((to, port))
+            asking.send(b"hello")
+            return asking.recv(10) == b"hello"
+        except OSError:
+            return False
+
+
+@contextmanager
+def _answers(host: NetworkNamespace, tcp: Sequence[int], udp: Sequence[int]) -> Iterator[None]:
+    with host.inside():
+        streams = [socket.create_server(("", port), backlog=64) for port in tcp]
+        datagrams = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in udp]
+    for each, port in zip(datagrams, udp, strict=True):
+        each.bind(("", port))
+    for work, some in ((_serve, streams), (_echo, datagrams)):
+        for each in some:
+            threading.Thread(target=work, args=(each,), daemon=True).start()
+    try:
+        yield
+    finally:
+        for each in streams:
+            each.shutdown(socket.SHUT_RDWR)
+        for each in (*streams, *datagrams):
+            each.close()
+
+
+def _serve(listening: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(b"x" * 4000)
+        except OSError:
+            return
+
+
+def _echo(listening: socket.socket) -> None:
+    while True:
+        try:
+            data, source = listening.recvfrom(100)
+            listening.sendto(data, source)
+        except OSError:
+            return
