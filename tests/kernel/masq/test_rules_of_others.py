@@ -347,3 +347,40 @@ async def test_a_policy_engine_that_inserts_itself_every_second_holds_beside_the
             scene.iptables(f"-D {ENGINES_JUMP}", f"-I {ENGINES_JUMP}")
         status = await masq.status()
         assert (status.repairs, status.rules_present) == (before.repairs, before.rules_present)
+
+
+ASKS = [
+    "-m limit --limit 5/min",
+    "-m statistic --mode random --probability 0.5",
+    "-m hashlimit --hashlimit-above 9/sec --hashlimit-name x",
+    "-m connlimit --connlimit-above 9",
+    "-m mark --mark 9",
+    "-m conntrack --ctstate INVALID",
+    "-m state --state NEW",
+    "-m addrtype --dst-type LOCAL",
+    "-m pkttype --pkt-type unicast",
+    "-m time --timestart 00:00 --timestop 23:59",
+    "-m length --length 0:9000",
+    "-m quota --quota 9",
+    "-m u32 --u32 6&0xFF=1",
+    "-m physdev --physdev-in veth7",
+    "-m set --match-set x src",
+    "-m recent --name x --rcheck",
+    "-m ttl --ttl-gt 1",
+    "-m rpfilter",
+    "-i pod",
+    "! -o lo",
+    "-s 10.0.0.0/8",
+    "-p tcp",
+    "-f",
+]
+
+
+@pytest.mark.parametrize("asks", ASKS)
+async def test_a_last_rule_that_asks_for_anything_is_no_policy(asks: str, scene: Scene) -> None:
+    if scene.kind == "nftables":
+        pytest.skip("a chain of our own has no jump")
+    if not scene.host.tries(scene.program(IPV4), "-w", "-A", "FORWARD", *asks.split(), "-j", "DROP"):
+        pytest.skip("this kernel or this iptables has no such match")
+    await put_right(scene.firewall, CHAINS)
+    assert scene.rules() == ["DROP", "FLANNEL-FWD"]
