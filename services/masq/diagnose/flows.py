@@ -10,6 +10,7 @@ from services.core.family import Address, Network, family_of
 from services.core.network import NetworkConfig, contains
 from services.core.tunnel import UDP, Tunnel
 from services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
+from services.masq.kernel.routing import Queue
 
 BRIDGE: Final = "cni0"
 _IKE_PORT: Final = 500
@@ -61,6 +62,8 @@ class Surroundings:
     """Files of firewalls that the host has."""
     clock: int = 0
     """In Unix seconds."""
+    queues: tuple[Queue, ...] = ()
+    """Queueing disciplines of the interfaces that packets leave by."""
     is_bridge_filtered: bool = False
     """What crosses the bridge meets the rules of IP too."""
 

@@ -11,7 +11,7 @@ from services.core.network import NetworkConfig
 from services.core.tunnel import IPIP_DEVICE
 from services.masq.diagnose.cures import PERSISTENT
 from services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings
-from services.masq.kernel.routing import mac_of, ports_of, tunnel_ends, way_to
+from services.masq.kernel.routing import mac_of, ports_of, queues, tunnel_ends, way_to
 
 _MOST_PORTS: Final = 250
 _CALLS: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -39,6 +39,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         tuple(uplinks),
         frozenset(path for path in _files() if Path(path).exists()),
         int(time.time()),
+        tuple(queue for device in _senders(network, peers, bridges, suffix) for queue in queues(device)),
         _is_bridge_filtered(),
     )
 
@@ -51,6 +52,15 @@ def _devices(network: NetworkConfig | None, version: int, suffix: str) -> Iterat
         return
     if tunnel is not None:
         yield tunnel.devices.get(version) or (IPIP_DEVICE if network and network.backend_type == "ipip" else "")
+
+
+def _senders(
+    network: NetworkConfig | None, peers: Iterable[Peer], bridges: Iterable[tuple[int, str]], suffix: str
+) -> list[str]:
+    """The interfaces that packets of the overlay leave by."""
+    found = dict.fromkeys([*(peer.device for peer in peers), *(bridge for _, bridge in bridges)])
+    found |= {device: None for version in (4, 6) for device in _devices(network, version, suffix)}
+    return [*filter(None, found)]
 
 
 def _peer(address: Address) -> Peer:

@@ -15,14 +15,15 @@ _SOL_NETLINK, _STRICT = 270, 12  # NETLINK_GET_STRICT_CHK: a dump has only what 
 _REQUEST, _DUMP = 1, 0x300
 _ERROR, _DONE = 2, 3
 _HEADER: Final = struct.Struct("=IHHII")
-_GETLINK, _GETROUTE, _GETNEIGH, _GETQDISC, _GETFILTER = 18, 26, 30, 38, 46  # RTM_
+_GETLINK, _GETROUTE, _GETNEIGH, _GETQDISC = 18, 26, 30, 38  # RTM_
 _AF_BRIDGE: Final = 7
 _BUFFER: Final = 1 << 17
 _ROUTE, _NEIGHBOUR, _TRAFFIC, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB", "=BxxxiIII", "=BxHiII"))
 _LINK_NAME, _MASTER = 3, 10  # IFLA_
 _DESTINATION, _DEVICE, _GATEWAY, _SOURCE = 1, 4, 5, 7  # RTA_
 _TO, _MAC = 1, 2  # NDA_
-_KIND: Final = 1  # TCA_KIND
+_KIND, _STATISTICS, _OF_QUEUE = 1, 7, 3  # TCA_KIND, TCA_STATS2, TCA_STATS_QUEUE
+_QUEUE: Final = struct.Struct("=5I")  # struct gnet_stats_queue: length, backlog, drops, requeues, overlimits
 _SECONDS: Final = 2.0
 
 
@@ -39,18 +40,14 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficRule:
-    """What traffic control (tc) has on a device: a qdisc, or a filter."""
+class Queue:
+    """A queueing discipline (qdisc) of a device, as `tc -s qdisc show` has it."""
 
     device: str
     kind: str
-    """`netem`, `tbf`; of a filter `u32`, `bpf`."""
-    is_filter: bool
-    parent: int
-    handle: int
-    priority: int
-    """Of a filter; of a qdisc 0."""
-    options: bytes
+    """`tbf`, `netem`, `fq_codel`."""
+    dropped: int
+    """Packets."""
 
 
 def way_to(address: Address) -> Way | None:
@@ -93,22 +90,14 @@ def ports_of(bridge: str) -> list[str]:
     return sorted(found)
 
 
-def traffic_rules(device: str) -> list[TrafficRule]:
-    """What traffic control has on a device, in the order in which the kernel tells it."""
-    index, found = _index(device), list[TrafficRule]()
-    if not index:
-        return found
-    asked = [(_GETQDISC, 0)] + [(_GETFILTER, parent) for parent in (0, 0xFFFF_FFF2, 0xFFFF_FFF3)]
-    for request, parent in asked:
-        body = _TRAFFIC.pack(0, index, 0, parent, 0)
-        for head, values in _ask(request, body, _TRAFFIC.size, _DUMP):
-            _, at, handle, above, info = _TRAFFIC.unpack(head)
-            kind, options = text(values.get(_KIND, b"")), values.get(2, b"")
-            if at == index:
-                is_filter = request == _GETFILTER
-                found.append(
-                    TrafficRule(device, kind, is_filter, above, handle, info >> 16 if is_filter else 0, options)
-                )
+def queues(device: str) -> list[Queue]:
+    """Those of a device, in the order in which the kernel tells them."""
+    index = _index(device)
+    found = list[Queue]()
+    for head, values in _ask(_GETQDISC, _TRAFFIC.pack(0, index, 0, 0, 0), _TRAFFIC.size, _DUMP) if index else ():
+        numbers = attributes(values.get(_STATISTICS, b"")).get(_OF_QUEUE, b"")
+        if _TRAFFIC.unpack(head)[1] == index and len(numbers) >= _QUEUE.size:
+            found.append(Queue(device, text(values.get(_KIND, b"")), _QUEUE.unpack_from(numbers)[2]))
     return found
 
 
