@@ -36,8 +36,10 @@ sed -i "s|@MAINTAINER@|$maintainer|" "$tree/debian/control"
 SOURCE_DATE_EPOCH=$(date +%s)
 ! git rev-parse HEAD >/dev/null 2>&1 || SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
+# That of a later Debian is another package, for another Python, and follows that of Debian 12 in an upgrade of the host.
+release=$(. /etc/os-release && [ "${VERSION_ID:-12}" = 12 ] || echo "+deb$VERSION_ID")
 cat >"$tree/debian/changelog" <<END
-flannelette ($version-1) unstable; urgency=medium
+flannelette ($version-1$release) unstable; urgency=medium
 
   * Release $version: see CHANGELOG.md of the sources.
 

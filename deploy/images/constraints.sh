@@ -15,7 +15,7 @@ pins() {
     shift 2
     environment="$scratch/$(basename "$file" .txt)"
     "${PYTHON:-python3}" -m venv "$environment"
-    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 "$@" hatchling setuptools wheel
+    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade --use-pep517 "$@" hatchling setuptools wheel
     {
         echo "# $title Made by: make constraints"
         "$environment/bin/python" -m pip freeze --all --exclude pip --exclude flannelette

@@ -30,6 +30,13 @@ def test_the_image_of_the_cloud_service_has_the_versions_of_the_others() -> None
     assert set(named) <= pins[1].keys()
 
 
+def test_what_builds_libraries_works_with_every_python_that_is_tested() -> None:
+    """setuptools before 68 has no Python 3.12: `make deb` of Debian 13 ended in its traceback."""
+    lines = (ROOT / "deploy/images/constraints.txt").read_text().splitlines()
+    (pin,) = (line for line in lines if line.startswith("setuptools=="))
+    assert int(pin.removeprefix("setuptools==").partition(".")[0]) >= 68
+
+
 def test_a_purge_of_the_debian_package_removes_every_user_and_directory_of_the_units() -> None:
     purge = (ROOT / "deploy/debian/postrm").read_text()
     users = re.findall(r"^u (\S+)", (ROOT / "deploy/systemd/sysusers.d/flannelette.conf").read_text(), re.MULTILINE)
