@@ -22,7 +22,7 @@ from services.ctl.render.screen import Screen, to_json
 async def leases(targets: Targets, screen: Screen) -> int:
     """The lease table. 1 if it may be out of date, or the stored configuration is not in force."""
     response = await ask_lease_service(
-        targets["lease"], lambda c: LeaseServiceStub(c).ListLeases(lease_pb2.ListLeasesRequest())
+        targets["lease"], lambda c: LeaseServiceStub(c).ListLeases(lease_pb2.ListLeasesRequest(expiry=True))
     )
     screen.answer(
         response, lambda: leases_render.leases_text(response, datetime.now(UTC), screen.width, wide=screen.wide)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ from services.lease.events.journal import EventKind
 from services.lease.imports.export import watch_exported
 from services.lease.imports.imports import Imports
 from services.lease.imports.policy import ALL_OWN, Export
-from services.lease.stores.store import Store
+from services.lease.stores.store import KnowsExpiry, Store
 from services.lease.watch.broker import Broker
 from services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
 from services.runtime.events.journal import MOST_NAMED, Event, Subject
@@ -127,6 +128,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         leases = self._broker.leases_by_node.of(request.node) if request.node else table.leases
         if request.address:
             leases = leases_of_address(leases, request.address)
+        times = await self._expiry_times() if request.expiry else {}
+        leases = {**leases, **{name: leases[name].with_time(when) for name, when in times.items() if name in leases}}
         return pb.ListLeasesResponse(
             leases=[lease_to_proto(leases[name]) for name in sorted(leases)],
             network=network_to_proto(table.network) if table.network else None,
@@ -134,6 +137,13 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             store=status_to_proto(self._broker.store_status),
             cursor=self._broker.change_log.cursor,
         )
+
+    async def _expiry_times(self) -> Mapping[str, float]:
+        """As far as the store says; a store that is away says nothing, and the table has the rest."""
+        if isinstance(self._store, KnowsExpiry):
+            with suppress(Unavailable):
+                return await self._store.expiry_times()
+        return {}
 
     async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Context) -> pb.AcquireLeaseResponse:
         """Answers when WatchLeases shows the lease, or 2 s later: it is in the store either way."""

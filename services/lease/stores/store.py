@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from services.core.family import Network
 from services.core.leases.lease import Lease, LeaseRequest
@@ -179,4 +179,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Frees what the store holds on to. Leases stay."""
+        ...
+
+
+@runtime_checkable
+class KnowsExpiry(Protocol):
+    """A store whose leases expire at times that only it knows."""
+
+    async def expiry_times(self) -> Mapping[str, float]:
+        """When leases expire, in Unix seconds, by their names, as far as the store says. Raises Unavailable."""
         ...

@@ -847,21 +847,30 @@ class ListLeasesRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    EXPIRY_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """Only leases of this node, whichever node the service serves. Empty: all."""
     address: _builtins.str
     """Only leases with this address: in one of their subnets (a pod's address),
     or as their public address (a node's address). Empty: all.
     """
+    expiry: _builtins.bool
+    """Each lease with its `expire_time`, also where the store alone knows it
+    (another node's lease in etcd). The service asks the store about at most
+    5,000 leases, once in 10 s at most, and takes 5 s for it at most; what it
+    does not know then stays unset. Lease services without this field leave
+    those times unset.
+    """
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         address: _builtins.str = ...,
+        expiry: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "expiry", b"expiry", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,12 +1,22 @@
 """The etcd lease that each node's keys hang on: one, kept alive, found again after a restart."""
 
+import asyncio
 import math
 import random
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
+from services.core.errors import Unavailable
 from services.core.limits import nearest_time
 from services.lease.stores.etcd.rpc.client import EtcdClient
+
+_EXPIRY_SECONDS: Final = 5.0
+_ASKED_SECONDS: Final = 10.0
+_MOST_ASKED: Final = 5_000
+_AT_ONCE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,9 @@ class EtcdLeases:
         self._alive_seconds = alive_seconds
         self._seconds = seconds
         self._remembered: dict[str, int] = {}
+        self._asking = asyncio.Lock()
+        self._asked_until = 0.0
+        self._expiry: dict[int, float] = {}
 
     async def keep(self, node: str, found: int) -> EtcdLease:
         """The node's etcd lease with its full time: the one that its holder key hangs on, else the last, else new.
@@ -54,6 +67,27 @@ class EtcdLeases:
     def is_recent(self, seconds_ago: float) -> bool:
         """Whether a sign of life of that time still counts."""
         return seconds_ago < self._alive_seconds
+
+    async def expiry_times(self, numbers: Mapping[str, int]) -> dict[str, float]:
+        """When these etcd leases expire, in Unix seconds, by the same names, as far as etcd says it in time.
+
+        Asks at most _MOST_ASKED, and nothing for _ASKED_SECONDS after it has asked.
+        """
+        async with self._asking:
+            if time.monotonic() >= self._asked_until:
+                self._asked_until = time.monotonic() + _ASKED_SECONDS
+                self._expiry = {}
+                asked = sorted(set(numbers.values()))[:_MOST_ASKED]
+                with suppress(TimeoutError, Unavailable):
+                    async with asyncio.timeout(_EXPIRY_SECONDS):
+                        for first in range(0, len(asked), _AT_ONCE):
+                            await asyncio.gather(*map(self._note_expiry, asked[first : first + _AT_ONCE]))
+        return {name: self._expiry[number] for name, number in numbers.items() if number in self._expiry}
+
+    async def _note_expiry(self, number: int) -> None:
+        now = time.time()
+        if seconds := await self._client.expires_in(number):
+            self._expiry[number] = float(int(nearest_time(now + seconds)))
 
     async def drop(self, node: str, found: int) -> None:
         """Revokes the node's etcd lease, if nothing hangs on it: the one that was found, else the last."""

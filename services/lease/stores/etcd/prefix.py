@@ -123,6 +123,11 @@ class Prefix:
         entries = (self._entries[claim.name] for claim in self.claims.of_node(node))
         return next((entry.etcd_lease for entry in entries if entry.etcd_lease), 0)
 
+    def etcd_leases(self) -> dict[str, int]:
+        """By lease, the etcd lease that its key is attached to; without reservations, which never expire."""
+        self.settle(len(self._unsettled))
+        return {name: number for name, entry in self._entries.items() if (number := entry.subnet.item.etcd_lease)}
+
     def held_by_others(self, node: str, machine: str) -> tuple[Entry, ...]:
         """The leases of the node that another machine of its name holds."""
         entries = (self._entries[claim.name] for claim in self.claims.of_node(node)) if machine else ()

@@ -50,7 +50,7 @@ class EtcdStore:
         keyspace, connected_nodes = Keyspace(settings.prefix), connected_nodes or ConnectedNodes()
         self._replica = Replica(self._client, keyspace, connected_nodes)
         transactor = Transactor(self._client, keyspace, self._replica)
-        etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
+        etcd_leases = self._etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
         nodes = NodeCalls(self._replica, transactor, etcd_leases, draw)
         operators = OperatorCalls(transactor, etcd_leases)
         self.acquire, self.renew, self.release = nodes.acquire, nodes.renew, nodes.release
@@ -69,6 +69,10 @@ class EtcdStore:
     def usage(self, family: Family) -> Usage:
         """How full the network is in one family, as far as the watch has told."""
         return self._replica.prefix.usage(family)
+
+    async def expiry_times(self) -> dict[str, float]:
+        """See KnowsExpiry."""
+        return await self._etcd_leases.expiry_times(self._replica.prefix.etcd_leases())
 
     async def relist(self) -> Snapshot:
         """See Store."""

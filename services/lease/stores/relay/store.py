@@ -144,6 +144,12 @@ class RelayStore:
             await self._quarantined(),
         )
 
+    async def expiry_times(self) -> dict[str, float]:
+        """See KnowsExpiry: those that the lease service above knows or asks for."""
+        response = await self._call("ListLeases", pb.ListLeasesRequest(expiry=True))
+        timed = (each for each in response.leases if each.HasField("expire_time"))
+        return {each.name: unix_time(each.expire_time, "expire_time") for each in timed}
+
     async def report(self, progress: Progress) -> float:
         """See Store. The lease service above takes the reports of all relays below it."""
         return await self._reports.take(progress)

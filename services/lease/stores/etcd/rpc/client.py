@@ -136,6 +136,11 @@ class EtcdClient:
         response = await self._ask("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease))
         return float(response.grantedTTL - response.TTL) if response.TTL > 0 else math.inf
 
+    async def expires_in(self, etcd_lease: int) -> float:
+        """Seconds until it expires; 0 if it is gone."""
+        response = await self._ask("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease))
+        return float(max(response.TTL, 0))
+
     async def watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
         """What happens to keys with the prefix after a position, for ever; first an empty batch: the watch is open.
 
