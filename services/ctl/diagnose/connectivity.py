@@ -25,6 +25,8 @@ from services.ctl.diagnose.connectivity_checks import (
     pods_without_address,
 )
 from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
+from services.ctl.diagnose.packet_path import PathStep
+from services.ctl.diagnose.trace import broken_places, problem_at
 from services.ctl.node_health import NodeHealth
 from services.ctl.problems import Problem, Weight, merged, problems
 from services.ctl.render.problems import doctor_text
@@ -69,6 +71,8 @@ async def connectivity(
     health = await assess_all(nodes) if failed else health  # findings may be new
     by_name = {names[node]: each for node, each in health.items()}
     told = problems_of(by_name, {(check.source, check.target) for check in failed})
+    ends = {(check.source, check.address): check for check in failed if _is_traced(check)}
+    told = with_traces(told, ends, await broken_places(nodes, ends))
     if is_junit:
         screen.show(junit(found, _word_on(by_name)))
     elif screen.json:
@@ -197,6 +201,27 @@ def _not_asked(found: Sequence[Check], nodes: int) -> Iterator[tuple[str, str]]:
         yield "pod", alone if nodes == 1 else "no node knows a pod that answers: give --pod ADDRESS"
     if "outside" not in tests:
         yield "outside", "give --outside ADDRESS"
+
+
+def _is_traced(check: Check) -> bool:
+    """Whether a trace can follow what was lost: small packets through the overlay to one address."""
+    return check.test in ("overlay", "pod") and bool(check.address) and "/" not in check.address and not check.size
+
+
+def with_traces(
+    told: Sequence[Problem],
+    failed: Mapping[tuple[str, str], Check],
+    places: Mapping[tuple[str, str], PathStep],
+) -> list[Problem]:
+    """The problems, with what traces have found in place of those that say only that a peer is silent."""
+    known, traced = {each.cause for each in told}, dict[str, Problem]()
+    for ends, step in places.items():
+        if step.reason not in known:
+            lost = f"Packets between {ends[0]} and {failed[ends].target} are lost."
+            traced.setdefault(step.reason, problem_at(step, lost))
+    unexplained = {n for ends, check in failed.items() if ends not in places for n in (check.source, check.target)}
+    rest = [each for each in told if each.check not in _SILENCE or unexplained.intersection(each.nodes)]
+    return sorted([*traced.values(), *rest], key=lambda each: each.weight)
 
 
 def problems_of(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, str]]) -> list[Problem]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +14,12 @@ from services.core.cure import Command
 from services.core.errors import Unavailable
 from services.ctl.commands import cloud
 from services.ctl.commands.answers import assess_all
-from services.ctl.connect.call import ask_lease_service
+from services.ctl.connect.call import CallFailed, ask_lease_service
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import SERVICES, Service, Targets
 from services.ctl.diagnose.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
-from services.ctl.node_health import State
+from services.ctl.diagnose.trace import broken_places
+from services.ctl.node_health import NodeHealth, State
 from services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
 from services.ctl.render.problems import doctor_text, fixes_text
 from services.ctl.render.screen import Screen
@@ -27,6 +28,8 @@ from services.ctl.units import shown_nodes
 _LOOK_AGAIN_SECONDS: Final = 12.0
 """masq checks every five seconds, the dataplane within a second of most changes."""
 _PAUSE: Final = 0.5
+_SILENCE: Final = ("peer-tunnel", "peer-down")
+"""Findings that say only that a peer does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,11 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
     health = await assess_all(nodes)
     names = {node: node or each.name or "this host" for node, each in health.items()}
     found = [(names[node], problems(each, asked)) for node, each in health.items()]
+    if "dataplane" in asked:
+        found = [
+            (name, await _traced(nodes, each, told))
+            for (name, told), each in zip(found, health.values(), strict=True)
+        ]
     for node, there in nodes.items():
         if (target := there.get("cloud")) and not services:
             found.append((names[node], await cloud.problems(target)))
@@ -89,6 +97,23 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
         [each.name for each in others],
         all(each.services[service].state is State.AWAY for each in health.values() for service in asked),
     )
+
+
+async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[Problem]:
+    """The problems of a node, with the place where a trace ends in those that say only that a peer is silent."""
+    answer = node.answers.dataplane
+    findings = () if isinstance(answer, CallFailed) else answer.status.findings
+    silent = {each.problem: each.peers[0] for each in findings if each.check in _SILENCE and each.peers}
+    places = await broken_places(nodes, [(node.name, peer) for peer in silent.values()])
+    out = list[Problem]()
+    for each in told:
+        step = places.get((node.name, silent.get(each.problem, "")))
+        if step is not None:
+            where = "" if step.node == node.name else f"On {step.node}: "
+            reason = f"{where}{step.reason}"
+            each = replace(each, cause=reason, cure=step.cure, evidence=f"{step.kind}: {step.text}")
+        out.append(each)
+    return out
 
 
 async def doctor(nodes: Nodes, screen: Screen, services: Collection[str], *, everybody: bool = False) -> int:

@@ -1,7 +1,7 @@
 """`flannelette trace`: the path of a packet, asked of the dataplane and masq of each node that it passes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -12,10 +12,13 @@ from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from services.ctl.connect.call import LIST_SECONDS, CallFailed, ask
 from services.ctl.connect.contexts import Nodes
 from services.ctl.connect.targets import Targets
-from services.ctl.diagnose.packet_path import Half, PacketPath, path_of
+from services.ctl.diagnose.packet_path import Half, PacketPath, PathStep, path_of
 from services.ctl.diagnose.path_text import paths_text
+from services.ctl.problems import Problem, Weight
 from services.ctl.render.screen import Screen
 
+_MOST_TRACED: Final = 8
+"""Pairs of which packets are followed."""
 _MOST_AT_ONCE: Final = 16
 """Nodes that are asked at the same time."""
 
@@ -31,6 +34,30 @@ async def trace(nodes: Nodes, screen: Screen, source: str, destination: str, *, 
     else:
         screen.show(paths_text(paths, screen.width, whole_return=whole_return))
     return int(any(path.first_broken for path in paths))
+
+
+async def broken_places(nodes: Nodes, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], PathStep]:
+    """Where packets between these ends are lost, there or back; without the pairs of which no trace finds it."""
+
+    async def one(source: str, destination: str) -> PathStep | None:
+        for ends in ((source, destination), (destination, source)):
+            try:
+                path = await _follow(nodes, *ends)
+            except CallFailed:
+                continue
+            if path.first_broken is not None:
+                return path.first_broken
+        return None
+
+    chosen = [*dict.fromkeys(pairs)][:_MOST_TRACED]
+    found = await asyncio.gather(*(one(*pair) for pair in chosen))
+    return {pair: step for pair, step in zip(chosen, found, strict=True) if step is not None}
+
+
+def problem_at(step: PathStep, problem: str) -> Problem:
+    """What a trace has found, as a problem of the node where the packet ends."""
+    evidence = f"{step.kind}: {step.text}"
+    return Problem("dataplane", problem, step.cure, evidence, step.reason, Weight.BROKEN, "trace", (step.node,))
 
 
 async def _follow(

@@ -15,9 +15,10 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
 from services.ctl.connect.targets import targets
-from services.ctl.diagnose.connectivity import problems_of
+from services.ctl.diagnose.connectivity import problems_of, with_traces
 from services.ctl.diagnose.connectivity_checks import Check, Outcome, checks_of, peer_checks, pods_without_address
 from services.ctl.diagnose.connectivity_text import junit, report
+from services.ctl.diagnose.packet_path import PathStep, Verdict
 from services.ctl.main import cli
 from services.ctl.node_health import Answers, assess
 from services.ctl.problems import Problem, Weight
@@ -86,6 +87,22 @@ def test_three_nodes_that_reach_each_other() -> None:
         "",
         "all 24 checks passed",
     ]
+
+
+def test_what_a_trace_has_found_stands_in_place_of_the_sentence_of_the_probe() -> None:
+    lost = {
+        ("h1", "10.5.2.0"): Check("overlay", "h1", "h2", "10.5.2.0", "IPv4", 0, Outcome.FAILED),
+        ("h3", "10.5.4.0"): Check("overlay", "h3", "h4", "10.5.4.0", "IPv4", 0, Outcome.FAILED),
+    }
+    step = PathStep("h2", False, "firewall", "-A INPUT -j DROP", Verdict.BROKEN, "A rule drops them.", "iptables -I")
+    silent = [Problem("dataplane", "No answer.", check="peer-tunnel", nodes=(name,)) for name in ("h1", "h3")]
+    found = with_traces(silent, lost, {("h1", "10.5.2.0"): step})
+    assert [(each.problem, each.cause, each.cure, each.nodes) for each in found] == [
+        ("Packets between h1 and h2 are lost.", "A rule drops them.", "iptables -I", ("h2",)),
+        ("No answer.", "", "", ("h3",)),
+    ]
+    known = Problem("masq", "Dropped.", cause="A rule drops them.", nodes=("h2",))
+    assert with_traces([known], lost, {("h1", "10.5.2.0"): step}) == [known]
 
 
 def test_what_is_not_tested_counts_with_its_reason() -> None:
