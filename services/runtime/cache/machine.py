@@ -27,15 +27,16 @@ class MachineToken:
 
     def __init__(self, directory: str, interfaces: Path = _INTERFACES) -> None:
         self.problem = ""
-        """Why there is no token; empty: there is one, or none is wanted."""
+        """Why a token that there is cannot be used or replaced; empty: it can, or there is no place for one."""
         self.token = ""
         if directory:
             path = Path(directory, "machine")
             try:
                 self.token = _token(path, hardware_addresses(interfaces))
             except OSError as error:
-                self.problem = f"cannot keep the token of this machine in {path}: {error.strerror}"
-                log.warning("this machine cannot be told from another one of its name", reason=self.problem)
+                reason = f"cannot write {path}: {error.strerror}"
+                self.problem = reason if path.exists() else ""  # else there is no such directory, as before
+                log.warning("this machine cannot be told from another one of its name", reason=reason)
 
 
 def hardware_addresses(interfaces: Path = _INTERFACES) -> frozenset[str]:

@@ -65,5 +65,11 @@ def test_a_token_that_is_damaged_is_never_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("directory", ["", "/proc/no"])
 def test_without_a_place_for_it_there_is_no_token(directory: str) -> None:
     machine = MachineToken(directory)
+    assert (machine.token, machine.problem) == ("", "")
+
+
+def test_a_token_that_cannot_be_read_and_not_be_replaced_is_told(tmp_path: Path) -> None:
+    (tmp_path / "machine").mkdir()
+    machine = MachineToken(str(tmp_path), tmp_path / "none")
     assert machine.token == ""
-    assert bool(machine.problem) is bool(directory)
+    assert "cannot write" in machine.problem

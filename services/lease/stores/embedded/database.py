@@ -57,6 +57,8 @@ _DAMAGED: Final = (
     "the row {name} of the lease database does not match its checksum: the disk has damaged it, and nothing is read "
     "from it; `flannelette quarantine --delete {name}` removes it"
 )
+_ROWS: Final = "SELECT name, node, value, reserved, expires_at FROM lease"
+_ROW_COPIES: Final = "SELECT name, node, value, reserved, expires_at, machine, checksum FROM copy"
 Row: TypeAlias = tuple[object, ...]
 """The columns of a lease as the file has them."""
 
@@ -113,8 +115,8 @@ class Database:
     def load(self) -> Loaded:
         """All leases. Raises Unavailable where the file cannot be read any more."""
         try:
-            rows: dict[object, Row] = {row[0]: row for row in self._connection.execute("SELECT * FROM lease")}
-            copies: dict[object, Row] = {row[0]: row for row in self._connection.execute("SELECT * FROM copy")}
+            rows: dict[object, Row] = {row[0]: row for row in self._connection.execute(_ROWS)}
+            copies: dict[object, Row] = {row[0]: row for row in self._connection.execute(_ROW_COPIES)}
         except (sqlite3.Error, ValueError, OverflowError) as error:
             raise Unavailable(
                 f"the lease database {self._name} is damaged ({error}), and was left as it is: restore it, use "
