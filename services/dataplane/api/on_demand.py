@@ -14,7 +14,7 @@ from services.dataplane.api.probes import ANSWERING, LAYERS
 from services.dataplane.controller import Controller
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.seen import KnownPods
-from services.dataplane.kernel.peer_state import state_of
+from services.dataplane.kernel.peer_state import is_refused, state_of
 from services.dataplane.netlink.uapi import NUD_REACHABLE
 from services.dataplane.peers.peer import Peer, PeerContext
 from services.dataplane.probes.on_demand import OnDemand, PathAnswer, Question
@@ -49,7 +49,13 @@ async def probe_peers(
 ) -> AsyncGenerator[pb.ProbePeersResponse, None]:
     """See the proto. Raises NotYet, Exhausted."""
     context, mtus = _context(dataplane, prober), dataplane.programmer.reconciler.mtus
-    asked = [_Asked(peer, path) for peer in peers for path in paths_of(peer, context, mtus)]
+    failures = dataplane.programmer.reconciler.failures
+    asked = [
+        _Asked(peer, path)
+        for peer in peers
+        for path in paths_of(peer, context, mtus)
+        if path.layer is not Layer.OVERLAY or not is_refused(peer, path.family, failures)
+    ]
     refused = [probe for peer in peers for probe in _not_carried(dataplane, peer, context)]
     own = [await _pods(dataplane, subnet, on_demand) for subnet in context.own_subnets]
     pods = [each.address for each in own if each.address]
@@ -114,7 +120,7 @@ def _not_carried(dataplane: Controller, peer: Peer, context: PeerContext) -> Ite
     carried = peer.candidates if any(True for _ in paths_of(peer, context)) else ()
     programmer = dataplane.programmer
     for subnet in peer.lease.subnets:
-        if subnet not in carried:
+        if subnet not in carried or is_refused(peer, family_of(subnet.cidr), programmer.reconciler.failures):
             _, reason = state_of(programmer.reconciler, peer, programmer.names(), programmer.unreachable)
             yield pb.PathProbe(
                 lease=peer.lease.name,

@@ -16,7 +16,7 @@ from services.dataplane.controller import Controller
 from services.dataplane.events.describe import claim_findings
 from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.inspect import ObjectCheck, state_in
-from services.dataplane.kernel.peer_state import PeerState, state_of
+from services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
 from services.dataplane.kernel.programmer import PeerProgrammer
 from services.dataplane.links.interfaces import read_counters
 from services.dataplane.netlink.iproute2_text import DeviceNames
@@ -97,7 +97,9 @@ def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:
     peers = [peer for peer in peer_set.peers.values() if peer.refusals and peer.lease.name not in explained]
     claims = claim_findings(peer_set.own_losses, peers, prober.is_away)
     own = map(Finding.of_service, dataplane.health.findings)
-    return [*dataplane.findings, *([fight] if fight else ()), *claims, *prober.findings(), *own]
+    programmer = dataplane.programmer
+    refused = refused_findings(programmer.reconciler, peer_set.peers.values(), programmer.names())
+    return [*dataplane.findings, *([fight] if fight else ()), *claims, *refused, *prober.findings(), *own]
 
 
 def reported_findings(dataplane: Controller, prober: Prober) -> tuple[GeneralFinding, ...]:

@@ -5,7 +5,7 @@ A backend is a frozen dataclass of its options that inherits from `Backend`, in 
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
 
@@ -51,6 +51,8 @@ class NodeLinks:
     """Where the subnets of leases lie."""
     is_changing: bool = False
     """Whether another backend is there too: a peer may send by that one (ADR 35)."""
+    lacking: Mapping[Family, str] = field(default_factory=dict)
+    """Why there is no device of a family that should have one: IPv6, where the underlay leaves it too little."""
 
     def names(self) -> dict[int, str]:
         """Interface names by index, for texts."""
@@ -97,11 +99,15 @@ class Host(NamedTuple):
     """Takes the keys of the connections that carry packets, of a backend whose peers have such."""
 
 
+class NoRoom(InvalidInput):
+    """The MTU of the underlay leaves a family less than it needs."""
+
+
 def require_room(what: str, mtu: int, family: Family, underlay: Underlay) -> int:
-    """The MTU of an overlay device, of which `what` (IPIP, say) has its part off. Raises InvalidInput: too small."""
+    """The MTU of an overlay device, of which `what` (IPIP, say) has its part off. Raises NoRoom."""
     least = SMALLEST_MTU[family.version]
     if mtu < least:
-        raise InvalidInput(
+        raise NoRoom(
             f"{underlay.name} has MTU {underlay.mtu}, of which {what} leaves {max(mtu, 0)} bytes for packets, and "
             f"{family} needs {least}: raise it, or choose another interface with --iface"
         )

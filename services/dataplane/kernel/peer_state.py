@@ -1,13 +1,16 @@
 """How far a peer is in the kernel, and why no further."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from services.core.family import Family
+from services.dataplane.backends.host_gw import HostGw
+from services.dataplane.events.finding import Finding
 from services.dataplane.kernel.reconciler import Reconciler
 from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.kinds import text
+from services.dataplane.netlink.kinds import command, text
 from services.dataplane.netlink.objects import KernelObject, Route
 from services.dataplane.peers.peer import Peer
 
@@ -68,6 +71,42 @@ def failed(
         return {}
     states = ((peer.lease.name, *state_of(reconciler, peer, names, unreachable)) for peer in peers)
     return {name: reason for name, state, reason in states if state not in AS_IT_SHALL_BE}
+
+
+def is_refused(peer: Peer, family: Family, failures: Collection[KernelObject]) -> bool:
+    """Whether the kernel has refused our route to a peer in a family, so that no packet gets there."""
+    return bool(failures) and any(r.family == family.af and r in failures for r in _routes(peer.objects))
+
+
+def refused_findings(reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames) -> list[Finding]:
+    """The peers whose objects the kernel has refused, those of one reason together."""
+    if not reconciler.failures:
+        return []
+    by_reason: dict[tuple[str, bool], list[tuple[Peer, KernelObject]]] = {}
+    for peer in peers:
+        item = next((item for item in peer.objects if item in reconciler.failures), None)
+        if item is not None:
+            is_direct = isinstance(item, Route) and bool(item.gateway) and not item.onlink
+            by_reason.setdefault((reconciler.failures[item], is_direct), []).append((peer, item))
+    return [_refused(reason, is_direct, found, names) for (reason, is_direct), found in by_reason.items()]
+
+
+def _refused(reason: str, is_direct: bool, found: Sequence[tuple[Peer, KernelObject]], names: DeviceNames) -> Finding:
+    peer, item = found[0]
+    cause = f"The kernel refuses `{text(item, names)}`: {reason}."
+    if is_direct and peer.lease.backend_type == HostGw.lease_type:
+        cause += (
+            " Backend host-gw needs all nodes in one layer-2 network, and the address of this one is not directly "
+            "connected: use vxlan, with DirectRouting for nodes that are."
+        )
+    return Finding(
+        "peer-objects",
+        "Packets to {peers} are lost, because what carries them could not be made.",
+        cause,
+        "",
+        f"{command('replace', item, names)}: {reason}",
+        tuple((each.lease.name, each.lease.node) for each, _ in found),
+    )
 
 
 def unreached(reconciler: Reconciler, peers: Iterable[Peer]) -> str:

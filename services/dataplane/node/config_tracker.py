@@ -195,7 +195,7 @@ class ConfigTracker:
         networks = tuple(cidr for family in config.families for cidr in config.network.cidrs(family))
         devices = self.devices if devices is None else devices
         where = (config.underlay, devices, self._settings.route_protocol, self.connected, networks)
-        return NodeLinks(*where, is_changing=bool(self.earlier.overlays))
+        return NodeLinks(*where, is_changing=bool(self.earlier.overlays), lacking=config.lacking)
 
     def earlier_overlays(self) -> Iterator[Overlay]:
         """Those of `earlier`, for the context of peers."""

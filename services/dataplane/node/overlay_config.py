@@ -9,11 +9,11 @@ from ipaddress import ip_address
 from typing import Final
 
 from services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
-from services.core.family import Address, Family
+from services.core.family import FAMILIES, IPV6, Address, Family
 from services.core.leases.node_overrides import PublicIpOverrides
 from services.core.network import NetworkConfig, contains
 from services.core.special_addresses import network_refusal
-from services.dataplane.backends.backend import Backend, Backends, NodeIdentity
+from services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
 from services.dataplane.events.journal import Event, EventKind, Journal
 from services.dataplane.links import actual as links
 from services.dataplane.links.desired import Device, LinkSpec, own_address
@@ -50,11 +50,18 @@ class OverlayConfig:
     """Of the devices; None: as it is."""
     chosen: PublicIpOverrides = ()
     """What operators have chosen for this node in the store."""
+    lacking: Mapping[Family, str] = field(default_factory=dict)
+    """See NodeLinks."""
 
     def devices(self, identity: NodeIdentity) -> list[LinkSpec]:
-        """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured."""
+        """The device that each family needs, where it needs one. Raises InvalidInput, Misconfigured.
+
+        Without those of families that are `lacking`.
+        """
         found = []
         for family in self.families:
+            if family in self.lacking:
+                continue
             spec, network = self.backend.link(family, self.underlay, identity), self.network.family(family)
             if spec is not None and network is not None:
                 former = frozenset(map(own_address, identity.former))
@@ -153,8 +160,22 @@ async def _ground(
     offload = wanted_offload(settings.checksum_offload, os.uname().release)
     warnings = tuple(backend.warnings(underlay))
     config = OverlayConfig(network, backend, families, underlay, warnings, default_index, offload, chosen)
+    if lacking := _without_room(config, node):
+        told = (f"{reason}: until then IPv4 alone is carried" for reason in lacking.values())
+        config = replace(config, lacking=lacking, warnings=(*warnings, *told))
     config.devices(NodeIdentity(node))  # so that a public address, say, that the backend cannot use is refused here
     return config
+
+
+def _without_room(config: OverlayConfig, node: str) -> dict[Family, str]:
+    """Why IPv6 gets no device beside IPv4, which needs less; empty: it gets one."""
+    if config.families != FAMILIES:
+        return {}
+    try:
+        config.backend.link(IPV6, config.underlay, NodeIdentity(node))
+    except NoRoom as error:
+        return {IPV6: str(error)}
+    return {}
 
 
 def _require_room(network: NetworkConfig, limits: OperatorLimits) -> None:

@@ -173,6 +173,8 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
     candidates: tuple[Subnet, ...] = ()
     for subnet in said.subnets:
         found = reject(subnet, context.bounds)
+        if found is None and (lack := overlay.links.lacking.get(family_of(subnet.cidr))):
+            found = Rejection("no-room", lack)
         if found is None and (reason := overlay.backend.rejection(subnet, overlay.links)):
             found = Rejection("backend-data", reason)
         if found is None:

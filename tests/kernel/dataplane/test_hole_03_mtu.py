@@ -8,7 +8,8 @@ import pytest
 from flannelette.lease.v1 import lease_pb2
 
 from tests.hosts.dataplane import Cluster, Running, cluster_in
-from tests.hosts.namespaces import NetworkNamespace
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.two_hosts import two_hosts
 from tests.patience import PATIENCE
 
 MAC = "06:0c:56:6d:fb:b3"
@@ -66,7 +67,7 @@ async def test_hole_03_a_dataplane_that_starts_with_such_a_network_waits_for_a_b
 
 @pytest.mark.parametrize(("mtu", "network_text", "words"), [
     (100, network(), "VXLAN leaves 50 bytes for packets, and IPv4 needs 68"),
-    (1300, '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}',
+    (1300, '{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}',
      "IPv6 needs 1280"),
 ])  # fmt: skip
 async def test_hole_03_an_underlay_that_carries_too_little_is_a_reason_and_no_crash(
@@ -84,3 +85,40 @@ async def test_hole_03_an_underlay_that_carries_too_little_is_a_reason_and_no_cr
             cluster.ip("link set eth0 mtu 1500")
             await running.until()
             assert running.process.poll() is None
+
+
+async def test_an_underlay_with_too_little_for_ipv6_carries_ipv4_with_its_mtu(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with two_hosts(netns, make_netns, "vxlan", "dual") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.join()
+
+        async def until(mtu: int, *, has_ipv6: bool) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while (f" mtu {mtu} " in hosts.cluster.ip("link show flannel.1"), "flannel-v6.1" in links()) != (  # noqa: ASYNC110 - another process decides
+                    True,
+                    has_ipv6,
+                ):
+                    await asyncio.sleep(0.05)
+
+        def links() -> str:
+            return hosts.cluster.ip("-br link show")
+
+        async with hosts.cluster.dataplane() as running:
+            await running.until(peers=1)
+            netns.ip(*"link set eth0 mtu 1340".split())
+            await until(1290, has_ipv6=False)
+            status = await running.until(peers=1)
+            assert any("IPv6 needs 1280" in each and "IPv4 alone is carried" in each for each in status.warnings)
+            (finding,) = status.findings
+            assert (finding.check, finding.broken, list(finding.peers)) == ("peer-refused", True, ["n2"])
+            assert "IPv6 needs 1280" in finding.cause
+            with hosts.stream() as stream:
+                async with stream:
+                    await asyncio.sleep(0.5)
+            assert {lost.path.address.version for lost in stream.lost} == {6}
+            netns.ip(*"link set eth0 mtu 1500".split())
+            await until(1450, has_ipv6=True)
+            await running.until(peers=1)
+            assert not (await running.status()).findings

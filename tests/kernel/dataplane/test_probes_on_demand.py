@@ -188,3 +188,20 @@ async def test_what_makes_no_sense_is_refused_and_calls_are_bounded(hosts: TwoHo
             waiting.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_host_gw_without_one_layer_2_network_fails_with_its_cause(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with two_hosts(netns, make_netns, "host-gw", "ipv4") as hosts:
+        await hosts.cluster.join("n2", "10.98.0.12", subnet="10.5.53.0/24")
+        async with hosts.cluster.dataplane("--probe-rate=4") as running:
+            await running.until(peers=0)
+            overlay = next(
+                probe for probe in await probe_peers(running, "n2") if probe.layer == pb.PROBE_LAYER_OVERLAY
+            )
+            assert (overlay.small, overlay.full_size) == (SILENT, SILENT)
+            assert "Nexthop has invalid gateway" in overlay.error
+            (finding,) = (f for f in (await running.status()).findings if f.check == "peer-objects")
+            assert (finding.broken, list(finding.peers)) == (True, ["n2"])
+            assert "host-gw needs all nodes in one layer-2 network" in finding.cause
