@@ -77,7 +77,7 @@ class RawTable:
         found: dict[str, RawChain] = {}
         current = RawChain(0, [])
         start, entries = 0, self.entries
-        while start < len(entries):
+        while start + layout.elements <= len(entries):
             target, size = struct.unpack_from("=HH", entries, start + layout.target_offset)
             end = start + max(size, layout.elements)
             if start in hooks:

@@ -22,6 +22,8 @@ from services.masq.firewalls.iptables.repair import (
 )
 from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
 from services.masq.firewalls.iptables.save_format import bare_rule, find, read_chain, read_table
+from services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
+from services.masq.firewalls.iptables_nft.hook_rules import hook_rule
 from services.masq.firewalls.nftables.listing import found_chains, found_rule
 from services.masq.kernel.legacy_tables import RawTable
 from services.masq.kernel.nf_tables import attribute_list, attributes
@@ -44,6 +46,7 @@ _FLOWS: Final = (
     Flow(ip_network("0.0.0.0/0"), ip_network("0.0.0.0/0"), protocol=17, port=8472, name="tunnel"),
     Flow(ip_network("fd00::/64"), ip_network("fd00::/48")),
 )
+_FORWARD: Final = next(chain_form(chain) for chain in _WANTED if chain.table == "filter")
 _COUNTERS: Final = re.compile(r"^\[\d+:\d+\] ", re.ASCII)
 
 
@@ -173,10 +176,14 @@ def nft_netlink(data: bytes) -> None:
             ("chain_dump", chain_dump),
             ("rule_dump", rule_dump),
             ("element_dump", lambda *_: elements),
+            ("nft_tables", lambda: frozenset(((4, "filter"), (6, "nat"), (0, "filter"), (4, "other")))),
+            ("chains_of", lambda names: dict(zip(names, chain, strict=False))),
         ):
             stack.enter_context(patch.object(nft_tables, name, dump))
         tables = nft_tables.read_nft()
         nft_tables.has_iptables_rules(("FLANNEL-FWD",))
+    for each in rules:
+        hook_rule(each)
     (good,) = (table for table in tables if table.name == "good")
     assert [rule.kind.value for rule in good.chains["chain"].rules][:1] == ["drop"]
     _judged(tables)
@@ -194,4 +201,6 @@ def legacy_table(data: bytes) -> None:
     version, number = 4 if data[0] % 2 else 6, int.from_bytes(data[1:3], "little")
     starts = tuple(None if each == 0xFF else each * 8 for each in data[3:8])
     raw = RawTable(version, "filter", data[8:], starts, tuple(each or 0 for each in starts), number)
+    _, span = jumps_and_span(_FORWARD, raw)
+    assert 0 <= span.first <= span.best <= span.last <= span.size
     _judged([read_legacy(raw)])

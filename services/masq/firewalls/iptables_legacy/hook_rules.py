@@ -4,6 +4,7 @@ python-iptables would walk over every rule before the jump, and the extensions o
 """
 
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -21,7 +22,7 @@ def jumps_and_span(wanted: ChainForm, table: RawTable) -> tuple[tuple[FoundJump,
     chains = table.chains()
     names = {chain.start: name for name, chain in chains.items()}
     rules = chains[wanted.hook].rules if wanted.hook in chains else []
-    jumps = tuple(_jumps(wanted, table, chains)) if wanted.name in chains else ()
+    jumps = tuple(_jumps(wanted, table, rules, chains[wanted.name])) if wanted.name in chains else ()
     places = {jump.position for jump in jumps}
     others = [rule for place, rule in enumerate(rules) if place not in places]
 
@@ -39,12 +40,14 @@ def _hook_rule(table: RawTable, chain: str, place: tuple[int, int], names: Mappi
     return hook_rule_of(found, is_log=found.target in LOGS)
 
 
-def _jumps(wanted: ChainForm, table: RawTable, chains: Mapping[str, RawChain]) -> Iterator[FoundJump]:
-    layout, ours = layout_of(table.version), chains[wanted.name].start
-    for place, (start, end) in enumerate(chains[wanted.hook].rules):
+def _jumps(
+    wanted: ChainForm, table: RawTable, rules: Sequence[tuple[int, int]], chain: RawChain
+) -> Iterator[FoundJump]:
+    layout, ours = layout_of(table.version), chain.start
+    for place, (start, end) in enumerate(rules):
         target = start + struct.unpack_from("=H", table.entries, start + layout.target_offset)[0]
-        name, verdict = table.entries[target + 2], struct.unpack_from("=i", table.entries, target + ELEMENT)[0]
-        if name or verdict != ours:
+        name, verdict = table.entries[target + 2 : target + 3], table.entries[target + ELEMENT : target + ELEMENT + 4]
+        if name != b"\0" or verdict != struct.pack("=i", ours):
             continue
         packets, octets = struct.unpack_from("=QQ", table.entries, start + layout.counters)
         form = wanted.jump.form if _is_plain(wanted, table, (start, end), target) else None
@@ -55,7 +58,7 @@ def _is_plain(wanted: ChainForm, table: RawTable, place: tuple[int, int], target
     """Whether the jump is of the wanted form: it has a comment, and asks for nothing."""
     layout, (start, _) = layout_of(table.version), place
     first = start + layout.elements
-    size = struct.unpack_from("=H", table.entries, first)[0]
+    size = int.from_bytes(table.entries[first : first + 2], sys.byteorder)
     name = table.entries[first + 2 : first + ELEMENT - 1].partition(b"\0")[0]
     text = table.entries[first + ELEMENT : target].partition(b"\0")[0].decode(errors="replace")
     is_goto = table.entries[start + layout.flags] & _GOTO[table.version]
