@@ -41,11 +41,14 @@ install -D -m 0644 -t "$share/zsh/vendor-completions" deploy/completion/_flannel
 install -D -m 0644 -t "$share/fish/vendor_completions.d" deploy/completion/flannelette.fish
 rm -rf "${environment:?}/share"
 
+# Debian 12's debhelper looks for units in /lib alone; later ones want them in /usr/lib, to which /lib is a link.
+units=$1/usr/lib/systemd/system
+! (. /etc/os-release && [ "${VERSION_ID:-}" = 12 ]) || units=$1/lib/systemd/system
 for unit in deploy/systemd/*.service deploy/systemd/*.target; do
-    install -D -m 0644 -t "$1/lib/systemd/system" "$unit"
+    install -D -m 0644 -t "$units" "$unit"
 done
-rm "$1/lib/systemd/system/flannelette-cloud.service" # an SDK is in an environment of its own: docs/backends.md
-sed -i 's|^ExecStart=/opt/flannelette/bin/|ExecStart=/usr/sbin/|' "$1"/lib/systemd/system/*.service
+rm "$units/flannelette-cloud.service" # an SDK is in an environment of its own: docs/backends.md
+sed -i 's|^ExecStart=/opt/flannelette/bin/|ExecStart=/usr/sbin/|' "$units"/*.service
 install -D -m 0644 -t "$1/usr/lib/sysusers.d" deploy/systemd/sysusers.d/flannelette.conf
 install -D -m 0644 -t "$1/usr/lib/tmpfiles.d" deploy/systemd/tmpfiles.d/flannelette.conf
 install -D -m 0644 -t "$1/etc/flannelette" debian/flannelette.env
