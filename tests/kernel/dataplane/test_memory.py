@@ -115,7 +115,7 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluste
         await running.until(peers=1)
         await running.end()
         assert running.log.count("the state file is not used") == 1
-    assert path.with_suffix(".refused").read_bytes() == bad
+    assert path.with_name("dataplane.state.refused").read_bytes() == bad
     assert len(memory(cluster).table().leases) == 2
 
 
