@@ -35,6 +35,7 @@ _LAYERS: Final = {pb.PROBE_LAYER_OVERLAY: "overlay", pb.PROBE_LAYER_UNDERLAY: "u
 _FULL: Final = 1
 """Size of a full-size packet that nobody sends."""
 _NO_POD: Final = "nobody has the address before the first pod of the node"
+_UNCLEAR: Final = "{} does not say of what its answer is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Check:
     """The node that was asked; of the test `outside` the address."""
     address: str
     family: str
-    """`IPv4` or `IPv6`; empty: all."""
+    """`IPv4` or `IPv6`; empty: all, or not known."""
     size: int
     """Bytes of the IP packet; 0: a small one."""
     outcome: Outcome
@@ -79,8 +80,11 @@ class Check:
 
 
 def checks_of(test: str, source: str, target: str, probe: pb.PathProbe) -> Iterator[Check]:
-    """The two of one path; one, if nothing was sent."""
-    family = f"IPv{ip_network(probe.address).version}"
+    """The two of one path; one, if nothing was sent, or nobody can tell what."""
+    family = _family(probe.address)
+    if not family or test not in TESTS:
+        yield Check("overlay", source, target, "", "", 0, Outcome.SKIPPED, _UNCLEAR.format(source))
+        return
     if "/" in probe.address:  # a subnet that the node does not carry
         yield Check(test, source, target, probe.address, family, 0, Outcome.FAILED, probe.error)
         return
@@ -97,7 +101,7 @@ def peer_checks(source: str, nodes: Iterable[str], probes: Iterable[pb.PathProbe
     for probe in probes:
         target = probe.node or probe.lease
         seen.add(target)
-        yield from checks_of(_LAYERS[probe.layer], source, target, probe)
+        yield from checks_of(_LAYERS.get(probe.layer, ""), source, target, probe)
     for target in nodes:
         if target not in seen:
             yield Check("overlay", source, target, "", "", 0, Outcome.FAILED, f"{source} knows no lease of {target}")
@@ -118,10 +122,18 @@ def pods_without_address(
             if each.address:
                 continue
             outcome = Outcome.FAILED if each.silent else Outcome.SKIPPED
-            family = f"IPv{ip_network(each.subnet).version}"
+            family = _family(each.subnet)
             address = each.subnet if there is not None else ""
             for size in (0, _FULL):
                 yield Check("pod", source, target, address, family, size, outcome, each.reason)
+
+
+def _family(text: str) -> str:
+    """Of an address or subnet that another node tells; empty: it is none."""
+    try:
+        return f"IPv{ip_network(text).version}"
+    except ValueError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

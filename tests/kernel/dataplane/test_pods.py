@@ -124,7 +124,7 @@ async def node(netns: NetworkNamespace) -> AsyncIterator[Node]:
 
 
 @pytest.mark.parametrize("act", ["nomaster", "down", "down nomaster"])
-async def test_an_interface_that_left_the_bridge_comes_back_within_a_second(node: Node, act: str) -> None:
+async def test_an_interface_that_left_the_bridge_comes_back_in_seconds(node: Node, act: str) -> None:
     veth = node.pods[0][2]
     with node.pinged() as stream:
         async with stream:

@@ -105,6 +105,26 @@ def test_what_a_trace_has_found_stands_in_place_of_the_sentence_of_the_probe() -
     assert with_traces([known], lost, {("h1", "10.5.2.0"): step}) == [known]
 
 
+@pytest.mark.parametrize(
+    "strange",
+    [
+        pb.PathProbe(node="h2", address="10.5.2.0", small=YES, full_size=YES, size=1450),
+        pb.PathProbe(node="h2", layer=OVERLAY, address="10.5.2.0.1", small=YES, full_size=YES),
+        pb.PathProbe(node="h2", layer=OVERLAY, small=YES, full_size=YES),
+    ],
+)
+def test_an_answer_that_does_not_say_of_what_it_is_counts_as_not_tested(strange: pb.PathProbe) -> None:
+    (check,) = peer_checks("h1", ("h1", "h2"), [strange])
+    assert (check.outcome, check.is_untested) == (Outcome.SKIPPED, True)
+    assert check.reason == "h1 does not say of what its answer is"
+    assert "0 of 1 check passed, 1 not tested" in text(2, [check])
+
+
+def test_a_subnet_of_pods_that_is_none_counts_as_not_tested() -> None:
+    there = {"h1": [], "h2": [pb.OwnPods(subnet="10.5.2.0/33", reason="why")]}
+    assert all(each.is_untested for each in pods_without_address("h1", ("h1", "h2"), there))
+
+
 def test_what_is_not_tested_counts_with_its_reason() -> None:
     here = [pb.OwnPods(subnet="10.5.1.0/24", address="10.5.1.2")]
     there = [pb.OwnPods(subnet="10.5.2.0/24", reason="no pod is known there")]
