@@ -30,6 +30,8 @@ _LOOK_AGAIN_SECONDS: Final = 12.0
 _PAUSE: Final = 0.5
 _SILENCE: Final = ("peer-tunnel", "peer-down")
 """Findings that say only that a peer does not answer."""
+_TRAFFIC_CONTROL: Final = ("tc-filter", "queue-drops")
+"""Findings of masq about what no trace looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,10 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
 
 
 async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[Problem]:
-    """The problems of a node, with the place where a trace ends in those that say only that a peer is silent."""
+    """The problems of a node, with the place where a trace ends in those that say only that a peer is silent.
+
+    Where no trace finds it, traffic control of the node may have dropped the packets.
+    """
     answer = node.answers.dataplane
     findings = () if isinstance(answer, CallFailed) else answer.status.findings
     silent = {each.problem: each.peers[0] for each in findings if each.check in _SILENCE and each.peers}
@@ -108,12 +113,20 @@ async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[P
     out = list[Problem]()
     for each in told:
         step = places.get((node.name, silent.get(each.problem, "")))
-        if step is not None:
+        if step is None and each.problem in silent:
+            each = with_losing_place(each, told)
+        elif step is not None:
             where = "" if step.node == node.name else f"On {step.node}: "
             reason = f"{where}{step.reason}"
             each = replace(each, cause=reason, cure=step.cure, evidence=f"{step.kind}: {step.text}")
         out.append(each)
     return out
+
+
+def with_losing_place(silent: Problem, told: Sequence[Problem]) -> Problem:
+    """That a peer is silent, with what traffic control of the node has dropped as its cause, if it has. Pure."""
+    place = next((each for each in told if each.check in _TRAFFIC_CONTROL), None)
+    return silent if place is None else replace(silent, cause=place.cause, cure=place.cure, evidence=place.evidence)
 
 
 async def doctor(nodes: Nodes, screen: Screen, services: Collection[str], *, everybody: bool = False) -> int:

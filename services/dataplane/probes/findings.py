@@ -83,8 +83,9 @@ def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> F
     return Finding(
         "peer-tunnel",
         "No answer comes through the overlay from {peers}; in the underlay there is one.",
-        f"A firewall {where} drops {carrier or 'packets of the network'}, or ICMP of the overlay, "
-        "or the overlay of the peer is not set up: run `flannelette doctor` there too.",
+        f"Something {where} drops {carrier or 'packets of the network'}, or ICMP of the overlay (a firewall, traffic "
+        "control), or the overlay of the peer is not set up. `flannelette doctor` names what drops packets on its "
+        "node: run it there too; if it names nothing on both, what lies between them drops them.",
         "",
         "ICMP echo: three in a row without an answer through the overlay, answers in the underlay",
         names,

@@ -10,7 +10,7 @@ from services.core.family import Address, Network, family_of
 from services.core.network import NetworkConfig, contains
 from services.core.tunnel import UDP, Tunnel
 from services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
-from services.masq.kernel.routing import Queue
+from services.masq.kernel.traffic import Queue, TrafficFilter
 
 BRIDGE: Final = "cni0"
 _IKE_PORT: Final = 500
@@ -63,7 +63,9 @@ class Surroundings:
     clock: int = 0
     """In Unix seconds."""
     queues: tuple[Queue, ...] = ()
-    """Queueing disciplines of the interfaces that packets leave by."""
+    """Queueing disciplines of the interfaces that packets come and leave by."""
+    filters: tuple[TrafficFilter, ...] = ()
+    """Of traffic control, on the same."""
     is_bridge_filtered: bool = False
     """What crosses the bridge meets the rules of IP too."""
 

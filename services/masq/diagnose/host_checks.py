@@ -12,11 +12,9 @@ from services.masq.diagnose.flows import Surroundings
 from services.masq.diagnose.obstacles import dropping, translating, untracking
 from services.masq.diagnose.verdict import Flow, ForeignTable
 from services.masq.firewalls.firewall import FirewallKind
-from services.masq.kernel.routing import Queue
 from services.masq.rules.model import RuleSettings
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
-_USUAL_QUEUES: Final = frozenset(("noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "cake", "ingress", "clsact"))
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
 
@@ -67,23 +65,6 @@ def findings(
     if around.insert_failed and settings.masquerade and not settings.fully_random:
         found.append(_source_ports(around.insert_failed))
     return found
-
-
-def dropping_queues(found: Iterable[Queue]) -> Iterator[Finding]:
-    """Queueing disciplines that somebody has chosen and that have dropped packets.
-
-    Those that Linux chooses drop when a link is full, as they should.
-    """
-    for queue in found:
-        if queue.dropped and queue.kind not in _USUAL_QUEUES:
-            yield Finding(
-                "queue-drops",
-                f"Packets of the overlay that leave by {queue.device} may be dropped.",
-                f"The queueing discipline {queue.kind} of {queue.device} has dropped {queue.dropped} packets since "
-                "it was made: it limits the rate, is too short, or loses packets on purpose.",
-                "",
-                f"tc -s qdisc show dev {queue.device}: {queue.kind}, dropped {queue.dropped}",
-            )
 
 
 def stale_rules(error: str) -> Iterator[Finding]:

@@ -11,7 +11,8 @@ from services.core.network import NetworkConfig
 from services.core.tunnel import IPIP_DEVICE
 from services.masq.diagnose.cures import PERSISTENT
 from services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings
-from services.masq.kernel.routing import mac_of, ports_of, queues, tunnel_ends, way_to
+from services.masq.kernel.routing import mac_of, ports_of, tunnel_ends, way_to
+from services.masq.kernel.traffic import filters, queues
 
 _MOST_PORTS: Final = 250
 _CALLS: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -30,16 +31,17 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         bridges += [(version, way.device)] if way and way.gateway is None else []
         outside = way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
+    ports = [port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge)][:_MOST_PORTS]
+    control = queues([*_senders(network, peers, [*bridges, *uplinks], suffix), *ports])
     return Surroundings(
         tuple(peers),
         tuple(bridges),
-        tuple(port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge))[
-            :_MOST_PORTS
-        ],
+        tuple(ports),
         tuple(uplinks),
         frozenset(path for path in _files() if Path(path).exists()),
         int(time.time()),
-        tuple(queue for device in _senders(network, peers, bridges, suffix) for queue in queues(device)),
+        tuple(control),
+        tuple(filters(control)),
         _is_bridge_filtered(),
     )
 
@@ -55,10 +57,10 @@ def _devices(network: NetworkConfig | None, version: int, suffix: str) -> Iterat
 
 
 def _senders(
-    network: NetworkConfig | None, peers: Iterable[Peer], bridges: Iterable[tuple[int, str]], suffix: str
+    network: NetworkConfig | None, peers: Iterable[Peer], others: Iterable[tuple[int, str]], suffix: str
 ) -> list[str]:
-    """The interfaces that packets of the overlay leave by."""
-    found = dict.fromkeys([*(peer.device for peer in peers), *(bridge for _, bridge in bridges)])
+    """The interfaces that packets of the overlay come and leave by; `others` are those of pods and uplinks."""
+    found = dict.fromkeys([*(peer.device for peer in peers), *(name for _, name in others)])
     found |= {device: None for version in (4, 6) for device in _devices(network, version, suffix)}
     return [*filter(None, found)]
 

@@ -15,15 +15,13 @@ _SOL_NETLINK, _STRICT = 270, 12  # NETLINK_GET_STRICT_CHK: a dump has only what 
 _REQUEST, _DUMP = 1, 0x300
 _ERROR, _DONE = 2, 3
 _HEADER: Final = struct.Struct("=IHHII")
-_GETLINK, _GETROUTE, _GETNEIGH, _GETQDISC = 18, 26, 30, 38  # RTM_
+_GETLINK, _GETROUTE, _GETNEIGH = 18, 26, 30  # RTM_
 _AF_BRIDGE: Final = 7
 _BUFFER: Final = 1 << 17
-_ROUTE, _NEIGHBOUR, _TRAFFIC, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB", "=BxxxiIII", "=BxHiII"))
+_ROUTE, _NEIGHBOUR, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB", "=BxHiII"))
 _LINK_NAME, _MASTER = 3, 10  # IFLA_
 _DESTINATION, _DEVICE, _GATEWAY, _SOURCE = 1, 4, 5, 7  # RTA_
 _TO, _MAC = 1, 2  # NDA_
-_KIND, _STATISTICS, _OF_QUEUE = 1, 7, 3  # TCA_KIND, TCA_STATS2, TCA_STATS_QUEUE
-_QUEUE: Final = struct.Struct("=5I")  # struct gnet_stats_queue: length, backlog, drops, requeues, overlimits
 _SECONDS: Final = 2.0
 
 
@@ -39,21 +37,10 @@ class Way:
     """The router that they go to first; None: the address is on the link."""
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queueing discipline (qdisc) of a device, as `tc -s qdisc show` has it."""
-
-    device: str
-    kind: str
-    """`tbf`, `netem`, `fq_codel`."""
-    dropped: int
-    """Packets."""
-
-
 def way_to(address: Address) -> Way | None:
     """None: no route leads there, or nobody can say."""
     body = _ROUTE.pack(_af(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
-    for _, values in _ask(_GETROUTE, body + _attribute(_DESTINATION, address.packed), _ROUTE.size):
+    for _, values in ask(_GETROUTE, body + _attribute(_DESTINATION, address.packed), _ROUTE.size):
         if device := _name(values.get(_DEVICE, b"")):
             return Way(device, _address(values, _SOURCE), _address(values, _GATEWAY))
     return None
@@ -61,8 +48,8 @@ def way_to(address: Address) -> Way | None:
 
 def mac_of(address: Address, device: str) -> bytes:
     """The MAC address of a neighbour, as far as the kernel knows it; else empty."""
-    body = _NEIGHBOUR.pack(_af(address), _index(device), 0, 0, 0) + _attribute(_TO, address.packed)
-    return next((values.get(_MAC, b"") for _, values in _ask(_GETNEIGH, body, _NEIGHBOUR.size)), b"")
+    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + _attribute(_TO, address.packed)
+    return next((values.get(_MAC, b"") for _, values in ask(_GETNEIGH, body, _NEIGHBOUR.size)), b"")
 
 
 def tunnel_ends(device: str, network: Network) -> frozenset[Address]:
@@ -70,38 +57,27 @@ def tunnel_ends(device: str, network: Network) -> frozenset[Address]:
 
     They are in its forwarding entries (VXLAN), or they are the gateways of its routes (IPIP, FOU).
     """
-    index = _index(device)
+    index = index_of(device)
     if not index:
         return frozenset()
     entries = _NEIGHBOUR.pack(_AF_BRIDGE, index, 0, 0, 0)
-    found = {_address(values, _TO) for _, values in _ask(_GETNEIGH, entries, _NEIGHBOUR.size, _DUMP)}
+    found = {_address(values, _TO) for _, values in ask(_GETNEIGH, entries, _NEIGHBOUR.size, _DUMP)}
     af = socket.AF_INET if network.version == 4 else socket.AF_INET6
     routes = _ROUTE.pack(af, 0, 0, 0, 0, 0, 0, 0, 0) + _attribute(_DEVICE, struct.pack("=I", index))
-    found |= {_address(values, _GATEWAY) for _, values in _ask(_GETROUTE, routes, _ROUTE.size, _DUMP)}
+    found |= {_address(values, _GATEWAY) for _, values in ask(_GETROUTE, routes, _ROUTE.size, _DUMP)}
     ends = (end for end in found if end is not None and int(end) and end.version == network.version)
     return frozenset(end for end in ends if end not in network)
 
 
 def ports_of(bridge: str) -> list[str]:
     """The interfaces that are ports of a bridge, sorted."""
-    master = struct.pack("=I", _index(bridge))
-    links = _ask(_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _LINK.size, _DUMP)
+    master = struct.pack("=I", index_of(bridge))
+    links = ask(_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _LINK.size, _DUMP)
     found = (text(values.get(_LINK_NAME, b"")) for _, values in links if values.get(_MASTER) == master)
     return sorted(found)
 
 
-def queues(device: str) -> list[Queue]:
-    """Those of a device, in the order in which the kernel tells them."""
-    index = _index(device)
-    found = list[Queue]()
-    for head, values in _ask(_GETQDISC, _TRAFFIC.pack(0, index, 0, 0, 0), _TRAFFIC.size, _DUMP) if index else ():
-        numbers = attributes(values.get(_STATISTICS, b"")).get(_OF_QUEUE, b"")
-        if _TRAFFIC.unpack(head)[1] == index and len(numbers) >= _QUEUE.size:
-            found.append(Queue(device, text(values.get(_KIND, b"")), _QUEUE.unpack_from(numbers)[2]))
-    return found
-
-
-def _ask(kind: int, body: bytes, head: int, flags: int = 0) -> Iterator[tuple[bytes, dict[int, bytes]]]:
+def ask(kind: int, body: bytes, head: int, flags: int = 0) -> Iterator[tuple[bytes, dict[int, bytes]]]:
     """The fixed part and the attributes of each answer; nothing where the kernel refuses."""
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as kernel:
         kernel.settimeout(_SECONDS)
@@ -134,7 +110,8 @@ def _af(address: Address) -> int:
     return socket.AF_INET if address.version == 4 else socket.AF_INET6
 
 
-def _index(device: str) -> int:
+def index_of(device: str) -> int:
+    """Of an interface; 0: there is none."""
     try:
         return socket.if_nametoindex(device)
     except OSError:

@@ -13,7 +13,8 @@ from services.core.finding import Finding
 from services.core.leases.table import Table
 from services.core.network import NetworkConfig
 from services.masq.diagnose.flows import flows_of, tunnel_of
-from services.masq.diagnose.host_checks import HostChecks, dropping_queues, findings, stale_rules
+from services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
+from services.masq.diagnose.traffic import traffic_findings
 from services.masq.firewalls.firewall import (
     JUMP_MISPLACED,
     NOT_WANTED,
@@ -166,7 +167,7 @@ class Reconciler:
         around = checks.surroundings(network, subnets, suffix)
         flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
         found = findings(checks, name, flows, self.settings, tunnel, around.files)
-        found += dropping_queues(around.queues)
+        found += traffic_findings(around, flows, tunnel)
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.is_broken)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)

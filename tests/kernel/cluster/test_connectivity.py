@@ -137,7 +137,10 @@ async def test_five_faults_between_nodes_are_named(scene: Scene) -> None:
         ("firewall-tunnel", "h1"): "chain INPUT of table filter",
         ("underlay-neighbour", "h2"): "02:00:00:00:00:99",
         ("peer-route", "h4"): f"The route `blackhole {half}` takes these packets.",
-        ("peer-tunnel", "h3"): "A firewall on either node or between them drops UDP port 8472",
+        (
+            "peer-tunnel",
+            "h3",
+        ): "Something on either node or between them drops UDP port 8472",
         ("peer-mtu", "h4"): "A link between the nodes has a smaller MTU than the underlay's interface",
     }
     try:

@@ -1,18 +1,15 @@
 """What else of a real host is in the way of pods, and whether what is said to cure it does."""
 
-import socket
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from services.masq.diagnose.flows import flows_of
-from services.masq.diagnose.host_checks import HostChecks, dropping_queues, findings
+from services.masq.diagnose.host_checks import HostChecks, findings
 from services.masq.diagnose.look import surroundings
 from services.masq.diagnose.obstacles import dropping
 from services.masq.firewalls.detect import HostProbe
 from services.masq.firewalls.firewall import FirewallKind as Kind
-from services.masq.kernel.routing import queues
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
 
 LEGACY_RULE = "iptables-legacy -A FORWARD -j ACCEPT"
@@ -102,20 +99,3 @@ async def test_a_policy_that_drops_frames_of_a_bridge_or_of_arp_is_another_matte
 ) -> None:
     host.run("nft", "-f", "-", stdin=f"table bridge b {{ chain forward {{ {FORWARD_DROP} }}; }}")
     assert dropping_now(probe) == []
-
-
-async def test_a_queue_that_somebody_has_made_and_that_drops_is_named_and_a_usual_one_is_not(host: Host) -> None:
-    host.run("sh", "-c", "ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up")
-    host.run("sh", "-c", "ip addr add 10.99.0.11/16 dev eth0; ip neigh add 10.99.0.12 lladdr 02:0:0:0:0:1 dev eth0")
-    for commands, number in (
-        ("true", 0),
-        ("tc qdisc add dev eth0 root tbf rate 100mbit burst 100kb latency 50ms", 0),
-        ("tc qdisc replace dev eth0 root tbf rate 1kbit burst 100 latency 1ms", 1),
-    ):
-        host.run("sh", "-c", commands)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending, suppress(OSError):
-            sending.sendto(b"x" * 500, ("10.99.0.12", 9))
-        found = list(dropping_queues(queues("eth0")))
-        assert len(found) == number
-    assert found[0].cause.startswith("The queueing discipline tbf of eth0 has dropped 1 packet")
-    assert not found[0].is_broken

@@ -18,6 +18,7 @@ from services.ctl.connect.targets import targets
 from services.ctl.diagnose.connectivity import problems_of, with_traces
 from services.ctl.diagnose.connectivity_checks import Check, Outcome, checks_of, peer_checks, pods_without_address
 from services.ctl.diagnose.connectivity_text import junit, report
+from services.ctl.diagnose.doctor import with_losing_place
 from services.ctl.diagnose.packet_path import PathStep, Verdict
 from services.ctl.main import cli
 from services.ctl.node_health import Answers, assess
@@ -103,6 +104,14 @@ def test_what_a_trace_has_found_stands_in_place_of_the_sentence_of_the_probe() -
     ]
     known = Problem("masq", "Dropped.", cause="A rule drops them.", nodes=("h2",))
     assert with_traces([known], lost, {("h1", "10.5.2.0"): step}) == [known]
+
+
+def test_traffic_control_that_has_dropped_packets_is_named_and_no_firewall_is_blamed() -> None:
+    silent = Problem("dataplane", "No answer.", cause="A firewall or so.", check="peer-tunnel")
+    queue = Problem("masq", "Dropped.", cause="The queueing discipline tbf.", evidence="tc", check="queue-drops")
+    found = with_losing_place(silent, [queue, silent])
+    assert (found.problem, found.cause, found.evidence) == ("No answer.", "The queueing discipline tbf.", "tc")
+    assert with_losing_place(silent, [silent]) == silent
 
 
 @pytest.mark.parametrize(

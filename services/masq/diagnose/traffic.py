@@ -1,0 +1,123 @@
+"""Traffic control that drops packets of the overlay: queueing disciplines (qdisc), and filters. Pure.
+
+What it drops no firewall shows. The programs that have made it keep it, so its removal is advice and no cure.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from services.core.finding import Finding
+from services.masq.diagnose.flows import Surroundings
+from services.masq.diagnose.verdict import Flow, NfHook
+from services.masq.kernel.traffic import Decision, Queue, Test, TrafficFilter
+
+_USUAL_QUEUES: Final = frozenset(("noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "cake", "ingress", "clsact"))
+_ADVICE: Final = " If nobody needs it: `{}`; the program that made it may make it again."
+_WHOSE: Final = {"tunnel": "Packets between nodes", "port": "Packets of a pod of this node"}
+"""By the name of the flow; others are of all pods."""
+
+
+def traffic_findings(around: Surroundings, flows: Sequence[Flow], tunnel: Sequence[Flow]) -> Iterator[Finding]:
+    """What traffic control drops of these packets."""
+    yield from dropping_queues(around.queues)
+    yield from _filtering(around.filters, (*tunnel, *flows))
+
+
+def dropping_queues(found: Iterable[Queue]) -> Iterator[Finding]:
+    """Queueing disciplines that somebody has chosen and that have dropped packets.
+
+    Those that Linux chooses drop when a link is full, as they should.
+    """
+    for queue in found:
+        if queue.loses_all or (queue.dropped and queue.kind not in _USUAL_QUEUES):
+            why = "it loses every packet" if queue.loses_all else "it limits the rate, is short, or loses on purpose"
+            lost = "are dropped" if queue.loses_all else "may be dropped"
+            yield Finding(
+                "queue-drops",
+                f"Packets of the overlay that leave by {queue.device} {lost}.",
+                f"The queueing discipline {queue.kind} of {queue.device} has dropped {queue.dropped} packets since "
+                f"it was made: {why}." + _ADVICE.format(f"tc qdisc del dev {queue.device} {queue.place}"),
+                "",
+                f"tc -s qdisc show dev {queue.device}: {queue.kind}, dropped {queue.dropped}",
+                is_broken=queue.loses_all,
+            )
+
+
+def _filtering(filters: Sequence[TrafficFilter], flows: Iterable[Flow]) -> Iterator[Finding]:
+    """Filters that drop packets of these flows for certain, or have dropped packets that may be of them."""
+    found = dict[TrafficFilter, tuple[bool, Flow]]()
+    for flow in flows:
+        places = [(flow.incoming, "ingress")] if NfHook.INGRESS in flow.way else []
+        places += [(flow.outgoing, "egress"), (flow.outgoing, "root")] if NfHook.EGRESS in flow.way else []
+        for place in places:
+            for each, is_sure in _taking([f for f in filters if (f.device, f.place) == place], flow):
+                if each not in found or (is_sure and not found[each][0]):
+                    found[each] = is_sure, flow
+    for each, (is_sure, flow) in found.items():
+        if is_sure or each.dropped:
+            yield _finding(each, flow, is_sure=is_sure)
+
+
+def _taking(filters: Iterable[TrafficFilter], flow: Flow) -> Iterator[tuple[TrafficFilter, bool]]:
+    """The filters that lose packets of a flow, and whether they do for certain; they are asked in this order."""
+    is_sure = True
+    for each in filters:
+        takes = _takes(each, flow)
+        if takes is False or each.decision is Decision.NEXT:
+            continue
+        if each.decision is not Decision.PASSES:
+            yield each, is_sure and takes is True
+        if takes:
+            return
+        is_sure = False
+
+
+def _takes(each: TrafficFilter, flow: Flow) -> bool | None:
+    """Whether a filter takes all packets of a flow (true) or none; None: some, or nobody can say."""
+    if each.version not in (0, flow.source.version):
+        return False
+    value, known = _head(flow)
+    results = [_holds(test, value, known) for test in each.tests]
+    if False in results:
+        return False
+    return True if each.is_whole and None not in results else None
+
+
+def _holds(test: Test, value: bytes, known: bytes) -> bool | None:
+    there, bits = (int.from_bytes(each[test.offset : test.offset + 4].ljust(4, b"\0")) for each in (value, known))
+    if (there ^ test.value) & test.mask & bits:
+        return False
+    return None if test.mask & ~bits else True
+
+
+def _head(flow: Flow) -> tuple[bytes, bytes]:
+    """The first bytes of a packet of this flow, and which of their bits are known."""
+    of_v6 = flow.source.version == 6
+    size = 40 if of_v6 else 20
+    value, known = bytearray(size + 4), bytearray(size + 4)
+    value[0], known[0] = (0x60, 0xF0) if of_v6 else (0x45, 0xFF)
+    if flow.protocol:
+        value[6 if of_v6 else 9], known[6 if of_v6 else 9] = flow.protocol, 0xFF
+    for start, network in zip((8, 24) if of_v6 else (12, 16), (flow.source, flow.destination), strict=True):
+        end = start + len(network.netmask.packed)
+        value[start:end], known[start:end] = network.network_address.packed, network.netmask.packed
+    for start, port in ((size, flow.source_port), (size + 2, flow.port)):
+        if port:
+            value[start : start + 2], known[start : start + 2] = port.to_bytes(2), b"\xff\xff"
+    return bytes(value), bytes(known)
+
+
+def _finding(each: TrafficFilter, flow: Flow, *, is_sure: bool) -> Finding:
+    where = "as they leave" if each.place == "root" else f"at its {each.place}"
+    hook = "" if each.place == "root" else f" {each.place}"
+    verb = "sends them to another interface" if each.decision is Decision.REDIRECTS else "drops them"
+    shown = f"pref {each.priority} {each.kind}"
+    return Finding(
+        "tc-filter",
+        f"{_WHOSE.get(flow.name, 'Packets of pods')} {'are' if is_sure else 'may be'} lost at {each.device}.",
+        f"The filter `{shown}` of traffic control on {each.device} {verb} {where}."
+        + _ADVICE.format(f"tc filter del dev {each.device}{hook} pref {each.priority}"),
+        "",
+        f"tc -s filter show dev {each.device}{hook}: {shown}, dropped {each.dropped}",
+        is_broken=is_sure,
+    )
