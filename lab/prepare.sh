@@ -52,6 +52,7 @@ has iptables || packages="$packages iptables" # with it come the libraries that 
 has nft || packages="$packages nftables"      # and with it libnftables
 if [ "$level" = dev ]; then                   # what tests type, and minimal systems lack
     has sysctl && has ps || packages="$packages procps"
+    has ipset || packages="$packages ipset"
     has openssl || packages="$packages openssl"
 fi
 if [ -z "$ready" ]; then                      # what only the installation needs

@@ -6,6 +6,7 @@ Where the kernel has no such module the test is skipped; `make vm-test` runs all
 that has each of them (tests/vm.py), and there it is an error if one is missing.
 """
 
+import shlex
 import subprocess
 from functools import cache
 from typing import Final
@@ -19,9 +20,22 @@ PROBES: Final = {
     "esp4": "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x100 mode tunnel aead rfc4106(gcm(aes)) "
     f"0x{'00' * 20} 128",
     "fou": "ip fou add port 8285 ipproto 4",
+    "ip_set": "ipset create probe hash:net",
     "ipip": "ip link add probe type ipip local 192.0.2.1",
     "netem": "tc qdisc add dev lo root netem delay 1ms",
+    "nf_tables_bridge": "nft table bridge t { chain c { type filter hook input priority 0 ; } ; }",
+    "nf_tables_egress": "nft table netdev t { chain c { type filter hook egress device lo priority 0 ; } ; }",
+    "sch_ingress": "tc qdisc add dev lo clsact",
+    "sch_tbf": "tc qdisc add dev lo root tbf rate 1mbit burst 10kb latency 50ms",
     "wireguard": "ip link add probe type wireguard",
+    "xt_CT": "iptables-nft -t raw -A PREROUTING -j CT --notrack",
+    "xt_iprange": "iptables-legacy -A INPUT -m iprange --src-range 192.0.2.1-192.0.2.2",
+    "xt_length": "iptables-legacy -A INPUT -m length --length 100:200",
+    "xt_limit": "iptables-legacy -A INPUT -m limit --limit 1/s",
+    "xt_mac": "iptables-nft -A INPUT -m mac --mac-source 02:00:00:00:00:99",
+    "xt_multiport": "iptables-legacy -A INPUT -p udp -m multiport --dports 1,2",
+    "xt_set": "sh -c 'ipset create probe hash:net && iptables-nft -A INPUT -m set --match-set probe src'",
+    "xt_time": "iptables-legacy -A INPUT -m time --timestart 00:00 --timestop 23:59",
 }
 """A command for each module, which fails without it; it is run in a namespace of its own."""
 
@@ -29,13 +43,17 @@ PROBES: Final = {
 @cache
 def has_module(name: str) -> bool:
     """Whether the kernel has the module, or loads it."""
-    command = ["unshare", "--net", *PROBES[name].split()]
+    command = ["unshare", "--net", *shlex.split(PROBES[name])]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def require_modules(item: pytest.Item) -> None:
     """Skips a test where the kernel lacks a module that its marker names."""
-    names = [name for marker in item.iter_markers("modules") for name in marker.args]
+    need_modules(*(name for marker in item.iter_markers("modules") for name in marker.args))
+
+
+def need_modules(*names: str) -> None:
+    """Skips a test, which runs in the VM only if it has the marker, where the kernel lacks a module."""
     if missing := [name for name in names if not has_module(name)]:
         words = " ".join(missing)
         if is_guest():

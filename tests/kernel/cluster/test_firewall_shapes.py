@@ -17,10 +17,25 @@ from tests.findings.words import words
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.two_hosts import EXAMPLES
 from tests.hosts.watched_node import WatchedNode
+from tests.modules import need_modules
 from tests.patience import PATIENCE, pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OURS = {"peer: VXLAN"}
+NEEDS = {
+    "ipset ": "ip_set",
+    "--match-set": "xt_set",
+    "-m iprange": "xt_iprange",
+    "-m length": "xt_length",
+    "-m limit": "xt_limit",
+    "-m mac": "xt_mac",
+    "-m multiport": "xt_multiport",
+    "-m time": "xt_time",
+    "-j CT": "xt_CT",
+    "hook egress": "nf_tables_egress",
+    "table bridge": "nf_tables_bridge",
+}
+"""What of a firewall not every kernel has, and the module for it."""
 BANS = ("fail2ban-client", "cscli")
 """Programs that lift a ban: then the peer may what it might before."""
 ROWS = {
@@ -46,7 +61,8 @@ class Scene:
         """The firewall is as it was."""
         await self.typed(
             f"printf 'flush ruleset\\n' | cat - {self.saved} | nft -f - && "
-            f"iptables-legacy-restore < {self.saved}.legacy && ipset destroy"
+            f"iptables-legacy-restore < {self.saved}.legacy && "
+            "if command -v ipset >/dev/null; then ipset destroy; fi"
         )
         await self.pods.until_nothing_is_found("masq")
 
@@ -89,6 +105,7 @@ async def test_a_firewall_is_broken_exactly_if_it_loses_packets_and_its_cure_ope
     scene: Scene, name: str
 ) -> None:
     shape = SHAPES.get(name) or ROWS[name]
+    need_modules(*(module for part, module in NEEDS.items() if part in shape.act))
     assert not await asyncio.to_thread(scene.node.lost)
     try:
         await scene.typed(shape.act)

@@ -15,6 +15,7 @@ from services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
 from services.masq.diagnose.traffic import traffic_findings
 from services.masq.kernel.traffic import filters, queues
 from tests.hosts.masq import Host
+from tests.modules import need_modules
 
 VXLAN: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 PEER: Final = Peer(ip_address("10.99.0.12"), "eth0", ip_address("10.99.0.11"))
@@ -38,6 +39,7 @@ FILTERS: Final = {
 
 @pytest.fixture(autouse=True)
 def eth0(host: Host) -> None:
+    need_modules("sch_ingress", "sch_tbf")
     for line in (
         "ip link add eth0 type veth peer name far",
         "ip link add sink type veth peer name nowhere",
@@ -110,7 +112,7 @@ def test_a_filter_after_one_that_passes_all_drops_nothing(host: Host) -> None:
 def test_a_filter_where_packets_come_in_is_named(host: Host) -> None:
     for name in ("ingress", "clsact"):
         host.run("tc", "qdisc", "add", "dev", "eth0", name)
-        host.run("sh", "-c", f"tc filter add dev eth0 ingress pref 7 protocol ip {SHOT}")
+        add(host, f"ingress pref 7 protocol ip {SHOT}")
         assert [each.evidence for each in told()] == [
             "tc -s filter show dev eth0 ingress: pref 7 bpf, dropped 0",
         ]

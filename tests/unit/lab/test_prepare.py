@@ -10,7 +10,7 @@ import pytest
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 
-PROGRAMS = ("ip", "iptables", "nft", "sysctl", "ps", "openssl", "cc", "sh", "env", "id", "dirname")
+PROGRAMS = ("ip", "iptables", "nft", "sysctl", "ps", "openssl", "ipset", "cc", "sh", "env", "id", "dirname")
 PACKAGES = {
     "ip": "iproute2",
     "iptables": "iptables",
@@ -18,6 +18,7 @@ PACKAGES = {
     "sysctl": "procps",
     "ps": "procps",
     "openssl": "openssl",
+    "ipset": "ipset",
     "cc": "gcc",
 }
 
