@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from flannelette.lease.v1 import lease_pb2 as pb
@@ -81,8 +81,10 @@ class Controller:
         self.progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
         self.findings: tuple[Finding, ...] = ()
-        self.known_pods = KnownPods()
         """What other programs have done on this host that keeps packets from peers or pods."""
+        self.detours: Mapping[str, Finding] = {}
+        """By lease name: what is told if the peer is silent, to which packets leave by another interface."""
+        self.known_pods = KnownPods()
         self.suspicious = asyncio.Event()
         """Set when `findings` may have changed."""
         self.is_paused = False

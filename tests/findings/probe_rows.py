@@ -11,7 +11,68 @@ _CARD: Final = f"{sys.executable} {ROOT}/tests/faults/broken_card.py nic-far eth
 _FIX: Final = f"{sys.executable} -m services.ctl.main --socket-dir={{directory}} doctor dataplane --fix --yes"
 """Where there may be no ethtool; it fails while there is a problem."""
 
+_AWAY: Final = "ip link add away type bridge && ip link set away up && "
+
 PROBE_FAULTS: Final = {
+    "peer-behind-a-vpn": SilentFault(
+        _AWAY + "{ip} route add {public} dev away",
+        "underlay-detour",
+        "The route `{public} dev away{scope}{metric}` takes these packets. If they are meant to go there, the node "
+        "is down, or what is behind away is.",
+        "{ip} route del {public} dev away proto boot{scope}{metric}",
+        says="part",
+        is_told=False,
+        and_then="ip link del away",
+        is_probed=True,
+        what="a VPN's route to a peer's address",
+        problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
+        evidence="{ip} route get {public} from {local}: {public} dev away{scope}{metric}",
+    ),
+    "peers-behind-a-vpn": SilentFault(
+        _AWAY + "{ip} route add {underlay_part} dev away",
+        "underlay-detour",
+        "The route `{underlay_part} dev away{scope}{metric}` takes these packets. If they are meant to go there, "
+        "the node is down, or what is behind away is.",
+        "{ip} route del {underlay_part} dev away proto boot{scope}{metric}",
+        says="part",
+        is_told=False,
+        and_then="ip link del away",
+        is_probed=True,
+        what="a VPN's route to a part of the underlay",
+        problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
+        evidence="{ip} route get {public} from {local}: {underlay_part} dev away{scope}{metric}",
+    ),
+    "peer-in-a-vpns-table": SilentFault(
+        _AWAY + "{ip} route add {public} dev away table 51820 && {ip} rule add to {public} priority 100 lookup 51820",
+        "underlay-detour",
+        "The rule `100: from all to {public} lookup 51820` sends these packets by the route "
+        "`{public} dev away table 51820{scope}{metric}`. If they are meant to go there, the node is down, or what is "
+        "behind away is.",
+        "{ip} route del {public} dev away table 51820 proto boot{scope}{metric}",
+        says="part",
+        is_told=False,
+        and_then="{ip} rule del priority 100 && ip link del away",
+        is_probed=True,
+        what="a VPN's rule, and a route of its table to a peer's address",
+        problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
+        evidence="{ip} route get {public} from {local}: {public} dev away table 51820{scope}{metric}",
+    ),
+    "all-in-a-vpns-table": SilentFault(
+        _AWAY + "{ip} route add default dev away table 51820 && "
+        "{ip} rule add to {underlay_network} priority 100 lookup 51820",
+        "underlay-detour",
+        "The rule `100: from all to {underlay_network} lookup 51820` sends these packets by the route "
+        "`default dev away table 51820{scope}{metric}`. If they are meant to go there, the node is down, or what is "
+        "behind away is.",
+        "{ip} rule add to {public}/{bits} priority 99 table main",
+        says="part",
+        is_told=False,
+        and_then="{ip} rule del priority 99 && {ip} rule del priority 100 && ip link del away",
+        is_probed=True,
+        what="a VPN's rule for the whole underlay, and the default route of its table",
+        problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
+        evidence="{ip} route get {public} from {local}: default dev away table 51820{scope}{metric}",
+    ),
     "checksum-not-completed": SilentFault(
         "ip link add nic type veth peer name nic-far && ip link set nic up && ip link set nic-far up && "
         f"({_CARD} >/dev/null 2>&1 & echo $! > {{directory}}/card) && "

@@ -34,6 +34,7 @@ def words(own: Row, peer: Row) -> dict[str, str]:
         "public": peer.public,
         "router": "10.99.0.1" if is_4 else "fd00:99::1",
         "underlay_network": "10.99.0.0/16" if is_4 else "fd00:99::/64",
+        "underlay_part": "10.99.0.0/24" if is_4 else "fd00:99::/112",
         "underlay_length": "16" if is_4 else "64",
         "bits": "32" if is_4 else "128",
         "any": "0.0.0.0/0" if is_4 else "::/0",

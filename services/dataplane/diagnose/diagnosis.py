@@ -23,6 +23,7 @@ from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
 from services.dataplane.diagnose.pods import known_pods, mendings, ports_of, silent_places
 from services.dataplane.diagnose.seen import KnownPods, Seen, Subject
+from services.dataplane.diagnose.underlay import detours
 from services.dataplane.events.causes import Cause
 from services.dataplane.events.finding import Finding
 from services.dataplane.events.journal import Event, EventKind, Journal
@@ -57,6 +58,7 @@ class ControllerView(Protocol):
 
     findings: tuple[Finding, ...]
     known_pods: KnownPods
+    detours: Mapping[str, Finding]
     suspicious: asyncio.Event
     journal: Journal
     health: Health
@@ -175,7 +177,11 @@ class Diagnosis:
     def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
         self._ports = ports_of(subject, seen)
-        self._dataplane.known_pods = known_pods(subject, seen)
+        dataplane = self._dataplane
+        dataplane.known_pods = known_pods(subject, seen)
+        others = dataplane.programmer.peers.keys() - subject.leases
+        rest = {lease: each for lease, each in dataplane.detours.items() if lease in others}
+        dataplane.detours = rest | detours(subject, seen)
         addresses = {path.public.packed for path in subject.paths if path.public is not None}
         found = {
             question.dst: answer

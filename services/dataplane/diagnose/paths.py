@@ -24,7 +24,7 @@ from services.dataplane.diagnose.seen import (
     is_down,
     pod_address,
 )
-from services.dataplane.diagnose.underlay import TUNNEL, connected_route, reverse_path, underlay_findings
+from services.dataplane.diagnose.underlay import TUNNEL, connected_route, elsewhere, reverse_path, underlay_findings
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.iproute2_text import address
 from services.dataplane.netlink.kinds import command, text
@@ -54,7 +54,8 @@ def is_as_expected(subject: Subject, seen: Seen) -> bool:
     own = (seen.answers.get(Lookup(family_of(each), each.packed)) for each in subject.underlay.addresses)
     is_local = all(each is None or (isinstance(each, Route) and each.route_type == RTN_LOCAL) for each in own)
     back = (_leads_to_bridge(seen, each.family, each.dst, each.src) for each in answers_to_pods(subject))
-    return are_ours and is_local and all(back) and all(_is_right(seen, way) for way in seen.ways)
+    is_by_underlay = not any(elsewhere(subject, seen))
+    return are_ours and is_local and all(back) and is_by_underlay and all(_is_right(seen, way) for way in seen.ways)
 
 
 def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:

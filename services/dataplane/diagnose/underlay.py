@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from errno import EINVAL, EXDEV
+from ipaddress import ip_network
 from os import strerror
 from typing import Final
 
 from services.core.cure import Command, Cure
 from services.core.family import Family, Network, family_of
-from services.dataplane.diagnose.culprit import Culprit
+from services.dataplane.diagnose.culprit import Culprit, culprit, is_in, removal_of
 from services.dataplane.diagnose.seen import (
     Answer,
     HostAddress,
@@ -63,6 +64,50 @@ def underlay_findings(subject: Subject, seen: Seen, way: Way) -> Iterator[Findin
                 ((way.path.lease, way.path.node),),
                 is_broken=False,
             )
+
+
+def elsewhere(subject: Subject, seen: Seen) -> Iterator[tuple[Way, Route]]:
+    """The tunnels of which packets leave by another interface than the underlay's, and by which route."""
+    for way in seen.ways:
+        answer = seen.answers.get(way.question)
+        if way.check != TUNNEL or not isinstance(answer, Route) or answer.route_type != RTN_UNICAST:
+            continue
+        if answer.ifindex not in (0, subject.underlay.index):
+            yield way, answer
+
+
+def detours(subject: Subject, seen: Seen) -> dict[str, Finding]:
+    """What is the matter if these peers, by lease name, do not answer: a route or a rule goes before the underlay's.
+
+    Such a route may be meant, and work: that is for probes to tell.
+    """
+    found = dict[str, Finding]()
+    for way, answer in elsewhere(subject, seen):
+        question, bits = way.question, way.question.family.bits
+        if not any(
+            route.ifindex == subject.underlay.index and is_in(question.dst, route.dst, route.length)
+            for route in seen.routes.get(question.family, ())
+            if route.table == RT_TABLE_MAIN and route.route_type == RTN_UNICAST
+        ):
+            continue  # the interface is there for its address alone, as a host's loopback is with BGP
+        why = culprit(seen, question, ip_network((question.dst, bits)), answer)
+        if why is None:
+            continue
+        name = seen.names.get(answer.ifindex, f"if{answer.ifindex}")
+        cure = removal_of(seen, answer)[1] if answer.length == bits else why.cure
+        found.setdefault(
+            way.path.lease,
+            Finding(
+                "underlay-detour",
+                f"No answer comes from {{peers}}, and packets to there leave by {name}, not by "
+                f"{subject.underlay.name}.",
+                f"{why.cause} If they are meant to go there, the node is down, or what is behind {name} is.",
+                cure,
+                f"{asked(seen, question)}: {text(answer, seen.names)}",
+                ((way.path.lease, way.path.node),),
+            ),
+        )
+    return found
 
 
 def connected_route(

@@ -6,6 +6,7 @@ it answers neither, the peer or the network to it is down. A probe cannot tell w
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from services.core.cure import Command, Cure
@@ -27,23 +28,35 @@ _MANY: Final = 2
 
 
 def probe_findings(
-    peers: Mapping[PeerName, Paths], carrier: str, narrowed: Callable[[str, Family, int], str], *, some_answer: bool
+    peers: Mapping[PeerName, Paths],
+    carrier: str,
+    narrowed: Callable[[str, Family, int], str],
+    detours: Mapping[str, Finding],
+    *,
+    some_answer: bool,
 ) -> Iterator[Finding]:
     """The findings about peers that do not answer as they should, `some_answer`: others do.
 
     `carrier` is what a firewall between the nodes has to let through; `narrowed` returns the command that gives the
-    route to a lease, in a family, an MTU.
+    route to a lease, in a family, an MTU. `detours`, by lease, is what is told of a peer that is silent and to which
+    packets leave by another interface than the underlay's.
     """
     tunnels, nodes = list[PeerName](), list[PeerName]()
+    diverted = defaultdict[tuple[str, str], list[PeerName]](list)
     narrow = defaultdict[tuple[Family, int, int], list[PeerName]](list)
     for name, paths in peers.items():
         overlay = [(path, record) for path, record in paths.items() if path.layer is Layer.OVERLAY]
         underlay = [record.state for path, record in paths.items() if path.layer is Layer.UNDERLAY]
-        if any(record.state is Answering.SILENT for _, record in overlay):
+        is_silent, detour = any(record.state is Answering.SILENT for _, record in overlay), detours.get(name[0])
+        if is_silent and detour is not None:
+            diverted[detour.cause, detour.cure].append(name)
+        elif is_silent:
             (tunnels if Answering.ANSWERS in underlay else nodes).append(name)
         for path, record in overlay:
             if record.is_narrow:
                 narrow[path.family, path.mtu, 0 if record.is_searching else record.largest].append(name)
+    for names in diverted.values():
+        yield replace(detours[names[0][0]], peers=tuple(names))
     is_general = not some_answer and len(tunnels) >= _MANY
     if tunnels:
         yield _tunnel(tuple(tunnels), carrier, is_general=is_general)

@@ -61,6 +61,7 @@ class ControllerView(Protocol):
 
     iterations: int
     journal: Journal
+    detours: Mapping[str, Finding]
 
     @property
     def programmer(self) -> PeersView: ...  # noqa: D102 - see Controller, also below
@@ -128,7 +129,8 @@ class Prober:
         overlays = [context.overlay_of(peers[lease].lease) for lease, _ in troubled if lease in peers]
         carriers = dict.fromkeys(each.backend.carrier for each in overlays if each and each.backend.carrier)
         narrowed = partial(_narrowed, peers, context)
-        found = list(probe_findings(troubled, " or ".join(carriers), narrowed, some_answer=some_answer))
+        detours, carrier = self._dataplane.detours, " or ".join(carriers)
+        found = list(probe_findings(troubled, carrier, narrowed, detours, some_answer=some_answer))
         if self.miscalculated:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
             underlay = context.links.underlay.name

@@ -180,6 +180,28 @@ async def test_a_node_that_is_down_is_no_fault_of_this_one(hosts: TwoHosts, tmp_
         assert status.ready
 
 
+async def test_a_detour_to_a_peer_that_works_is_no_finding(hosts: TwoHosts) -> None:
+    async with probing(hosts) as running:
+        await until(running, answers)
+        hosts.cluster.namespace.run(
+            "sh",
+            "-c",
+            "ip link add away link eth0 type macvlan mode bridge && ip link set away up && "
+            "ip route add 10.99.0.12 dev away src 10.99.0.11",
+        )
+        await running.resync()
+        since = hosts.cluster.namespace.ip("-s", "link", "show", "away")
+        await asyncio.sleep(2)
+        status = await running.status()
+        assert hosts.cluster.namespace.ip("-s", "link", "show", "away") != since
+        assert answers(status)
+        assert not status.findings
+        hosts.n2.ip("link", "set", "eth0", "down")
+        status = await until(running, lambda status: "underlay-detour" in checks(status))
+        (finding,) = status.findings
+        assert finding.cure == "ip route del 10.99.0.12 dev away proto boot scope link"
+
+
 async def test_without_the_right_nothing_is_probed_and_status_says_so(hosts: TwoHosts) -> None:
     async with probing(hosts, around=WITHOUT_RAW) as running:
         status = await until(running, lambda status: bool(status.probes.obstacle))

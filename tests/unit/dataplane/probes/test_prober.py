@@ -40,7 +40,7 @@ def test_while_the_backend_changes_a_silent_tunnel_is_that_of_the_peer(kinds: tu
         for n, kind in enumerate(kinds)
     ]
     peers = {lease.name: Peer(lease, (), (), lease.subnets) for lease in leases}
-    dataplane: Any = SimpleNamespace(programmer=SimpleNamespace(context=CONTEXT, peers=peers))
+    dataplane: Any = SimpleNamespace(programmer=SimpleNamespace(context=CONTEXT, peers=peers), detours={})
     prober = Prober(dataplane, 0)
     prober.silent |= peers.keys()
     prober.records = {name: dict([record(Layer.OVERLAY, None), record(Layer.UNDERLAY, 0.1)]) for name in peers}
