@@ -53,6 +53,10 @@ def words(own: Row, peer: Row) -> dict[str, str]:
 
 HEALTHY: Final = {
     "as it is": "true",
+    "an egress gateway of one pod": "ip route add default via 10.99.0.1 table 99 && "
+    "ip rule add from 10.5.27.2 priority 100 table 99 && ip rule add to 10.5.0.0/16 priority 99 table main",
+    "a rule about one pod by marks": "ip route add default via 10.99.0.1 table 99 && "
+    "ip rule add from 10.5.27.2 fwmark 0x9/0x9 priority 100 table 99",
     "docker": "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up",
     "wg-quick": "ip link add wg0 type bridge && ip link set wg0 up && ip route add default dev wg0 table 51820 && "
     "ip rule add not fwmark 51820 table 51820 priority 32765 && "

@@ -73,6 +73,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         on_record=cni_pods(files.cni_state) if files.cni_state else CniPods(obstacle="--cni-state-dir is empty"),
         vlans=await inspector.vlans() if any(each.filters_vlans for each in links.values()) else {},
         policies=await inspector.policies(),
+        rules={family: await inspector.rules(family) for family in FAMILIES},
         flannelds=flannelds(files),
         cni=cni_view(files),
     )
@@ -92,16 +93,12 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         seen = replace(seen, taken=await asyncio.to_thread(taken_port, subject.port))
     back = await inspector.lookups(returns(subject, seen))
     seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
-    if ways_off(subject, seen):
+    if ways_off(subject, seen) or any(way.pods for way in seen.ways):
         near = {family: await inspector.all_neighbours(family) for family in subject.own}
         seen = replace(seen, pods={family: [each for each, _ in found] for family, found in near.items()})
     seen = replace(seen, pod_neighbours=await inspector.neighbours(silent_places(subject, seen)))
     if not is_as_expected(subject, seen) or unattached(subject, seen):
-        seen = replace(
-            seen,
-            rules={family: await inspector.rules(family) for family in FAMILIES},
-            routes={family: await inspector.routes(family) for family in FAMILIES},
-        )
+        seen = replace(seen, routes={family: await inspector.routes(family) for family in FAMILIES})
     if any(check_pods(subject, seen)):
         seen = replace(seen, managers=managers_of(files, seen.host_links.values()))
     return seen

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_network
+from itertools import islice
 from os import strerror
+from typing import Final, TypeAlias
 
-from services.core.family import Family, family_of
-from services.dataplane.diagnose.culprit import Culprit, culprit
+from services.core.family import Family, Network, family_of
+from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
 from services.dataplane.diagnose.seen import (
     Lookup,
     PeerPath,
@@ -32,11 +34,16 @@ from services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
 
 _AWAY, _BACK = "peer-route", "peer-return"
 """The lookups, by the check whose findings they are."""
+Prefix: TypeAlias = tuple[bytes, int]
+"""An address, and how many of its bits count."""
+_MOST_RULES: Final = 64
+"""Of which single pods are asked about: each takes a lookup."""
 
 
 def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
-    """The lookups for the peers."""
-    return tuple(way for path in subject.paths for way in _ways(subject, seen, path))
+    """The lookups for the peers, and for the pods that rules of policy routing name."""
+    of_peers = (way for path in subject.paths for way in _ways(subject, seen, path))
+    return (*of_peers, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
 
 
 def questions(subject: Subject, seen: Seen) -> list[Lookup]:
@@ -114,6 +121,42 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
         yield Way(TUNNEL, question, "The tunnel to {peers} has no usable route.", wide, path)
 
 
+def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
+    """For each rule about a part of the own subnet, packets between that and a peer that the rule is about."""
+    for family, own in subject.own.items():
+        for rule in seen.rules.get(family, ()) if family in seen.bridges else ():
+            source, destination = (rule.src, rule.src_length), (rule.dst, rule.dst_length)
+            if _is_within(source, own):
+                yield from islice(_ways_of_part(subject, seen, family, source, destination, _AWAY), 1)
+            if _is_within(destination, own):
+                yield from islice(_ways_of_part(subject, seen, family, destination, source, _BACK), 1)
+
+
+def _ways_of_part(
+    subject: Subject, seen: Seen, family: Family, pods: Prefix, other: Prefix, check: str
+) -> Iterator[Way]:
+    """Between a part of the own subnet and each peer that is in `other`, or has it."""
+    pod, length = pods
+    where = f"{address(pod)}{'' if length == 8 * len(pod) else f'/{length}'} of this node"
+    for path in (each for each in subject.paths if family_of(each.subnet) is family):
+        gateway = gateway_of(path.subnet).packed
+        if not _is_within(other, path.subnet) and not is_in(gateway, *other):
+            continue
+        there = other[0] if _is_within(other, path.subnet) else gateway
+        if check == _AWAY:
+            question = Lookup(family, there, pod, seen.bridges[family])
+            problem = f"Packets from {where} do not reach other nodes."
+        else:
+            question = Lookup(family, pod, there, path.route.ifindex)
+            problem = f"Packets from other nodes do not reach {where}."
+        yield Way(check, question, problem, subject.networks[family], path, pods)
+
+
+def _is_within(prefix: Prefix, subnet: Network) -> bool:
+    """Whether a prefix is a part of a subnet, and not the whole."""
+    return prefix[1] > subnet.prefixlen and is_in(prefix[0], subnet.network_address.packed, subnet.prefixlen)
+
+
 def _is_right(seen: Seen, way: Way) -> bool:
     answer, question = seen.answers.get(way.question), way.question
     if answer is None:
@@ -152,16 +195,27 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
     is_explained = found is not None or way.check == TUNNEL
     found = found or _unexplained(subject, seen, way)
     got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
+    evidence = f"{asked(seen, question)}: {got}"
+    if way.pods is not None:
+        is_broken = is_explained and _is_in_use(seen, question.family, *way.pods)
+        yield Finding("pod-rule", way.problem, found.cause, found.cure, evidence, is_broken=is_broken, is_part=True)
+        return
     yield Finding(
         way.check,
         way.problem,
         found.cause,
         found.cure,
-        f"{asked(seen, question)}: {got}",
+        evidence,
         ((way.path.lease, way.path.node),),
         found.is_general,
         is_broken=is_explained,
     )
+
+
+def _is_in_use(seen: Seen, family: Family, prefix: bytes, length: int) -> bool:
+    """Whether a pod has an address in there, as CNI or the neighbours of this node tell."""
+    on_record = (packed for pod in seen.on_record.pods for packed in pod.addresses if len(packed) == len(prefix))
+    return any(is_in(each, prefix, length) for each in (*seen.pods.get(family, ()), *on_record))
 
 
 def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:

@@ -199,6 +199,11 @@ class Way:
     network: Network
     """Of which an address may stand for all."""
     path: PeerPath
+    pods: tuple[bytes, int] | None = None
+    """The part of the own subnet that a rule of policy routing names; None: any pod.
+
+    Then `problem` says where packets do not get, without peers.
+    """
 
     @property
     def is_direct(self) -> bool:
@@ -322,8 +327,9 @@ class Seen:
     cni: CniView | None = None
     """None: nothing can be seen, or flannel has no part in it."""
     pods: Mapping[Family, Sequence[bytes]] = field(default_factory=dict)
-    """Addresses of neighbours; only where a route may be in the way of the own pods."""
+    """Addresses of neighbours; only where a route or rule may be in the way of single pods of this node."""
     rules: Mapping[Family, Sequence[PolicyRule]] = field(default_factory=dict)
+    """Of policy routing, in the order in which the kernel asks them."""
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
     """Of all tables; only where an answer was not as it should be."""
 
