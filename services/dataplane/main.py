@@ -39,7 +39,7 @@ from services.dataplane.netlink.kernel import KernelSocket
 from services.dataplane.netlink.monitor import Monitor
 from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from services.dataplane.node.cni import CniInstaller, read_configuration
-from services.dataplane.node.own_findings import own_findings
+from services.dataplane.node.own_findings import lacking_findings, own_findings
 from services.dataplane.probes.prober import Prober
 from services.dataplane.probes.record import Answering
 from services.dataplane.settings import DataplaneSettings
@@ -158,6 +158,7 @@ async def _network(
         health.finders.append(
             lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())
         )
+        health.finders.append(lambda: lacking_findings(c.underlay if (c := dataplane.tracker.config) else None))
         dataplane.reporter.findings = partial(reported_findings, dataplane, prober)
 
         def note_backends(reports: TaskReports) -> None:

@@ -7,7 +7,7 @@ from services.core.errors import Exhausted
 from services.core.family import Network
 from services.core.ipam.subnet_pool import FamilyPool, SubnetPool
 from services.core.leases.lease import Lease, LeaseRequest
-from services.core.network import NetworkConfig
+from services.core.network import FamilyNetwork, NetworkConfig
 
 Draw = Callable[[int], int]
 """Given n, any number from 0 to n-1; `random.randrange` in life, anything in a test."""
@@ -17,26 +17,28 @@ CANDIDATES = 100
 
 
 def fits(network: NetworkConfig, lease: Lease) -> bool:
-    """Whether a lease has one fitting subnet in each enabled family and none in another."""
-    return all_fit(network, [subnet.cidr for subnet in lease.subnets])
+    """Whether a lease has one fitting subnet in each enabled family and none in another.
+
+    Beside IPv4 it may lack IPv6: that of a node without an IPv6 address does.
+    """
+    cidrs = [subnet.cidr for subnet in lease.subnets]
+    return all_fit(network.families, cidrs) or all_fit(network.families[:1], cidrs)
 
 
-def all_fit(network: NetworkConfig, cidrs: Sequence[Network]) -> bool:
-    """Whether these are one fitting subnet in each enabled family and none in another."""
-    return len(cidrs) == len(network.families) and all(
-        n.fits(cidr) for n, cidr in zip(network.families, cidrs, strict=True)
-    )
+def all_fit(families: Sequence[FamilyNetwork], cidrs: Sequence[Network]) -> bool:
+    """Whether these are one fitting subnet in each of these families and none in another."""
+    return len(cidrs) == len(families) and all(n.fits(cidr) for n, cidr in zip(families, cidrs, strict=True))
 
 
 def choose_subnets(
     pool: SubnetPool, request: LeaseRequest, draw: Draw, former: Sequence[Network] = ()
 ) -> tuple[Network, ...]:
-    """One free subnet per enabled family: the previous one, else a `former` one, else any.
+    """One free subnet for each family that is asked for: the previous one, else a `former` one, else any.
 
     Each family is chosen for itself, so that a network which gets a second family keeps its subnets in the first.
     Raises Exhausted, with the numbers, when a family has none left.
     """
-    return tuple(_choose(pool, request, draw, former) for pool in pool.families)
+    return tuple(_choose(each, request, draw, former) for each in pool.families if request.part(each.network.family))
 
 
 def _choose(pool: FamilyPool, request: LeaseRequest, draw: Draw, former: Sequence[Network]) -> Network:

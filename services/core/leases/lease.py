@@ -105,7 +105,7 @@ def lease_key(cidrs: "Iterable[Network]") -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What a node asks for: one part per enabled family."""
+    """What a node asks for: one part per enabled family; without IPv6 beside IPv4 where it has no address of it."""
 
     node: str
     backend_type: str

@@ -127,6 +127,11 @@ def mtu_warnings(asked: int, underlay: Underlay) -> Sequence[str]:
 class Backend(Protocol):
     """One way to carry the overlay. Every method but `on_node`, `prepare` and `run` is pure."""
 
+    @property
+    def joins_families(self) -> bool:
+        """Whether packets of one family may travel over the other, so that a node needs an address of both."""
+        return False
+
     lease_type: ClassVar[str]
     """The BackendType that leases carry; empty where flannel writes none."""
     link_kinds: ClassVar[Sequence[type[LinkKind]]] = ()

@@ -82,7 +82,7 @@ class Wireguard(Backend):
     @property
     def carrier(self) -> str:
         """See Backend."""
-        return f"UDP port {self.port}" + ("" if self._is_single else f" (IPv6: {self.port_v6})")
+        return f"UDP port {self.port}" + ("" if self.joins_families else f" (IPv6: {self.port_v6})")
 
     @classmethod
     def parse(cls, options: GoObject) -> Self:
@@ -101,7 +101,7 @@ class Wireguard(Backend):
         A network with a name has devices of its own.
         """
         own = identity.own.subnet(family) if identity.own else None
-        device = WIREGUARD_DEVICE if family is IPV4 or self._is_single else WIREGUARD_DEVICE_V6
+        device = WIREGUARD_DEVICE if family is IPV4 or self.joins_families else WIREGUARD_DEVICE_V6
         return LinkSpec(
             name=device.of(self.suffix),
             family=family,
@@ -113,7 +113,8 @@ class Wireguard(Backend):
         )
 
     @property
-    def _is_single(self) -> bool:
+    def joins_families(self) -> bool:
+        """One device for both."""
         return self.mode != "separate"
 
     def mtu(self, underlay: Underlay) -> int:
@@ -185,7 +186,7 @@ class Wireguard(Backend):
         """The subnet to whose public address packets are sent."""
         by_version = dict[int, Subnet]((s.cidr.version, s) for s in subnets if s.public_address is not None)
         four, six = by_version.get(4), by_version.get(6)
-        if not self._is_single:
+        if not self.joins_families:
             return four or six
         if self.mode != "auto":
             return by_version.get(int(self.mode[-1]))
@@ -202,9 +203,9 @@ class Wireguard(Backend):
 
         flannel's single device listens on ListenPort, and its lease says ListenPortV6 in IPv6.
         """
-        own = self.port if self._is_single or subnet.cidr.version == 4 else self.port_v6
+        own = self.port if self.joins_families or subnet.cidr.version == 4 else self.port_v6
         port = subnet.data.port if isinstance(subnet.data, WireguardData) else 0
-        return own if not port or (self._is_single and port == self.port_v6) else port
+        return own if not port or (self.joins_families and port == self.port_v6) else port
 
 
 def _is_private(address: Address | None) -> bool:

@@ -14,7 +14,7 @@ from services.dataplane.netlink.iproute2_text import DeviceNames
 from services.dataplane.netlink.kinds import kind_of, text
 from services.dataplane.netlink.objects import KernelObject
 from services.dataplane.peers.peer import WHOLE, Peer, PeerContext
-from services.dataplane.peers.validation import Rejection
+from services.dataplane.peers.validation import NO_ADDRESS, Rejection
 from services.runtime.events.journal import MOST_NAMED, Subject
 
 _MOST_OBJECTS: Final = 3
@@ -209,6 +209,8 @@ def _of_others(peers: Iterable[Peer], is_away: Callable[[str], bool]) -> Iterato
     for peer in peers:
         is_lost = not is_away(peer.lease.name)
         for refusal in peer.refusals:
+            if refusal.rule == NO_ADDRESS:
+                continue  # a finding of this node says it
             if refusal.rule in _OWN_CLAIMS or refusal.rule in KINDS:
                 check, problem = "claim", _claim(peer, refusal)
             elif peer.objects and refusal.rule in WHOLE:

@@ -37,6 +37,7 @@ from services.dataplane.node.overlay_config import (
     is_default,
     is_underlay_unchanged,
     read_connected,
+    require_families,
     resolve_config,
     resolve_earlier,
 )
@@ -120,6 +121,8 @@ class ConfigTracker:
         self._tenure.take_published(published.addresses if published else ())
         try:
             found = await resolve_config(network, *self._place, chosen, self._kept_addresses())
+            if config is not None:
+                require_families(found, config)
             devices = found.devices(NodeIdentity(self._node))
             await claim(network, devices, self._settings, self._kernel, self._backends.claims, self._former)
         except (InvalidInput, Unavailable) as error:

@@ -137,7 +137,7 @@ class NodeLease:
         """
         is_due = tracker.is_working(config) if tracker.earlier.overlays else True
         if self._is_asking and is_due and is_programmed == bool(tracker.earlier.overlays):
-            self.renewer.set_request(self._request(config, tracker), table.network)
+            self.renewer.set_request(self._request(config, tracker, self.published(table)), table.network)
 
     def _keeps(self, held: Lease, network: NetworkConfig) -> bool:
         """Whether the node keeps a lease that is outside the network, until an operator decides (ADR 25)."""
@@ -167,11 +167,15 @@ class NodeLease:
         except OSError as error:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")
 
-    def _request(self, config: OverlayConfig, tracker: ConfigTracker) -> LeaseRequest:
+    def _request(self, config: OverlayConfig, tracker: ConfigTracker, published: Lease | None) -> LeaseRequest:
+        """Of a family without an address: what the lease says already, so that its subnet stays, or nothing."""
         parts = []
         for family in config.families:
             address = config.underlay.public_address(family)
-            assert address is not None  # noqa: S101 - an underlay has one for each enabled family
-            data = config.backend.lease_data(family, tracker.devices.get(family))
-            parts.append(FamilyRequest(address, data))
+            said = published.subnet(family) if published else None
+            if address is not None:
+                data = config.backend.lease_data(family, tracker.devices.get(family))
+                parts.append(FamilyRequest(address, data))
+            elif said is not None and said.public_address is not None:
+                parts.append(FamilyRequest(said.public_address, said.data))
         return LeaseRequest(self.node, config.backend.lease_type, tuple(parts))

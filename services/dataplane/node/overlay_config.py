@@ -156,11 +156,12 @@ async def _ground(
         reach=await links.route_to(ip_address(choice.can_reach)) if choice.can_reach else None,
         default_index=default_index,
         kept=kept,
+        dispensable=() if backend.joins_families or families != FAMILIES else (IPV6,),
     )
     offload = wanted_offload(settings.checksum_offload, os.uname().release)
     warnings = tuple(backend.warnings(underlay))
     config = OverlayConfig(network, backend, families, underlay, warnings, default_index, offload, chosen)
-    if lacking := _without_room(config, node):
+    if lacking := dict(underlay.lacking) or _without_room(config, node):
         told = (f"{reason}: until then IPv4 alone is carried" for reason in lacking.values())
         config = replace(config, lacking=lacking, warnings=(*warnings, *told))
     config.devices(NodeIdentity(node))  # so that a public address, say, that the backend cannot use is refused here
@@ -176,6 +177,13 @@ def _without_room(config: OverlayConfig, node: str) -> dict[Family, str]:
     except NoRoom as error:
         return {IPV6: str(error)}
     return {}
+
+
+def require_families(found: OverlayConfig, before: OverlayConfig) -> None:
+    """Raises Unavailable where the node loses the address of a family that it carries: it may be back in a moment."""
+    for family, reason in found.underlay.lacking:
+        if before.underlay.address(family) is not None:
+            raise Unavailable(reason)
 
 
 def _require_room(network: NetworkConfig, limits: OperatorLimits) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from services.core.finding import Finding as GeneralFinding
 from services.core.leases.lease import Lease
 from services.dataplane.events.finding import Finding
+from services.dataplane.underlay.selection import Underlay
 
 _WINDOW: Final = 60.0
 """Seconds."""
@@ -64,6 +65,18 @@ class OverwriteCounter:
             "",
             f"{self._last}; the node restores it, at most some 20 times a minute",
             is_broken=False,
+        )
+
+
+def lacking_findings(underlay: Underlay | None) -> Iterator[GeneralFinding]:
+    """Of families that the node does not carry, because its interface has no address of them."""
+    for family, reason in underlay.lacking if underlay else ():
+        name = underlay.name if underlay else ""
+        yield GeneralFinding(
+            "underlay-family",
+            f"This node carries no {family}, because {name} has no {family} address; the rest runs.",
+            f"{reason[:1].upper()}{reason[1:]}. {family} comes by itself then.",
+            evidence=f"{'ip' if family.version == 4 else 'ip -6'} addr show dev {name} scope global: nothing usable",
         )
 
 

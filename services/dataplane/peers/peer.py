@@ -17,6 +17,7 @@ from services.dataplane.netlink.ipsec.values import DIR_OUT, IkeConnection, Xfrm
 from services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
 from services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
 from services.dataplane.peers.validation import (
+    NO_ADDRESS,
     Bounds,
     OperatorLimits,
     Rejection,
@@ -174,7 +175,8 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
     for subnet in said.subnets:
         found = reject(subnet, context.bounds)
         if found is None and (lack := overlay.links.lacking.get(family_of(subnet.cidr))):
-            found = Rejection("no-room", lack)
+            is_addressless = family_of(subnet.cidr) in dict(overlay.links.underlay.lacking)
+            found = Rejection(NO_ADDRESS if is_addressless else "no-room", lack)
         if found is None and (reason := overlay.backend.rejection(subnet, overlay.links)):
             found = Rejection("backend-data", reason)
         if found is None:

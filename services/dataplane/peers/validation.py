@@ -279,6 +279,8 @@ def _overlapped(offer: Candidate, spans: Iterable[IpRange]) -> IpRange | None:
     return None
 
 
+NO_ADDRESS: Final = "no-address"
+"""The rule about families of which this node's own underlay has no address."""
 UNDERLAY: Final = "underlay"
 """The rule about subnets that this host's own underlay covers."""
 

@@ -1,6 +1,6 @@
 """Which interface carries the overlay: flannel's flags and order of choice, as a pure function."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -76,7 +76,7 @@ class Underlay:
     name: str
     mtu: int
     addresses: tuple[Address, ...]
-    """One per enabled family, IPv4 first."""
+    """One per enabled family, IPv4 first, but for those that are `lacking`."""
     public_addresses: tuple[Address, ...]
     """Where peers send to; other than `addresses` behind NAT. In the same order."""
     reason: str
@@ -87,6 +87,8 @@ class Underlay:
     """Of the interface."""
     elsewhere: frozenset[Address] = frozenset()
     """Those of `addresses` that another interface of this host has, such as lo."""
+    lacking: tuple[tuple[Family, str], ...] = ()
+    """Families of which the interface has no address, with what is to be done."""
 
     def address(self, family: Family) -> Address | None:
         """The address in a family."""
@@ -115,6 +117,7 @@ def choose_underlay(
     reach: tuple[str, Address] | None = None,
     default_index: int | None = None,
     kept: Sequence[Address] = (),
+    dispensable: Collection[Family] = (),
 ) -> Underlay:
     """flannel's order: each --iface, each --iface-regex, --iface-can-reach, the first that has the addresses; if none
     was given, the interface with the public address that was asked for, else that of the default route.
@@ -122,6 +125,7 @@ def choose_underlay(
     `reach` is what the kernel says of --iface-can-reach: the interface and the source address that it would use.
     `default_index` is the interface of the default route.
     `kept` are the addresses that the node is known by, the most wanted first.
+    `dispensable` are families of which an address may be missing.
     Whichever it is: where this host has the public address that was asked for, on any interface, that is the address.
     Raises Misconfigured, with what there was to choose from: there is no fallback from a flag that matches nothing.
     """
@@ -129,7 +133,15 @@ def choose_underlay(
     given: dict[int, Address] = {public.address.version: public.address for public in choice.public}
     beside = [each for each in interfaces if each.index != found.interface.index]
     carriers = (found.interface, *beside)
-    addresses = tuple(_carried(carriers, given.get(f.version)) or _address_in(found, f) for f in families)
+    addresses: tuple[Address, ...] = ()
+    lacking: dict[Family, str] = {}
+    for family in families:
+        try:
+            addresses += (_carried(carriers, given.get(family.version)) or _address_in(found, family),)
+        except Misconfigured as error:
+            if family not in dispensable:
+                raise
+            lacking[family] = str(error)
     own = {each.ip for each in found.interface.addresses}
     return Underlay(
         found.interface.index,
@@ -141,13 +153,15 @@ def choose_underlay(
         networks_of(found.interface),
         found.interface.kind,
         frozenset(address for address in addresses if address not in own),
+        tuple(lacking.items()),
     )
 
 
 def is_still(underlay: Underlay, interfaces: Iterable[Interface], kept: Sequence[Address] = ()) -> bool:
     """Whether the underlay's interface is as it was when it was chosen, as far as it matters.
 
-    It is not if an address is back that the node is known by rather than the one that it has now.
+    It is not if an address is back that the node is known by rather than the one that it has now, nor if there is one
+    of a family that had none.
     """
     by_index = {each.index: each for each in interfaces}
     interface = by_index.get(underlay.index)
@@ -159,6 +173,7 @@ def is_still(underlay: Underlay, interfaces: Iterable[Interface], kept: Sequence
     wanted = {each.version: each for each in reversed(kept) if each in usable}
     own = [each for each in underlay.addresses if each not in underlay.elsewhere]
     is_best = all(wanted.get(each.version, each) == each for each in own)
+    is_there = is_there and not any(best_address(interface, family) for family, _ in underlay.lacking)
     return is_there and is_best and networks_of(interface) == underlay.networks
 
 
@@ -173,6 +188,9 @@ def _find(
         matching = list(_by_flags(interfaces, choice, families, reach))
         for found in matching:
             if all(_address_of(found, family) for family in families):
+                return found
+        for found in matching:
+            if families and _address_of(found, families[0]):
                 return found
         if matching:
             return matching[0]  # which lacks an address, as will be said

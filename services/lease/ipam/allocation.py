@@ -42,14 +42,16 @@ def allocate(claims: Claims, pool: SubnetPool, request: LeaseRequest, draw: Draw
     to carry that out (ADR 25).
 
     Raises NotYet when another node that is alive holds one of its public addresses, MACs or keys, Exhausted when no
-    subnet is free, InvalidInput when the request lacks an address that the network needs.
+    subnet is free, InvalidInput when the request lacks an address that the network needs: IPv6 beside IPv4 may be
+    missing, and the lease then has no subnet of it.
     """
     network = pool.network
     # A node that publishes from one of its subnets stays there, also if an operator reserves it another one.
     own = sorted(claims.of_node(request.node), key=lambda claim: not claim.addresses)
     kept = _kept(network, own, request)
     lost = () if own else _lost(network, claims, request)
-    parts = _parts_in(kept.cidrs if kept else lost, request) or _parts(network, request)
+    parts = _parts_in(kept.cidrs if kept else lost, request) or _parts(network, own, request)
+    families = [n for n in network.families if request.part(n.family)]
     _refuse_what_others_have(claims, parts, request, is_alive)
     wanted = identities_in(parts, request.backend_type)
     rivals = [claim for claim in rivals_of(claims, request.node, wanted) if not is_alive(claim.node)]
@@ -57,7 +59,7 @@ def allocate(claims: Claims, pool: SubnetPool, request: LeaseRequest, draw: Draw
     unheld = [claim for claim in dict.fromkeys(found) if is_own(claim, request.node, parts)]
     inheritable = [claim for claim in rivals if not claim.bound]
     candidates = (claim for claim in (*own, *unheld, *inheritable) if claim.addresses or claim.reserved)
-    current = kept or next((claim for claim in candidates if not lost and all_fit(network, claim.cidrs)), None)
+    current = kept or next((claim for claim in candidates if not lost and all_fit(families, claim.cidrs)), None)
     gone = [claim for claim in (*own, *rivals) if claim is not current and (claim.addresses or not claim.bound)]
     if current is None:
         first = parts[0].public_address  # by which a flanneld knows its own lease
@@ -115,9 +117,11 @@ def _in_the_way(claims: Claims, pool: SubnetPool) -> str:
     )
 
 
-def _parts(network: NetworkConfig, request: LeaseRequest) -> tuple[FamilyRequest, ...]:
+def _parts(network: NetworkConfig, own: Sequence[Claim], request: LeaseRequest) -> tuple[FamilyRequest, ...]:
+    """Without IPv6 where the node has no address of it, unless an operator has set a subnet of each aside for it."""
     parts = tuple(part for n in network.families if (part := request.part(n.family)))
-    if len(parts) < len(network.families):
+    is_reserved = any(claim.reserved for claim in own)
+    if len(parts) < len(network.families) and (is_reserved or request.part(network.families[0].family) is None):
         missing = next(n.family for n in network.families if request.part(n.family) is None)
         raise InvalidInput(
             f"the network has {missing}, and the request of node {request.node} has no {missing} public address: "

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from flannelette.lease.v1 import lease_pb2
 
-from tests.hosts.dataplane import Cluster, cluster_in
+from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
 from tests.services.lease import eventually
@@ -298,3 +298,55 @@ async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_fol
                     await asyncio.sleep(0.05)
             await running.until(peers=1)
             assert " local fd00:99::12 " in cluster.ip("-d link show flannel-v6.1")
+
+
+async def findings_of(running: Running) -> list[tuple[str, bool, str]]:
+    return [(each.check, each.broken, each.cause) for each in (await running.status()).findings]
+
+
+@pytest.mark.parametrize("kind", ["vxlan", "host-gw"])
+async def test_without_an_ipv6_address_ipv4_runs_and_ipv6_comes_with_the_address(
+    netns: NetworkNamespace, kind: str
+) -> None:
+    macs = (MAC, MAC_V6) if kind == "vxlan" else ("", "")
+    with with_ipv6(netns, DUAL % kind) as cluster:
+        subnets = (("10.5.53.0/24", "10.99.0.12", macs[0]), ("fd00:10:5:35::/64", "fd00:99::12", macs[1]))
+        await join(cluster, "n2", *subnets)
+        cluster.ip("addr del fd00:99::11/64 dev eth0")
+        async with cluster.dataplane() as running:
+            status = await running.until(peers=1)
+            assert [ip_interface(each).version for each in status.lease.subnets] == [4]
+            first = status.lease.subnets[0]
+            assert await findings_of(running) == [
+                (
+                    "underlay-family",
+                    False,
+                    "Interface eth0 (has the default route) has no IPv6 address but link-local ones, with which no "
+                    "peer can reach it: give it a global or unique local one, or choose another with --iface. IPv6 "
+                    "comes by itself then.",
+                )
+            ]
+            assert "10.5.53.0/24" in cluster.ip("route show")
+            assert routes_v6(cluster) == []
+            assert "FLANNEL_IPV6" not in (cluster.directory / "subnet.env").read_text()
+            cluster.ip("addr add fd00:99::11/64 dev eth0 nodad")
+            async with asyncio.timeout(PATIENCE):
+                while len((status := await running.status()).lease.subnets) < 2 or not routes_v6(cluster):  # noqa: ASYNC110 - another process decides
+                    await asyncio.sleep(0.05)
+            assert status.lease.subnets[0] == first
+            assert not await findings_of(running)
+            assert "FLANNEL_IPV6_SUBNET" in (cluster.directory / "subnet.env").read_text()
+            both = list(status.lease.subnets)
+        cluster.ip("addr del fd00:99::11/64 dev eth0")
+        async with cluster.dataplane() as running:
+            assert list((await running.until(peers=1)).lease.subnets) == both, "a restart keeps the subnet of IPv6"
+
+
+async def test_without_an_ipv4_address_nothing_starts(netns: NetworkNamespace) -> None:
+    with with_ipv6(netns, DUAL % "vxlan") as cluster:
+        cluster.ip("addr flush dev eth0 scope global")
+        cluster.ip("addr add fd00:99::11/64 dev eth0 nodad")
+        cluster.ip("-6 route replace default via fd00:99::1 dev eth0")
+        code, output = await asyncio.to_thread(cluster.try_to_run)
+    assert code == 1
+    assert "has no usable IPv4 address" in output

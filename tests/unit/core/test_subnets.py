@@ -216,12 +216,13 @@ def test_without_subnets_of_its_own_a_network_has_no_usage() -> None:
         (V4, ["10.5.1.0/24", "fd00:10:5:1::/64"], False),
         (V4, [], False),
         (DUAL, ["10.5.1.0/24", "fd00:10:5:1::/64"], True),
-        (DUAL, ["10.5.1.0/24"], False),
+        (DUAL, ["10.5.1.0/24"], True),
+        (DUAL, ["10.6.1.0/24"], False),
         (DUAL, ["fd00:10:5:1::/64"], False),
         (DUAL, ["10.5.1.0/24", "fd00:10:6:1::/64"], False),
     ],
 )
-def test_a_lease_fits_with_one_subnet_in_each_family_and_none_in_another(
+def test_a_lease_fits_with_one_subnet_in_each_family_or_without_ipv6_and_none_in_another(
     network: NetworkConfig, cidrs: list[str], expected: bool
 ) -> None:
     lease = Lease("x", "n1", tuple(Subnet(ip_network(cidr)) for cidr in cidrs))

@@ -182,9 +182,24 @@ def test_what_holds_the_whole_network_blocks_nothing() -> None:
         assert choose(lease(whole, "", "172.16.0.99"), config=WHOLE).lease.name == "10.5.1.0-24"
 
 
-def test_dual_stack_needs_an_address_of_each_family() -> None:
+def test_dual_stack_without_an_ipv6_address_leases_ipv4_and_gets_ipv6_beside_the_same_subnet_later() -> None:
+    first = choose(config=network(DUAL_JSON)).lease
+    assert first.name == "10.5.1.0-24"
+    other = lease("10.5.0.0/24", "b", "172.16.0.2")
+    again = decide(network(DUAL_JSON), [first, other], make_request("a", ADDRESS, public_v6="fd99::1"))
+    assert again.lease.name == "10.5.1.0-24&fd00:10:5:1::-64"
+    assert [each.name for each in again.given_up] == [first.name]
+    back = decide(network(DUAL_JSON), [again.lease, other], make_request("a", ADDRESS))
+    assert back.lease.name == first.name
+
+
+def test_dual_stack_needs_an_address_of_ipv4_and_a_reservation_of_both_needs_both() -> None:
+    alone = make_request("a", ADDRESS, public_v6="fd99::1")
+    with pytest.raises(InvalidInput, match="no IPv4 public address"):
+        decide(network(DUAL_JSON), [], replace(alone, parts=alone.parts[1:]))
+    held = decide(network(DUAL_JSON), [], alone).lease
     with pytest.raises(InvalidInput, match="no IPv6 public address"):
-        choose(config=network(DUAL_JSON))
+        decide(network(DUAL_JSON), [replace(held, reserved=True)], make_request("a", ADDRESS))
 
 
 def test_dual_stack_leases_a_subnet_of_each_family_and_adopts_by_either_address() -> None:

@@ -943,7 +943,8 @@ class AcquireLeaseRequest(_message.Message):
     """
     @_builtins.property
     def subnets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subnet]:
-        """Content to publish, one entry per enabled family: `public_address`
+        """Content to publish, one entry per enabled family (in dual stack without
+        IPv6 where the node has no address of it): `public_address`
         (required) and backend data. `cidr` is the previous subnet; empty if there
         is none.
         """

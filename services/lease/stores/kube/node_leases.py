@@ -1,7 +1,7 @@
 """From a Node object to its lease, and from a lease request to the patch of the Node object. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from services.core.backend_types import BACKEND_TYPES, BackendType
@@ -116,8 +116,10 @@ CONDITION: Final = "NetworkUnavailable"
 _REASON: Final = "FlannelIsUp"
 
 
-def require_pod_cidrs(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> None:
-    """Raises NodeProblem, with what to do, unless the node has a podCIDR of each family, inside the network.
+def require_pod_cidrs(
+    node: Node, network: NetworkConfig, families: Container[Family], keys: Annotations, *, is_kept: bool = False
+) -> None:
+    """Raises NodeProblem, with what to do, unless the node has a podCIDR of each of these families of the network.
 
     That it lies outside is no reason for a node that has a lease with it: see `lease_of`.
     """
@@ -125,6 +127,8 @@ def require_pod_cidrs(node: Node, network: NetworkConfig, keys: Annotations, *, 
         cidrs = pod_cidrs(node)
         for n in network.families:
             cidr = cidrs.get(n.family.version)
+            if cidr is None and n.family not in families:
+                continue
             if cidr is None:
                 which = f"{n.family} podCIDR" if cidrs else "podCIDR"
                 raise NodeProblem(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
-from services.core.family import Network
+from services.core.family import FAMILIES, Network
 from services.core.leases.lease import Lease, LeaseRequest
 from services.core.leases.network_moves import pending_move
 from services.core.leases.progress import Progress
@@ -125,7 +125,8 @@ class KubeStore:
                     await self._mirror.pod_cidr_of(node.name)
                 node = await self._node(request.node)
         self._told.add(node.name)
-        require_pod_cidrs(node, self._network, self._keys, is_kept=self._mirror.serves(node.name))
+        asked = [family for family in FAMILIES if request.part(family)]
+        require_pod_cidrs(node, self._network, asked, self._keys, is_kept=self._mirror.serves(node.name))
         self._told.discard(node.name)
         patch = annotations_patch(node, request, self._keys)
         await self._exclusive_claims.require_none(node, patch)

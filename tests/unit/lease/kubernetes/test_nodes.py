@@ -5,6 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from services.core.errors import InvalidInput, Misconfigured, NotYet
+from services.core.family import FAMILIES, IPV4
 from services.core.leases.lease import FamilyRequest, LeaseRequest, OpaqueData, VxlanData
 from services.lease.stores.kube.annotations import annotations
 from services.lease.stores.kube.node_leases import (
@@ -154,7 +155,8 @@ def test_a_condition_that_is_there_is_not_written_again() -> None:
 
 
 def test_a_node_needs_a_pod_cidr_of_each_family_inside_the_network() -> None:
-    require_pod_cidrs(make_node(), V4, KEYS)
+    require_pod_cidrs(make_node(), V4, FAMILIES, KEYS)
+    require_pod_cidrs(make_node(), DUAL, (IPV4,), KEYS)
     for node, network, sentence in (
         (Node("a"), V4, "node a has no podCIDR yet"),
         (make_node(), DUAL, "node a has no IPv6 podCIDR yet"),
@@ -162,4 +164,4 @@ def test_a_node_needs_a_pod_cidr_of_each_family_inside_the_network() -> None:
         (make_node("a", "nonsense"), V4, "one a family"),
     ):
         with pytest.raises(NotYet, match=sentence):
-            require_pod_cidrs(node, network, KEYS)
+            require_pod_cidrs(node, network, FAMILIES, KEYS)
