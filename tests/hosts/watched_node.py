@@ -1,12 +1,14 @@
 """A node between pods, a peer, strangers and hosts behind it: what passes, and who reaches what on it."""
 
+import json
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -22,6 +24,18 @@ _VXLAN: Final = 8472
 _SECONDS: Final = 0.4
 _FRAME: Final = bytes.fromhex("0800000000000100ffffffffffff02000000000988b5") + b"stranger" * 6
 """A VXLAN header of VNI 1, and a frame that nobody answers."""
+_RAW: Final = {
+    "a port that it does not serve": (STRANGER, NODE, 17),
+    "SCTP": (STRANGER, NODE, 132),
+    "GRE": (STRANGER, NODE, 47),
+    "ESP": (STRANGER, NODE, 50),
+    "pod": (STRANGER, POD, 17),
+    "behind, by another protocol": (STRANGER, BEHIND, 47),
+    "the node, as a host behind it": (BEHIND, NODE, 17),
+    "a pod, as a host behind it": (BEHIND, POD, 17),
+    "a pod, as a pod of the peer": (PEERS_POD, POD, 17),
+}
+"""What a stranger puts on the underlay's wire: source, destination and protocol."""
 
 
 class WatchedNode:
@@ -32,7 +46,7 @@ class WatchedNode:
     ) -> None:
         self.n1, self.n2, self.pods = n1, n2, pods
         self.outside, self.behind = make(), make()
-        n2.ip(*"addr add 10.99.0.1/16 dev eth0".split())
+        n2.ip(*"addr replace 10.99.0.1/16 dev eth0".split())
         n2.ip(*f"addr add {STRANGER}/16 dev eth0".split())
         for host, far, name, here, there in (
             (n2, self.outside, "far0", "198.51.100.1", OUTSIDE),
@@ -79,6 +93,8 @@ class WatchedNode:
             looks |= {f"{who}: UDP port {port}": partial(_is_answered, host, NODE, port, source) for port in _UDP}
             looks[f"{who}: ping"] = partial(pings, host, NODE, source=source)
             looks |= {f"{who}: behind": partial(_connects, host, BEHIND, 80, source)} if who != "peer" else {}
+        frame = bytes.fromhex(json.loads(self.n1.ip(*"-j link show eth0".split()))[0]["address"].replace(":", ""))
+        looks |= {f"stranger: {name}": partial(self._arrives, frame, *raw) for name, raw in _RAW.items()}
         found = _true(looks)
         for who, host, source in (
             ("stranger", self.n2, STRANGER),
@@ -88,6 +104,28 @@ class WatchedNode:
             found |= {f"{who}: VXLAN"} if self._tunnels(host, source) else set()
         return found
 
+    def _arrives(self, mac: bytes, source: str, to: str, protocol: int) -> bool:
+        """Whether a packet from the wire gets to the programs of the host whose address it has."""
+        host = {NODE: self.n1, POD: self.pods[0], BEHIND: self.behind}[to]
+        with host.inside():
+            receiving = socket.socket(socket.AF_INET, socket.SOCK_RAW, protocol)
+        with self.n2.inside():
+            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        with receiving, wire:
+            wire.bind(("eth0", 0))
+            body = struct.pack("!HHHH", 40000, 40001, 16, 0) + os.urandom(8)
+            head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 1, 0, 64, protocol, 0)
+            head += socket.inet_aton(source) + socket.inet_aton(to)
+            head = head[:10] + _checksum(head) + head[12:]
+            wire.send(mac + bytes.fromhex("02000000007708 00") + head + body)
+            until = time.monotonic() + _SECONDS
+            with suppress(TimeoutError):
+                while (left := until - time.monotonic()) > 0:
+                    receiving.settimeout(left)
+                    if receiving.recv(2000).endswith(body):
+                        return True
+        return False
+
     def _tunnels(self, host: NetworkNamespace, source: str) -> bool:
         """Whether its datagrams reach the overlay's device."""
         with self.n1.inside():
@@ -95,10 +133,10 @@ class WatchedNode:
         with host.inside():
             sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with device, sending:
-            device.bind(("flannel.1", 0))
-            device.settimeout(_SECONDS)
-            sending.bind((source, 0))
             try:
+                device.bind(("flannel.1", 0))
+                device.settimeout(_SECONDS)
+                sending.bind((source, 0))
                 sending.sendto(_FRAME, (NODE, _VXLAN))
                 until = time.monotonic() + _SECONDS
                 while time.monotonic() < until:
