@@ -46,7 +46,7 @@ bench-docs: venv ; @$(BIN)/python -m bench.sweep  ## those of docs/performance.m
 images: ; @sh deploy/engine.sh build sh deploy/images/build.sh  ## the container images; BASE_IMAGE= another Debian, PLATFORM=linux/arm64 or linux/amd64
 deb: ; @sh deploy/debian/build.sh dist  ## the Debian package, in dist/; fails on an error of lintian
 install-check: ; @sh deploy/release/install-check.sh $(EXTRAS)  ## wheel with each extra, source distribution and Debian package in empty roots, each program run, and what each takes; EXTRAS='ctl deb'
-constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints.txt and constraints-cloud.txt: the versions in the images
+constraints: ; @sh deploy/images/constraints.sh  ## deploy/images/constraints*.txt: the versions in the images, and their hashes
 compose-lab: ; @exec sh deploy/compose/lab.sh  ## three hosts in containers until Ctrl-C, with a docker engine, or as root; NODES= BACKEND= STORE=
 compose-test: venv ; @sh lab/tools.sh grpcurl $(CACHE) && sh lab/tools.sh cloud $(CACHE) && sh deploy/compose/test.sh $(BIN)/pytest -rfEs $(ARGS)  ## the images and the compose lab, tried
 vm-test: venv ; @exec $(BIN)/python -m tests.vm $(ARGS)  ## the tests that need kernel modules, in a VM that has them (built once); ARGS='-k ipip'

@@ -24,7 +24,7 @@ tree=$scratch/flannelette
 mkdir -p "$tree/deploy/images"
 cp -r LICENSE README.md pyproject.toml proto services "$tree"
 cp -r deploy/completion deploy/man deploy/systemd "$tree/deploy"
-cp deploy/images/constraints.txt deploy/images/prune.sh "$tree/deploy/images"
+cp deploy/images/constraints.txt deploy/images/fetch.sh deploy/images/prune.sh "$tree/deploy/images"
 cp -r deploy/debian "$tree/debian"
 find "$tree" -name __pycache__ -type d -prune -exec rm -rf {} +
 # The package has our program as the system's Python runs it, whatever is in front on the PATH.

@@ -6,11 +6,13 @@ set -eu
 place=usr/lib/flannelette
 environment=$1/$place
 python=/usr/bin/python3
-export PIP_CONSTRAINT=deploy/images/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # Not the user's cache: that may have libraries in C that were built for another Python of the same version.
 export PIP_CACHE_DIR="${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/flannelette}/debian/pip"
 pip() { "$python" -m pip --python "$environment/bin/python" "$@" --quiet; }
 
+PYTHON=$python sh deploy/images/fetch.sh deploy/images/constraints.txt fetched
+export PIP_NO_INDEX=1 PIP_FIND_LINKS="$PWD/fetched" # from here on pip sees no index
 "$python" -m venv --without-pip "$environment"
 "$python" -m pip wheel --quiet --no-deps --wheel-dir wheel .
 pip install --no-compile "$(echo wheel/*.whl)[all]"

@@ -23,7 +23,7 @@ def test_the_image_of_the_cloud_service_has_the_versions_of_the_others() -> None
     pins = []
     for file in ("constraints.txt", "constraints-cloud.txt"):
         lines = (ROOT / "deploy/images" / file).read_text().splitlines()
-        pins.append(dict(line.split("==") for line in lines if not line.startswith("#")))
+        pins.append(dict(line.partition(" ")[0].split("==") for line in lines if not line.startswith("#")))
     both = pins[0].keys() & pins[1].keys()
     assert {name for name in both if pins[0][name] != pins[1][name]} == {"python-dateutil"}
     named = [re.split(r"[<>=]", each)[0] for extra in ("aws", "gce", "ali", "tencent") for each in EXTRAS[extra]]
