@@ -74,8 +74,10 @@ def problems(node: NodeHealth, services: Collection[str] = SERVICES) -> list[Pro
     found = [each for service in SERVICES if service in services for each in _problems(node, service)]
     if {*services} == {*SERVICES}:
         found += [*_clocks(node), *different_versions(_versions(node), "services")]
-    once = dict[tuple[str, str, str, str], Problem]()
+    once, known = dict[tuple[str, str, str, str], Problem](), {each.cause.rstrip(".") for each in found} - {""}
     for each in sorted(found, key=lambda each: each.weight):
+        if not (each.check or each.cause) and each.problem.rstrip(".") in known:
+            continue  # a service passes on what another one has found
         once.setdefault((each.check, each.problem, each.cause, each.cure), each)
     return [*once.values()]
 
