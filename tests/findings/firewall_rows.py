@@ -189,9 +189,7 @@ FIREWALL_FAULTS: Final = {
         "A rule of firewalld drops them: `reject`, chain filter_FWD_public of table inet firewalld (nft).",
         "*",
         undo="nft insert rule inet firewalld filter_FORWARD_ZONES ip saddr 10.5.0.0/16 accept && "
-        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept && "
-        "nft insert rule inet firewalld filter_FORWARD_ZONES ip daddr 10.5.0.0/16 accept && "
-        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 daddr fd00:10:5::/48 accept",
+        "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept",
         and_then="nft delete table inet firewalld",
         what="firewalld, with the port 8472/udp open",
     ),

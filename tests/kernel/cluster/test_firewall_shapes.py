@@ -21,7 +21,10 @@ from tests.modules import need_modules
 from tests.patience import PATIENCE, pauses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-OURS = {"peer: VXLAN"}
+OURS = {"peer: VXLAN", "stranger: a pod, as a pod of the peer"}
+"""The tunnel from the peer, and what has pods' addresses: flanneld, too, accepts by these, and forged ones are kept
+out by a strict reverse path filter, which this host does not have.
+"""
 NEEDS = {
     "ipset ": "ip_set",
     "--match-set": "xt_set",
