@@ -38,6 +38,7 @@ nft 'table inet guard {
 """SSH and the tunnel from the peers alone, nothing to hosts behind it, strict reverse paths."""
 OPENS = {
     "another-table-first": {"stranger: a pod, as a host behind it"},
+    "rule-diverts-one-pod": {"stranger: a pod, as a host behind it"},
     "tunnel-fails-the-reverse-path": {
         "stranger: the node, as a host behind it",
         "stranger: a pod, as a host behind it",
@@ -45,7 +46,7 @@ OPENS = {
     },
 }
 """Forged sources alone: a loose reverse path filter takes those that have a route by another interface, and what was
-typed in `another-table-first`, which the cure leaves, has made eth0 the way to hosts behind n1.
+typed in the two rows with another table, which the cure leaves, has made eth0 the way to hosts behind n1.
 """
 
 
