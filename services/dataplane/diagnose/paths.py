@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from services.core.family import Family, Network, family_of
 from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
+from services.dataplane.diagnose.routes import is_in_use
 from services.dataplane.diagnose.seen import (
     Lookup,
     PeerPath,
@@ -197,7 +198,7 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
     got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
     evidence = f"{asked(seen, question)}: {got}"
     if way.pods is not None:
-        is_broken = is_explained and _is_in_use(seen, question.family, *way.pods)
+        is_broken = is_explained and is_in_use(seen, question.family, *way.pods)
         yield Finding("pod-rule", way.problem, found.cause, found.cure, evidence, is_broken=is_broken, is_part=True)
         return
     yield Finding(
@@ -210,12 +211,6 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         found.is_general,
         is_broken=is_explained,
     )
-
-
-def _is_in_use(seen: Seen, family: Family, prefix: bytes, length: int) -> bool:
-    """Whether a pod has an address in there, as CNI or the neighbours of this node tell."""
-    on_record = (packed for pod in seen.on_record.pods for packed in pod.addresses if len(packed) == len(prefix))
-    return any(is_in(each, prefix, length) for each in (*seen.pods.get(family, ()), *on_record))
 
 
 def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:

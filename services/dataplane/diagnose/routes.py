@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_network
 
-from services.core.family import Network, family_of
+from services.core.family import Family, Network, family_of
 from services.dataplane.diagnose.culprit import address_behind, is_in, plain, removal_of
 from services.dataplane.diagnose.seen import Seen, Subject
 from services.dataplane.events.finding import Finding
@@ -32,7 +32,7 @@ def check_routes(subject: Subject, seen: Seen) -> Iterator[Finding]:
         own = next((own for own in subject.own.values() if _is_part(route, own)), None)
         if own is not None:
             what = f"Packets to {_part(route)}, a part of the subnet of this node, do not reach its pods."
-            has_pods = any(is_in(each, route.dst, route.length) for each in seen.pods.get(family_of(own), ()))
+            has_pods = is_in_use(seen, family_of(own), route.dst, route.length)
             found = _finding(seen, route, what, (), check="own-part", is_broken=has_pods)
             yield replace(found, is_part=True)
 
@@ -69,6 +69,12 @@ def ways_off(subject: Subject, seen: Seen) -> list[Route]:
         if route.route_type in DROPS
         or (route.route_type == RTN_UNICAST and route.ifindex in elsewhere and not address_behind(seen, route))
     ]
+
+
+def is_in_use(seen: Seen, family: Family, prefix: bytes, length: int) -> bool:
+    """Whether a pod has an address in there, as CNI or the neighbours of this node tell."""
+    on_record = (packed for pod in seen.on_record.pods for packed in pod.addresses if len(packed) == len(prefix))
+    return any(is_in(each, prefix, length) for each in (*seen.pods.get(family, ()), *on_record))
 
 
 def _part(route: Route) -> str:

@@ -12,8 +12,10 @@ from services.core.family import IPV4
 from services.dataplane.diagnose.cni_state import cni_pods
 from services.dataplane.diagnose.host_programs import HostFiles, managers_of
 from services.dataplane.diagnose.pods import check_pods, mendings
+from services.dataplane.diagnose.routes import check_routes
 from services.dataplane.diagnose.seen import BridgePort, CniPod, CniPods, HostAddress, HostLink, Seen, Subject
 from services.dataplane.events.finding import Finding
+from services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
 from services.dataplane.underlay.selection import Underlay
 
 OWN = IPv4Network("10.5.1.0/24")
@@ -159,3 +161,12 @@ def test_pods_are_read_from_results_and_from_the_addresses_that_were_given(tmp_p
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert cni_pods(tmp_path / "cni").obstacle == f"{tmp_path}/cni cannot be read here (No such file or directory)"
     assert cni_pods(tmp_path).obstacle == ""
+
+
+@pytest.mark.parametrize(("number", "is_broken"), [(2, True), (9, False)])
+def test_a_route_in_the_way_of_a_pod_that_cni_has_on_record_is_broken_also_without_a_neighbour_entry(
+    number: int, is_broken: bool
+) -> None:
+    route = Route(OWN[number].packed, b"", 0, IPV4.af, 32, 0, 3, route_type=RTN_BLACKHOLE)
+    (one,) = check_routes(replace(SUBJECT, own_parts=[route]), seen(VETH1))
+    assert (one.check, one.is_broken) == ("own-part", is_broken)
