@@ -43,7 +43,8 @@ if [ ! -e "$root/etc/debian_version" ]; then
     rm -rf "$root" "$root.new"
     mkdir -p "$root.new"
     packages=ca-certificates,git,make,python3,python3-venv
-    debootstrap --variant=minbase --include=$packages "$suite" "$root.new" "${MIRROR:-http://deb.debian.org/debian}" >"$root.log" 2>&1 ||
+    # shellcheck disable=SC2086  # one word or none
+    debootstrap --variant=minbase --include=$packages "$suite" "$root.new" ${MIRROR:-} >"$root.log" 2>&1 ||
         { tail -n 3 "$root.log" >&2 && echo "Debian $suite cannot be had here, see $root.log" >&2 && exit 125; }
     mv "$root.new" "$root"
 fi

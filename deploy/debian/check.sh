@@ -16,10 +16,12 @@ scratch=$(mktemp -d)
 trap '! mountpoint -q "$scratch/root/proc" || umount "$scratch/root/proc"; rm -rf --one-file-system "$scratch"' EXIT
 root=$scratch/root
 quietly() { "$@" >"$scratch/said" 2>&1 || { tail -n 50 "$scratch/said" && exit 1; }; }
+command -v ip >/dev/null || quietly apt-get install -y --no-install-recommends iproute2
 if [ ! -s "$cache/$suite.tar" ]; then
     command -v debootstrap >/dev/null || quietly apt-get install -y --no-install-recommends debootstrap
     mkdir -p "$cache"
-    quietly debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}"
+    # shellcheck disable=SC2086  # one word or none
+    quietly debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" ${MIRROR:-}
     tar -C "$root" -cf "$cache/$suite.tar.new" .
     mv "$cache/$suite.tar.new" "$cache/$suite.tar"
 else

@@ -9,14 +9,16 @@ set -eu
 name=$1
 suite=bookworm
 architecture=${2:-$(docker version --format '{{.Server.Arch}}')}
-mirror=${MIRROR:-http://deb.debian.org/debian}
 command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -yqq --no-install-recommends debootstrap; }
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 root=$scratch/root
 echo "+ debootstrap --variant=minbase --arch=$architecture $suite" >&2
-debootstrap --variant=minbase --arch="$architecture" --include=ca-certificates "$suite" "$root" "$mirror"
+# Without MIRROR debootstrap's own, which it writes into the sources.
+# shellcheck disable=SC2086  # one word or none
+debootstrap --variant=minbase --arch="$architecture" --include=ca-certificates "$suite" "$root" ${MIRROR:-}
+mirror=$(sed -n 's/^deb \([^ ]*\) .*/\1/p' "$root/etc/apt/sources.list" | head -n 1)
 
 cat >"$root/etc/apt/sources.list" <<END
 deb $mirror $suite main
