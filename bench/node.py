@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +21,10 @@ _NODE = "bench"
 _PATIENCE = 120.0
 _IMPATIENT = (("grpc.initial_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 20))
 """So that it is there as soon as the server is."""
+
+_TOKENS: Final = list[bytes]()
+"""The file by which a dataplane shows that it is the machine of before, once there is one: else a new node of the
+same name is refused for a minute."""
 
 
 @dataclass
@@ -86,4 +91,11 @@ class Node:
 def node_on(namespace: NetworkNamespace, endpoint: str) -> Iterator[Node]:
     """Nothing of it runs yet."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as processes:
+        token = Path(directory, "state", "machine")
+        token.parent.mkdir(mode=0o700)
+        if _TOKENS:
+            token.write_bytes(_TOKENS[0])
+            token.chmod(0o600)
         yield Node(namespace, endpoint, Path(directory), processes)
+        if token.exists():
+            _TOKENS[:] = [token.read_bytes()]

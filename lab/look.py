@@ -26,9 +26,9 @@ _RETRY = (
     ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an older channel to the same socket is inherited
 )
 _PATIENCE: Final = 60.0
-_CALLS: Final = 6
-_MUCH: Final = 3 << 20
-"""Bytes; a gRPC server takes messages of 4 MiB."""
+_CALLS: Final = 20
+_MUCH: Final = (1 << 20) - 1024
+"""Bytes; our servers take messages of 1 MiB."""
 _SOON: Final = 5.0
 """Seconds for an answer, of which one that is missing is an answer, too."""
 

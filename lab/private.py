@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NoReturn
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000  # linux/sched.h; os.unshare comes with Python 3.12
@@ -60,16 +61,23 @@ def restart(mark: str, argv: Sequence[str]) -> NoReturn:
 
 def cancel_on_signals() -> None:
     """The task at hand is cancelled by the first signal that asks the program to end; more do not disturb its end."""
-    task = asyncio.current_task()
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None  # noqa: S101 - a coroutine runs in a task
 
-    def end() -> None:
-        if not task.cancelling():
-            task.cancel()
-
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # nohup says to stay
-    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
-        asyncio.get_running_loop().add_signal_handler(number, end)
+    numbers = (signal.SIGINT, signal.SIGTERM, *hang_up)
+
+    def end() -> None:
+        task.cancel()
+        for number in numbers:  # also while the interpreter ends, which gives signals their default effect
+            signal.signal(number, signal.SIG_IGN)
+
+    def told(_number: int, _frame: object) -> None:
+        with suppress(RuntimeError):  # the loop is over, and the program nearly
+            loop.call_soon_threadsafe(end)
+
+    for number in numbers:
+        signal.signal(number, told)  # not the loop's handler: that goes with the loop, before the program
 
 
 def enter_further() -> None:

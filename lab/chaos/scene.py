@@ -73,7 +73,7 @@ class Scene:
         for host in self.hosts:
             home = self.cluster.directory / host.name
             home.mkdir()
-            await _call("mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(home))
+            await _call("mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=755", "tmpfs", str(home))
             self.step_clock(host, 0.0)
             self.certificates.write(host)
             if self.iptables(host) == "iptables-legacy":

@@ -62,7 +62,12 @@ async def _run(outcome: Outcome) -> None:
             options.svg.write_text(plot(found))
 
     with _directory(options) as directory:
-        await simulate(outcome, directory, tell)
+        try:
+            await simulate(outcome, directory, tell)
+        except ProcessFailed:
+            if (task := asyncio.current_task()) and task.cancelling():  # the processes are being ended
+                raise asyncio.CancelledError from None
+            raise
 
 
 @contextmanager

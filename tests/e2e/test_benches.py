@@ -27,6 +27,7 @@ TINY: Final = {
     "seconds": 1,
     "services": 1,
     "settle": 1,
+    "tables": 2,
     "watchers": 3,
 }
 """By parameter, of whichever bench."""

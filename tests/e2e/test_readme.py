@@ -86,10 +86,14 @@ def test_each_named_look_succeeds(look: list[str], running: LabProcess) -> None:
     assert run("env", contexts, sys.executable, "-m", "services.ctl.main", "--on", "h1", *look)
 
 
-def test_the_front_page_has_the_two_labs() -> None:
+def test_the_front_page_has_the_two_labs_and_the_tests() -> None:
     (block,) = section("Try it", ROOT / "README.md").blocks
     commands = [line.split("  ")[0] for line in block.commands.splitlines()]
-    assert commands == [section("A cluster on this machine").blocks[0].commands, "make compose-lab"]
+    assert commands == [
+        section("A cluster on this machine").blocks[0].commands,
+        "make compose-lab",
+        "make test-quick",
+    ]
 
 
 def test_a_fault_is_found_and_cured(running: LabProcess) -> None:

@@ -27,7 +27,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own."""
     path = tmp_path / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k,mode=755", "tmpfs", str(path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount")
     yield path

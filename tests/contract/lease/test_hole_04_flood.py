@@ -42,7 +42,7 @@ async def test_hole_04_what_a_node_says_of_itself_is_kept_in_part_only(tmp_path:
             await stub.AcquireLease(request_to_proto(make_request("n0", "172.16.0.1")))
             cursor = (await stub.GetStatus(pb.GetStatusRequest())).cursor
             before = service.resident_mib
-            failed = [pb.FailedLease(name="x" * 30_000, reason="y" * 30_000) for _ in range(60)]
+            failed = [pb.FailedLease(name="x" * 8_000, reason="y" * 8_000) for _ in range(60)]  # a call has 1 MiB
             for number in range(40):
                 report = pb.ReportProgressRequest(node=f"n{number}", cursor=cursor, failed=failed, failed_count=60)
                 await stub.ReportProgress(report, timeout=PATIENCE)
