@@ -23,14 +23,9 @@ from services.runtime.process.start_notice import StartNotice, notify_status
 from services.runtime.process.version import version
 from services.runtime.rpc.authorization import Authorizer
 from services.runtime.rpc.callers import Callers
-from services.runtime.rpc.connection_limits import (
-    ConnectionLimiter,
-    raise_descriptor_limit,
-    server_options,
-    tcp_ports,
-)
 from services.runtime.rpc.listen import bound, socket_paths
 from services.runtime.rpc.server import AddToServer, Server
+from services.runtime.rpc.server_limits import raise_descriptor_limit, server_options, tcp_ports
 from services.runtime.rpc.transport import PLAIN, Transport
 from services.runtime.telemetry.health import Health
 from services.runtime.telemetry.http import http_server
@@ -94,11 +89,11 @@ class Process:
         addresses = listen_addresses(settings, self.name)
         options = server_options(settings.max_connections, len(addresses))
         credentials, callers = self.transport.credentials, Callers()
-        limiter = ConnectionLimiter(
-            tcp_ports(addresses), settings.max_connections_per_address, callers if credentials else None
-        )
-        if credentials is not None:
-            credentials.on_handshake = limiter.note_handshake
+        if settings.max_connections_per_address < 1:
+            most = settings.max_connections_per_address
+            raise Misconfigured(f"--max-connections-per-address is {most}: use 1 or more")
+        if ports := tcp_ports(addresses):
+            self.jobs["connections"] = _limiter(ports, settings.max_connections_per_address, credentials, callers)
         server = Server(self.servicers, self._authorizer(addresses, callers), options)
         with ExitStack() as held:
             for address in addresses:
@@ -111,8 +106,6 @@ class Process:
                     if self.transport.credentials is not None:
                         rotation = self._follow_certificate(self.transport.credentials, addresses)
                         tasks.append(group.create_task(rotation, name="certificate"))
-                    if tcp_ports(addresses):
-                        tasks.append(group.create_task(limiter.run(), name="connections"))
                     ends = [until_deleted(path) for path in socket_paths(addresses)]
                     if settings.network_namespace_file:
                         ends.append(until_moved(Path(settings.network_namespace_file)))
@@ -235,6 +228,16 @@ async def _serve(name: str, settings: S, build: Build[S]) -> None:
         loop.add_signal_handler(number, process.stopping.set)
     async with build(settings, process):
         await process.run(settings)
+
+
+def _limiter(ports: frozenset[int], most: int, credentials: Credentials | None, callers: Callers) -> Job:
+    """Limits connections over TCP. What does it is imported here, because a service on a unix socket has none."""
+    from services.runtime.rpc.connection_limits import ConnectionLimiter
+
+    limiter = ConnectionLimiter(ports, most, callers if credentials else None)
+    if credentials is not None:
+        credentials.on_handshake = limiter.note_handshake
+    return limiter.run
 
 
 async def _replace_certificate(credentials: Credentials) -> None:

@@ -6,7 +6,6 @@ down those that are too many; no proxy is needed in the data path. See ADR 28.
 """
 
 import os
-import resource
 import socket
 import threading
 import time
@@ -23,26 +22,19 @@ from services.core.errors import Misconfigured
 from services.runtime.os import memory, own_sockets, syn_filter
 from services.runtime.os.own_sockets import Address
 from services.runtime.rpc.callers import Callers
-from services.runtime.rpc.transport import host_and_port
+from services.runtime.rpc.server_limits import HANDSHAKE_MS
 from services.runtime.telemetry.logs import LogLimiter, get_logger
 from services.runtime.telemetry.metrics import Counter
 
 log = get_logger()
 
-_RESERVE: Final = 256
-"""Descriptors kept free for files, the store, HTTP and clients of the unix socket."""
-_MOST_DESCRIPTORS: Final = 1 << 20
-"""The kernel's own limit (fs.nr_open), unless it was raised."""
 _CHECK_SECONDS: Final = 1.0
 _LONGEST_CHECK_SECONDS: Final = 10.0
 """While nobody connects over TLS."""
 _HANDSHAKES_A_CHECK: Final = 64
 """So many new ones are looked at at once."""
-_HANDSHAKE_MS: Final = 5_000
-"""gRPC's default is two minutes. A handshake takes milliseconds; a client that is cut off reconnects."""
-_STRANGE_SECONDS: Final = _HANDSHAKE_MS / 1000 + 1
+_STRANGE_SECONDS: Final = HANDSHAKE_MS / 1000 + 1
 """After that, a connection over TLS that is still there has shown a certificate."""
-_BYTES_A_CONNECTION: Final = 96 << 10
 _MOST_STRANGERS: Final = 256
 """Connections over TLS of which nobody knows yet whose they are, of 60 KiB; of more, so many are kept:"""
 _KEPT_STRANGERS: Final = 192
@@ -60,38 +52,6 @@ _CLOSED = Counter("flannelette_connections_closed", "Connections over TCP closed
 _STRANGERS_CLOSED = Counter(
     "flannelette_handshakes_closed", "Connections over TCP closed before their handshake, because there were too many"
 )
-
-
-def raise_descriptor_limit() -> None:
-    """Raises the soft limit to the hard limit: the usual default of 1,024 is for programs that use select()."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # then the limit stays
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def server_options(most: int, listeners: int) -> tuple[tuple[str, int], ...]:
-    """Options of a gRPC server that limit each of its listeners to `most` connections. Raises Misconfigured."""
-    if most < 1:
-        raise Misconfigured(f"--max-connections is {most}: use 1 or more")
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    room = min(max(limit - _RESERVE, limit // 2), _share_of_memory()) // listeners
-    return (
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.max_allowed_incoming_connections", max(min(most, room), 1)),
-    )
-
-
-def _share_of_memory() -> int:
-    """Connections that leave a quarter of the memory that this process may have for all else."""
-    return max(memory.limit() * 3 // 4 // _BYTES_A_CONNECTION, 1)
-
-
-def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:
-    """The TCP ports among the listening addresses."""
-    return frozenset(host_and_port(each)[1] for each in addresses if not each.startswith("unix:"))
 
 
 Peer = bytes
