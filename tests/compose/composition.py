@@ -105,12 +105,15 @@ class Composition:
     def up(self) -> None:
         """Starts everything."""
         self.compose("up", "--detach")
-        for number in self.hosts:
-            link = self._directory / f"h{number}"
+        for name in (f"h{number}{volume}" for number in self.hosts for volume in ("", *self._lease_volumes)):
+            link = self._directory / name
             link.unlink(missing_ok=True)
-            link.symlink_to(
-                docker("volume", "inspect", "--format={{.Mountpoint}}", f"{PROJECT}_h{number}-run").strip()
-            )
+            link.symlink_to(docker("volume", "inspect", "--format={{.Mountpoint}}", f"{PROJECT}_{name}-run").strip())
+
+    @property
+    def _lease_volumes(self) -> tuple[str, ...]:
+        """Of the lease service beside a host; a central one has none there."""
+        return () if self._central else ("-lease",)
 
     def down(self) -> None:
         """Removes everything."""
@@ -191,7 +194,7 @@ class Composition:
                 await look.until_programmed(f"unix:{sockets}/dataplane.sock", len(self.hosts) - 1)
                 await look.until_serving(f"unix:{sockets}/masq.sock")
                 if not self._central:
-                    await look.until_serving(f"unix:{sockets}/lease.sock")
+                    await look.until_serving(f"unix:{sockets}-lease/lease.sock")
         except TimeoutError:
             raise NotWell(f"a service of h{number} is not ready") from None
 
