@@ -152,7 +152,7 @@ async def test_what_stands_in_the_way_of_a_lease_is_told(kube: ApiServer, opened
     with pytest.raises(NotYet, match=r"podCIDR 10\.9\.1\.0/24 of node outside lies outside the network 10\.244"):
         await store.acquire(asks("outside"))
     with pytest.raises(NotYet, match="node half has no IPv6 podCIDR yet"):
-        await store.acquire(asks("half"))
+        await store.acquire(asks_dual("half", "host-gw"))
     assert flannels(kube, "half") == {}
 
 

@@ -81,7 +81,7 @@ def _is_told(changed: Changed | None) -> None:
 def _is_patched(node: Node) -> None:
     """Its own lease service takes it as it is, or says why not."""
     try:
-        require_pod_cidrs(node, DUAL, KEYS)
+        require_pod_cidrs(node, DUAL, (), KEYS)
         json.dumps(annotations_patch(node, _REQUEST, KEYS))
     except NodeProblem as error:
         str(error)
