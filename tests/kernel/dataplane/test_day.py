@@ -93,7 +93,7 @@ def test_a_reboot_into_an_outage_that_lasts_a_day(netns: NetworkNamespace, tmp_p
     own = Lease("10.5.27.0-24", "n1", (part,), "vxlan", EPOCH + 12 * HOUR)
     with StateFile(str(tmp_path), "dataplane") as state:
         snapshot = list(snapshot_parts(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)], None, NONE))
-        state.write(encode("dataplane", "n1", own, own.cidrs, snapshot))
+        state.put(encode("dataplane", "n1", own, own.cidrs, snapshot))
 
     async def story(world: World) -> None:
         await asyncio.sleep(10)
