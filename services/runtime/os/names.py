@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from services.core.errors import Unavailable
 from services.core.finding import Finding
 from services.runtime.os.processes import owners
 
@@ -113,9 +114,15 @@ def rightful(name: str, but: int = 0) -> list[Holder]:
 
 
 def holders(beginning: str) -> list[Holder]:
-    """All sockets whose names begin like that, in this network namespace."""
-    proven = _proven()
-    found = [replace(each, is_rightful=each.inode in proven) for each in _sockets(beginning)]
+    """All sockets whose names begin like that, in this network namespace.
+
+    Raises Unavailable: the kernel cannot be asked now, as without a free file descriptor.
+    """
+    try:
+        proven = _proven()
+        found = [replace(each, is_rightful=each.inode in proven) for each in _sockets(beginning)]
+    except OSError as error:
+        raise Unavailable(f"cannot ask the kernel for the names of unix sockets: {error.strerror}") from None
     unproven = frozenset(each.inode for each in found if not each.is_rightful)
     older = _of_older_releases(unproven) if unproven else frozenset()
     return [replace(each, is_rightful=True) if each.inode in older else each for each in found]

@@ -1,9 +1,18 @@
 """Readiness as a set of conditions, each with the reason why it does not hold."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from services.core.errors import Unavailable
 from services.core.finding import Finding
+
+
+def _found_by(find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What is found, and that it could not be looked for: a look that fails ends no service, and is no success."""
+    try:
+        yield from list(find())
+    except (OSError, Unavailable) as error:
+        yield Finding("own-checks", "The service cannot check itself.", f"{error}.")
 
 
 class Health:
@@ -56,7 +65,7 @@ class Health:
     @property
     def findings(self) -> list[Finding]:
         """What is found now, the gravest first."""
-        return sorted((each for find in self.finders for each in find()), key=lambda each: each.weight)
+        return sorted((each for find in self.finders for each in _found_by(find)), key=lambda each: each.weight)
 
     @property
     def has_started(self) -> bool:

@@ -53,3 +53,14 @@ async def test_only_a_change_wakes() -> None:
     assert not waiting.done()
     health.set("store", "still away")
     await waiting
+
+
+def test_a_look_that_fails_is_found_and_ends_nothing() -> None:
+    def without_descriptors() -> Iterator[Finding]:
+        raise OSError(errno.EMFILE, "Too many open files")
+        yield
+
+    health = Health()
+    health.finders += [without_descriptors, lambda: [Finding("state-file", "Cannot write.")]]
+    assert {each.check for each in health.findings} == {"own-checks", "state-file"}
+    assert "Too many open files" in "".join(each.cause for each in health.findings)
