@@ -1,7 +1,10 @@
 """Readiness as a set of conditions."""
 
 import asyncio
+import errno
+from collections.abc import Iterator
 
+from services.core.finding import Finding
 from services.runtime.telemetry.health import Health
 
 
