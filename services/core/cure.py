@@ -14,7 +14,7 @@ from ipaddress import ip_interface, ip_network
 from typing import Final
 
 ArgumentType = Callable[[str], bool]
-"""Whether a text is an argument of the type."""
+"""Checks whether a text is an argument of one type."""
 
 _SYSCTLS: Final = re.compile(
     r"net\.ipv4\.ip_forward=1|net\.ipv6\.conf\.all\.forwarding=1"
@@ -24,19 +24,19 @@ _SYSCTLS: Final = re.compile(
 
 
 def is_device(text: str) -> bool:
-    """A name that the kernel takes for an interface, and no program for an option."""
+    """Whether the text is a device name that the kernel accepts and that no program takes for an option."""
     is_name = text.isascii() and text.isprintable() and not set(" /") & set(text)
     return is_name and 0 < len(text) < 16 and text not in (".", "..") and not text.startswith("-")
 
 
 def is_setting(text: str) -> bool:
-    """`KEY=VALUE` of a sysctl that the overlay needs: forwarding on, or the reverse path filter loose."""
+    """Whether the text is `KEY=VALUE` of a sysctl that the overlay needs: forwarding on, or a loose rp_filter."""
     matched = _SYSCTLS.fullmatch(text)
     return matched is not None and all(is_device(each) for each in matched.groups() if each is not None)
 
 
 def is_interface_address(text: str) -> bool:
-    """An address of an interface, with the prefix length: `10.5.27.1/24`."""
+    """Whether the text is an address of an interface, with the prefix length: `10.5.27.1/24`."""
     try:
         return str(ip_interface(text)) == text
     except ValueError:
@@ -44,7 +44,7 @@ def is_interface_address(text: str) -> bool:
 
 
 def is_prefix(text: str) -> bool:
-    """An address range: `10.5.27.0/24`."""
+    """Whether the text is an address range: `10.5.27.0/24`."""
     try:
         return str(ip_network(text)) == text
     except ValueError:
@@ -52,21 +52,21 @@ def is_prefix(text: str) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """One address, without a prefix length."""
+    """Whether the text is one address, without a prefix length."""
     return "/" not in text and is_interface_address(f"{text}/{128 if ':' in text else 32}")
 
 
 def is_offload(text: str) -> bool:
-    """A feature of a network card or a device: who computes the checksums."""
+    """Whether the text is an offload feature of a device: who computes the checksums."""
     return text in ("tx", "tx-checksum-ip-generic")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandKind:
-    """A command that may be carried out: its words, and the types of what stands in them."""
+    """A command that may be carried out: its words, and the types of its arguments."""
 
     words: str
-    """With `{0}`, `{1}`, ... for the arguments."""
+    """The words of the command, with `{0}`, `{1}`, ... for the arguments."""
     types: tuple[ArgumentType, ...]
 
 
@@ -104,7 +104,7 @@ class Command:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The program and its arguments. Only of a command that is valid, or that this process has made."""
+        """The program and its arguments. Only for a command that is valid, or that this process has made."""
         return tuple(word.format(*self.arguments) for word in COMMANDS[self.code].words.split())
 
     def __str__(self) -> str:
@@ -118,18 +118,18 @@ class Cure(str):
     commands: tuple[Command, ...]
 
     def __new__(cls, *commands: Command) -> "Cure":
-        """Commands that are carried out one after the other."""
+        """Makes a cure of commands that are carried out one after the other."""
         made = super().__new__(cls, " && ".join(map(str, commands)))
         made.commands = commands
         return made
 
 
 def commands_of(cure: str) -> tuple[Command, ...]:
-    """The commands of a cure; none: it is text alone, for people."""
+    """Returns the commands of a cure; empty: the cure is text alone, for people."""
     return cure.commands if isinstance(cure, Cure) else ()
 
 
 def read_cure(text: str, commands: Iterable[Command]) -> str:
-    """A cure as a message has it: of its commands where all of them are known, else the text, which is advice."""
+    """Reads a cure from a message: made of its commands if all of them are known, else the text, which is advice."""
     found = tuple(commands)
     return Cure(*found) if found and all(each.is_valid for each in found) else text

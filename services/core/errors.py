@@ -6,7 +6,7 @@
     ├── NotFound           it is not there (any more)
     ├── AlreadyExists      it is there already
     ├── NotYet             wait, or make the condition true that the message names
-    │   └── NameTaken      another machine has the node's name: give one of the two another
+    │   └── NameTaken      another machine has the node's name: rename one of them
     ├── Exhausted          nothing is left to give
     ├── LostRace           another writer was faster: try again
     ├── Forbidden          this is another node's business

@@ -22,7 +22,7 @@ class Block(NamedTuple):
     is_link_local: bool = False
     """A public address here is a neighbour's, where our own is one, too; some clouds and labs have no others."""
     may_be_pods: bool = False
-    """Linux routes it, so that pods may have addresses in it; other systems and many gateways do not."""
+    """Whether pods may have addresses in it: Linux routes it, but other systems and many gateways do not."""
 
 
 def _block(text: str, words: str, *, is_link_local: bool = False, may_be_pods: bool = False) -> Block:
@@ -90,7 +90,7 @@ def network_refusal(network: Network, connected: Iterable[Network] = ()) -> str:
 
 
 def network_warning(network: Network) -> str:
-    """What is to be known about a network that an overlay may have; empty: nothing."""
+    """A warning about a network that an overlay may have; empty: none."""
     found = next((b for b in BLOCKS if b.may_be_pods and network.overlaps(b.network)), None)
     if found is None or network.version != found.network.version:
         return ""

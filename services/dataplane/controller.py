@@ -83,7 +83,7 @@ class Controller:
         self.findings: tuple[Finding, ...] = ()
         """What other programs have done on this host that keeps packets from peers or pods."""
         self.detours: Mapping[str, Finding] = {}
-        """By lease name: what is told if the peer is silent, to which packets leave by another interface."""
+        """Findings by lease name, reported if the peer is silent: packets to it do not leave by the underlay."""
         self.known_pods = KnownPods()
         self.suspicious = asyncio.Event()
         """Set when `findings` may have changed."""

@@ -67,7 +67,7 @@ FORMATS: Final = ("table", "wide", "json", "yaml")
 
 
 def node_file(name: str) -> Path:
-    """Where the services of this node have one of `NODE_FILES`, as their variable says: FLANNELD_SUBNET_FILE."""
+    """Path of one of `NODE_FILES` on this node: from its variable, such as FLANNELD_SUBNET_FILE, or the default."""
     return Path(os.environ.get(f"FLANNELD_{name}") or NODE_FILES[name])
 
 
@@ -164,7 +164,7 @@ class Shared:
     output: str | None = None
 
     def overridden_by(self, other: "Shared") -> "Shared":
-        """The values after replacement by those given behind the command's name."""
+        """The values after replacement by those given after the command's name."""
         return Shared(
             **{f.name: getattr(self if getattr(other, f.name) is None else other, f.name) for f in fields(self)}
         )

@@ -18,7 +18,7 @@ from services.ctl.render.screen import Screen, to_json
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"/(\d{1,3})(?![\da-fA-F.:])")
-"""A prefix length, and no address behind the name of a cluster: `west/10.6.7.0-24`, `west/2a00::-64`."""
+"""A prefix length, and no address after the name of a cluster: `west/10.6.7.0-24`, `west/2a00::-64`."""
 
 
 async def reserve(target: Target, screen: Screen, cidrs: Sequence[str], node: str) -> int:

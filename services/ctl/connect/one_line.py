@@ -14,12 +14,12 @@ from services.core.formats.visible import hide_line_ends, show_line_ends
 
 
 def on_one_line(channel: grpc.aio.Channel) -> grpc.aio.Channel:
-    """The same channel, with texts on one line."""
+    """Returns a channel whose answers have each text on one line."""
     return cast(grpc.aio.Channel, _OneLineChannel(channel))
 
 
 class _OneLineChannel:
-    """What generated stubs and `channel_to` use of a channel."""
+    """The part of a channel that generated stubs and `channel_to` use."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel

@@ -80,7 +80,7 @@ class Target:
 
     @property
     def has_run(self) -> bool:
-        """A process of the service has been here since the host was started: the lock of its socket stays."""
+        """Whether a process of the service has run here since the boot: the lock of its socket stays."""
         with suppress(OSError):
             return self.path is not None and not self.dialer and lock_of(self.path).exists()
         return False
@@ -127,9 +127,10 @@ def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
 
 
 def _socket(socket_dir: Path, service: Service, network: str) -> Path:
-    """A lease service has one network; of the others one may have this network alone, or several.
+    """Path of a service's socket.
 
-    A lease service that has been running since before an upgrade is still where 0.2 had it.
+    A lease service has one network; the other services may have this one alone, or several. A lease service that has
+    been running since before an upgrade is still where 0.2 had it.
     """
     directory = directory_of(service, socket_dir)
     own, common = (directory / f"{service}{suffix}.sock" for suffix in (suffix_of(network), ""))

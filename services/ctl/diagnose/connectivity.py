@@ -38,7 +38,7 @@ M = TypeVar("M")
 _SILENCE: Final = ("peer-tunnel", "peer-down")
 """Findings that say what a failed check says."""
 _PROBED: Final = (*_SILENCE, "peer-mtu", "peer-checksum")
-"""Findings of probes: that a packet is lost, and not why."""
+"""Checks of findings of probes, which say that a packet is lost, and not why."""
 _SECONDS: Final = 600.0
 """For the answers of one node: 1,000 peers that do not answer take five minutes."""
 _MOST_AT_ONCE: Final = 16
@@ -48,7 +48,7 @@ _MOST_AT_ONCE: Final = 16
 async def connectivity(
     nodes: Nodes, screen: Screen, pods: Sequence[str], outside: Sequence[str], *, is_junit: bool = False
 ) -> int:
-    """Prints what was found. Raises Misconfigured.
+    """Tests which nodes reach which, prints the result and returns the exit code. Raises Misconfigured.
 
     0: all passed. 1: something failed. 2: no node answers. 3: nothing failed, and something could not be tested.
     """
@@ -95,7 +95,7 @@ class _Asking:
     pods: dict[str, Sequence[str]] = field(default_factory=dict)
     """The addresses of pods that each node knows; of the nodes that have answered."""
     own_pods: dict[str, Sequence[pb.OwnPods]] = field(default_factory=dict)
-    """What each of these knows of its own pods."""
+    """What each node knows of its own pods."""
 
     async def ask_peers(self) -> dict[str, CallFailed]:
         """Every node asks its peers; why others have not answered."""

@@ -16,7 +16,7 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It was not tested: nobody knows what to ask, or it was not asked for."""
+    """The check did not run: there was no address to ask, or nobody asked for the check."""
 
 
 TESTS: Final = {
@@ -33,7 +33,7 @@ _OUTCOMES: Final = {
 }
 _LAYERS: Final = {pb.PROBE_LAYER_OVERLAY: "overlay", pb.PROBE_LAYER_UNDERLAY: "underlay"}
 _FULL: Final = 1
-"""Size of a full-size packet that nobody sends."""
+"""Size that a full-size check has in the result if no packet was sent."""
 _NO_POD: Final = "nobody has the address before the first pod of the node"
 _UNCLEAR: Final = "{} does not say of what its answer is"
 
@@ -129,7 +129,7 @@ def pods_without_address(
 
 
 def _family(text: str) -> str:
-    """Of an address or subnet that another node tells; empty: it is none."""
+    """Family of an address or subnet that another node reports; empty: the text is neither."""
     try:
         return f"IPv{ip_network(text).version}"
     except ValueError:

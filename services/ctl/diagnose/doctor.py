@@ -31,7 +31,7 @@ _PAUSE: Final = 0.5
 _SILENCE: Final = ("peer-tunnel", "peer-down")
 """Findings that say only that a peer does not answer."""
 _TRAFFIC_CONTROL: Final = ("tc-filter", "queue-drops")
-"""Findings of masq about what no trace looks at."""
+"""Checks of masq about traffic control, which no trace looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[P
 
 
 def with_losing_place(silent: Problem, told: Sequence[Problem]) -> Problem:
-    """That a peer is silent, with what traffic control of the node has dropped as its cause, if it has. Pure."""
+    """Gives the problem of a silent peer its cause, if traffic control of the node has dropped packets. Pure."""
     place = next((each for each in told if each.check in _TRAFFIC_CONTROL), None)
     return silent if place is None else replace(silent, cause=place.cause, cure=place.cure, evidence=place.evidence)
 
@@ -184,7 +184,7 @@ async def _listed(nodes: Nodes) -> list[lease_pb2.Node]:
 
 
 async def _right(commands: Sequence[Command], own: Own, screen: Screen) -> list[Command]:
-    """Those that are right on this host, as far as this host itself tells; says why others are not."""
+    """Keeps the commands that are right on this host, as far as this host itself tells; prints why others are not."""
     found = list[Command]()
     for each in commands:
         try:

@@ -134,7 +134,9 @@ FACTS: Final[Mapping[str, Callable[[Sequence[str], Own], Awaitable[str]]]] = {
     "bridge-route-v6": _route_is_lost,
     "offload-off": _device_is_ours,
 }
-"""For each code of `services/core/cure.py::COMMANDS`: what must be true on this host; the answer is what is not."""
+"""Check by code of `services/core/cure.py::COMMANDS`: returns what speaks against the command on this host, or
+nothing.
+"""
 
 
 async def _bridge(device: str) -> Any:
@@ -188,14 +190,14 @@ class Listener:
     """The process on this host that listens at the socket of a service."""
 
     process: Path
-    """Its directory in /proc."""
+    """Directory of the process in /proc."""
     is_here: bool
-    """Its network namespace is ours."""
+    """Whether the network namespace of the process is that of this one."""
     user: int
 
 
 def obstacle_to(target: Target) -> str:
-    """Why what this service has found cannot be cured from here; empty: it is the service, in our namespace."""
+    """Why nothing that the service reports can be cured from here; empty: the service listens, in this namespace."""
     try:
         found = process_of(target)
     except Unavailable as error:

@@ -18,7 +18,7 @@ from services.ctl.problems import Problem, Weight
 from services.ctl.render.screen import Screen
 
 _MOST_TRACED: Final = 8
-"""Pairs of which packets are followed."""
+"""Largest number of pairs of nodes whose packets are followed."""
 _MOST_AT_ONCE: Final = 16
 """Nodes that are asked at the same time."""
 
@@ -37,7 +37,10 @@ async def trace(nodes: Nodes, screen: Screen, source: str, destination: str, *, 
 
 
 async def broken_places(nodes: Nodes, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], PathStep]:
-    """Where packets between these ends are lost, there or back; without the pairs of which no trace finds it."""
+    """Places where packets between these ends are lost, there or back, by pair.
+
+    Pairs for which no trace finds a place are left out.
+    """
 
     async def one(source: str, destination: str) -> PathStep | None:
         for ends in ((source, destination), (destination, source)):

@@ -26,7 +26,7 @@ _MOST_ADDRESSES: Final = 1_000
 _OF_PODS: Final = frozenset(
     "pod-port pod-silent bridge-gone bridge-arp bridge-vlan bridge-down bridge-address".split()
 )
-"""Checks of which a finding explains that pods do not answer."""
+"""Checks whose findings explain why pods do not answer."""
 _NEIGHBOURS: Final = 8
 """Addresses of each family that are tried as those of a pod."""
 

@@ -104,7 +104,7 @@ class NoRoom(InvalidInput):
 
 
 def require_room(what: str, mtu: int, family: Family, underlay: Underlay) -> int:
-    """The MTU of an overlay device, of which `what` (IPIP, say) has its part off. Raises NoRoom."""
+    """MTU of an overlay device after the overhead of `what` (IPIP, say). Raises NoRoom."""
     least = SMALLEST_MTU[family.version]
     if mtu < least:
         raise NoRoom(

@@ -114,7 +114,7 @@ class Wireguard(Backend):
 
     @property
     def joins_families(self) -> bool:
-        """One device for both."""
+        """See Backend: one device carries both families."""
         return self.mode != "separate"
 
     def mtu(self, underlay: Underlay) -> int:

@@ -85,7 +85,7 @@ class HookRunner:
 
     @property
     def problem(self) -> str:
-        """Why the hooks that were put cannot be remembered; empty: they can."""
+        """Why the commands cannot be kept on disk for the next start; empty: they can."""
         return self._file.file.problem
 
     def require_permission(self, backend: str) -> None:

@@ -66,14 +66,14 @@ def neighbour_request(address: bytes, ifindex: int) -> bytes:
 
 
 def resolve_request(address: bytes, ifindex: int) -> bytes:
-    """That the kernel asks for a neighbour, as `ip neigh add ADDRESS dev DEV use` has it."""
+    """A request that makes the kernel ask for a neighbour, as `ip neigh add ADDRESS dev DEV use` does."""
     af = uapi.AF_INET if len(address) == 4 else uapi.AF_INET6
     body = NEIGHBOURS.header.pack(af, ifindex, 0, uapi.NTF_USE, 0) + attribute(uapi.NDA_DST, address)
     return request(uapi.RTM_NEWNEIGH, body, uapi.NLM_F_CREATE | uapi.NLM_F_ACK)
 
 
 def vlans_in(message: bytes) -> tuple[int, tuple[int, frozenset[int]]]:
-    """Index of a bridge or a port, with the VLAN of what comes without a tag, and those that lose their tag."""
+    """VLANs by index of a bridge or a port: that of packets without a tag, and those whose packets lose their tag."""
     index, pvid, plain, first = _header(LINK, message)[2], 0, set[int](), 0
     for kind, value in attributes(attributes_of(message, LINK.size).get(uapi.IFLA_AF_SPEC, b"")):
         if kind != _BRIDGE_VLAN_INFO or len(value) < _VLAN.size:
@@ -144,7 +144,7 @@ def host_link_in(message: bytes) -> HostLink:
 
 
 def _port_in(found: Mapping[int, bytes]) -> BridgePort:
-    """What an older kernel does not tell is as it is by default."""
+    """The port of a message. What an older kernel does not report has its default value."""
 
     def flag(kind: int, *, otherwise: bool) -> bool:
         return any(found[kind]) if kind in found else otherwise

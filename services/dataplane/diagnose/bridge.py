@@ -135,7 +135,7 @@ def _bridge_route(
 
 
 def _answers(subject: Subject, seen: Seen, family: Family, index: int) -> Iterator[Finding]:
-    """A rule by source, as nm-cloud-setup makes them, may divert what this host answers its pods."""
+    """Checks this host's answers to its pods, which a rule by source (as of nm-cloud-setup) may divert."""
     for question in answers_to_pods(subject):
         answer = seen.answers.get(question)
         if question.family is not family or answer is None or _is_to(answer, index):

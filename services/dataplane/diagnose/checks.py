@@ -34,7 +34,7 @@ def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple
 
 
 def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
-    """Where there are no pods nothing is lost, and masq warns of a host that forwards nothing."""
+    """Checks the flags of forwarding. Without pods nothing is lost; then masq warns if the host forwards nothing."""
     is_lost = has_pods(subject, seen)
     for (family, index), forwards in seen.forwarding.items():
         is_all = index == 0 and family.version == 6

@@ -16,10 +16,10 @@ from typing import Any, Final
 from services.dataplane.diagnose.seen import CniPod, CniPods
 
 _RESULTS: Final = ("results", "cache/results")
-"""Of container runtimes, and of kubelets before 1.24."""
+"""Directories of results: of container runtimes, and of kubelets before 1.24."""
 _MOST: Final = 2_000
 _LONGEST: Final = 256 * 1024
-"""Bytes of a result that are read."""
+"""Largest size of a result, in bytes."""
 
 
 def cni_pods(directory: Path) -> CniPods:

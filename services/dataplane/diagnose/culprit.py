@@ -93,7 +93,7 @@ def plain(route: Route) -> Route:
 
 
 def address_behind(seen: Seen, route: Route) -> HostAddress | None:
-    """The address of this host with which a route has come, so that it goes with it too; None: there is none."""
+    """The address of this host that a route has come with, and goes with; None: there is none."""
     if route.protocol != RTPROT_KERNEL:
         return None
     for each in seen.addresses:

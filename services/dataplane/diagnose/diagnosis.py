@@ -41,13 +41,13 @@ _SETTLE_SECONDS: Final = 0.1
 """One act is many notifications."""
 _CONFIRM_SECONDS: Final = 0.5
 _MENDED_AT_ONCE: Final = 5
-"""So often in the window the interface of one pod is mended."""
+"""Times within the window that the interface of one pod is put back."""
 _MENDED_WINDOW: Final = 60.0
-"""Seconds."""
+"""Length of the window, in seconds."""
 _RESOLVE_SECONDS: Final = 30.0
-"""Between two questions for one pod; the looks of audits are farther apart."""
+"""Seconds between two requests about one pod; the looks of audits are farther apart."""
 _SILENT_SECONDS: Final = 5.0
-"""The same while a pod does not answer, so that the finding ends soon after its cause."""
+"""Seconds between two requests about a pod that does not answer, so that the finding ends soon after its cause."""
 _CONFIRMED: Final = NUD_REACHABLE | NUD_PERMANENT
 _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
@@ -83,9 +83,9 @@ class Diagnosis:
         self._bridges: dict[Family, int] = {}
         self._ports: dict[int, tuple[str, str]] = {}
         self._mended: dict[int, deque[float]] = {}
-        """By interface of a pod: when it was mended of late."""
+        """Times of recent repairs, by interface of a pod."""
         self._resolved: dict[tuple[bytes, int], float] = {}
-        """When the kernel was last asked whether a pod is there."""
+        """Time of the last request to the kernel about each pod."""
         self._remembered: dict[bytes, Route] = {}
         self._suspected: frozenset[Finding] = frozenset()
         """Found once."""
@@ -164,7 +164,7 @@ class Diagnosis:
         return any(each.check == "pod-silent" for each in self._dataplane.findings)
 
     async def _resolve(self, subject: Subject, seen: Seen) -> None:
-        """Has the kernel ask for pods whose presence it has not confirmed of late; the next look sees the answer."""
+        """Has the kernel ask for pods that it has not confirmed recently; the next look sees the answer."""
         now = time.monotonic()
         places = silent_places(subject, seen)
         self._resolved = {place: self._resolved[place] for place in places if place in self._resolved}

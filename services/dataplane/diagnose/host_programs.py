@@ -35,9 +35,9 @@ class HostFiles:
     subnet_file: Path = Path("/run/flannel/subnet.env")
     cni: Path = Path("/etc/cni/net.d")
     root: Path = Path("/")
-    """Of the container runtime's files, and of what programs of the host write below /run."""
+    """Root directory of the container runtime's files, and of what programs of the host write below /run."""
     cni_state: Path | None = Path("/var/lib/cni")
-    """Where CNI keeps the addresses and results of pods; None: nowhere."""
+    """Directory in which CNI keeps the addresses and results of pods; None: there is none."""
 
 
 def flannelds(files: HostFiles) -> Sequence[Process]:
@@ -72,7 +72,7 @@ def managers_of(files: HostFiles, links: Iterable[HostLink]) -> dict[int, str]:
 
 
 def _networkd(files: HostFiles, link: HostLink) -> str:
-    """By the state that systemd-networkd keeps of each interface that it manages."""
+    """The sentence about systemd-networkd, from the state that it keeps of each interface that it manages."""
     known = _settings(files.root / f"run/systemd/netif/links/{link.index}")
     path = known.get("NETWORK_FILE", "")
     if not path.isprintable() or not path or known.get("ADMIN_STATE") in ("unmanaged", "initialized", "linger"):

@@ -150,7 +150,7 @@ class Inspector:
         return {each.index: each for each in found}
 
     async def vlans(self) -> dict[int, tuple[int, frozenset[int]]]:
-        """Of bridges and ports: the VLAN of what comes without a tag (0: none), and those that leave without one."""
+        """VLANs of bridges and ports: that of packets without a tag (0: none), and those that leave without one."""
         body = LINK.pack(uapi.AF_BRIDGE, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _VLANS))
         return dict([vlans_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)])
 

@@ -38,7 +38,7 @@ _AWAY, _BACK = "peer-route", "peer-return"
 Prefix: TypeAlias = tuple[bytes, int]
 """An address, and how many of its bits count."""
 _MOST_RULES: Final = 64
-"""Of which single pods are asked about: each takes a lookup."""
+"""Largest number of rules of policy routing whose pods are looked up: each takes a lookup."""
 
 
 def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:

@@ -26,7 +26,7 @@ from services.dataplane.netlink.iproute2_text import address
 
 _FORWARDING: Final = 3
 _STATES: Final = {0: "disabled", 1: "listening", 2: "learning", 4: "blocking"}
-"""Of the spanning tree (linux/if_bridge.h)."""
+"""States of a port in the spanning tree (linux/if_bridge.h)."""
 _NAMED: Final = 3
 _FIRST_VLAN: Final = 1
 
@@ -37,18 +37,18 @@ class PodLink:
 
     link: HostLink
     bridge: str = ""
-    """Of which it has to be a port; empty: nothing says of which."""
+    """Name of the bridge that it has to be a port of; empty: unknown."""
     pod: CniPod | None = None
-    """What CNI says of it."""
+    """The pod on CNI's record; None: CNI has none."""
 
 
 class Fault(NamedTuple):
     """What is wrong with one interface, to be told with others that have the same."""
 
     said: str
-    """`has left the bridge cni0`."""
+    """Words about one interface, such as `has left the bridge cni0`."""
     of_many: str
-    """The same of several."""
+    """Words about several interfaces with the same fault."""
     cure: str
     is_broken: bool = True
     evidence: str = ""
@@ -94,7 +94,7 @@ def pod_links(subject: Subject, seen: Seen) -> list[PodLink]:
 
 
 def known_pods(subject: Subject, seen: Seen) -> KnownPods:
-    """What others may be told of the pods of this node."""
+    """What the dataplane tells other nodes of the pods of this one."""
     links = pod_links(subject, seen)
     addresses = (packed for each in links if each.pod for packed in each.pod.addresses)
     return KnownPods(tuple(addresses), len(links), seen.on_record.obstacle)
@@ -118,7 +118,10 @@ def ports_of(subject: Subject, seen: Seen) -> dict[int, tuple[str, str]]:
 
 
 def mendings(subject: Subject, seen: Seen) -> list[LinkChange]:
-    """What puts interfaces of pods back into the bridge that CNI has made them ports of. No other bridge has them."""
+    """Changes that put interfaces of pods back into the bridge of which CNI has made them ports.
+
+    Interfaces that another bridge has stay there.
+    """
     bridges = {each.name: each for each in seen.host_links.values() if each.kind == "bridge"}
     found = list[LinkChange]()
     for each in pod_links(subject, seen):
@@ -332,7 +335,10 @@ def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterat
 
 
 def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Finding]:
-    """Pods send to the first address of their subnet; that the bridge has none in it is a finding of its own."""
+    """Checks that each own subnet's first address, to which pods send, is on the bridge.
+
+    That the bridge has none is another check.
+    """
     for family, own in subject.own.items():
         held = [a for a in seen.addresses if a.family is family and a.ifindex == bridge.index]
         inside = [a for a in held if is_in(a.address, own.network_address.packed, own.prefixlen)]
@@ -349,7 +355,7 @@ def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Findin
 
 
 def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Finding]:
-    """Packets without a tag have to get the same VLAN at the port and at the bridge, and lose its tag at both."""
+    """Checks VLANs: packets without a tag have to get the same one at port and bridge, and lose its tag at both."""
     if not bridge.filters_vlans:
         return
     here, here_plain = seen.vlans.get(bridge.index, (0, frozenset()))

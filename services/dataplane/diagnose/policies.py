@@ -31,7 +31,7 @@ class _Flow:
     source: Network
     destination: Network
     protocol: int = 0
-    """0: any."""
+    """IP protocol; 0: any."""
     dport: int = 0
 
 

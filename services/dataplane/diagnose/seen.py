@@ -75,7 +75,7 @@ class Policy:
     ifindex: int = 0
     priority: int = 0
     is_narrow: bool = False
-    """It looks at more than this: source ports, a mark, an interface."""
+    """Whether the policy selects by more: source ports, a mark, an interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +107,17 @@ class BridgePort:
     """What a bridge does at one of its ports (`bridge -d link show`)."""
 
     state: int = 3
-    """Of the spanning tree: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking."""
+    """State in the spanning tree: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking."""
     has_hairpin: bool = False
     is_isolated: bool = False
-    """It passes nothing to other isolated ports."""
+    """The port passes nothing to other isolated ports."""
     is_learning: bool = True
     floods: bool = True
-    """Packets to a MAC that the bridge has not learned."""
+    """The bridge sends packets to MACs that it has not learned to this port."""
     floods_broadcast: bool = True
     floods_multicast: bool = True
     is_locked: bool = False
-    """It passes nothing from a MAC that the bridge does not know."""
+    """The port passes nothing from a MAC that the bridge does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,13 @@ class HostLink:
     is_running: bool = True
     has_arp: bool = True
     is_apart: bool = False
-    """Its other end is in another network namespace."""
+    """The other end of the pair is in another network namespace."""
     port: BridgePort | None = None
-    """None: it is no port of a bridge."""
+    """Settings as a port of a bridge; None: it is no port."""
     filters_vlans: bool = False
-    """Of a bridge."""
+    """Bridges only: VLAN filtering is on."""
     has_stp: bool = False
-    """Of a bridge."""
+    """Bridges only: the spanning tree protocol is on."""
 
     @property
     def is_of_pod(self) -> bool:
@@ -217,13 +217,13 @@ class CniPod:
 
     addresses: tuple[bytes, ...]
     bridge: str = ""
-    """That the plugin `bridge` has made its interface a port of; empty: not known."""
+    """Name of the bridge that the CNI plugin `bridge` has attached the interface to; empty: unknown."""
     interface: str = ""
-    """The host's end of its interface; empty: not known."""
+    """Name of the host's end of the interface; empty: unknown."""
     has_hairpin: bool = False
-    """The configuration asks for it."""
+    """The CNI configuration asks for hairpin mode."""
     is_isolated: bool = False
-    """The same."""
+    """The CNI configuration asks for an isolated port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +240,9 @@ class KnownPods:
     """The pods of this node as the last look has shown them."""
 
     addresses: tuple[bytes, ...] = ()
-    """Of the pods that CNI has on record, and whose interfaces are there."""
+    """Addresses of the pods that CNI has on record and whose interfaces exist."""
     links: int = 0
-    """The host's ends of interfaces of pods."""
+    """Number of interfaces of pods (of their host's ends)."""
     obstacle: str = ""
     """Why CNI's record is not known; empty: it is."""
 
@@ -308,11 +308,11 @@ class Seen:
     """All interfaces of the host."""
     on_record: CniPods = CniPods()
     vlans: Mapping[int, tuple[int, Set[int]]] = field(default_factory=dict)
-    """Of bridges that filter VLANs, and their ports: the VLAN of packets without a tag, those that lose the tag."""
+    """VLANs of bridges that filter VLANs, and of their ports: the untagged one, and those that lose the tag."""
     pod_neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
     """Neighbour entries of the pods' addresses at their bridge."""
     managers: Mapping[int, str] = field(default_factory=dict)
-    """By interface: which program manages it, and what keeps that off, one sentence; only where that matters."""
+    """For each interface where it matters, a sentence: which program manages it, and how to keep that off."""
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)

@@ -67,7 +67,7 @@ def underlay_findings(subject: Subject, seen: Seen, way: Way) -> Iterator[Findin
 
 
 def elsewhere(subject: Subject, seen: Seen) -> Iterator[tuple[Way, Route]]:
-    """The tunnels of which packets leave by another interface than the underlay's, and by which route."""
+    """Tunnels whose packets leave by another interface than the underlay's, each with the route."""
     for way in seen.ways:
         answer = seen.answers.get(way.question)
         if way.check != TUNNEL or not isinstance(answer, Route) or answer.route_type != RTN_UNICAST:
@@ -77,7 +77,7 @@ def elsewhere(subject: Subject, seen: Seen) -> Iterator[tuple[Way, Route]]:
 
 
 def detours(subject: Subject, seen: Seen) -> dict[str, Finding]:
-    """What is the matter if these peers, by lease name, do not answer: a route or a rule goes before the underlay's.
+    """Findings by lease name, for the case that the peer does not answer: a route or a rule precedes the underlay's.
 
     Such a route may be meant, and work: that is for probes to tell.
     """

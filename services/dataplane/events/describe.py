@@ -21,7 +21,7 @@ _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
 """Rules of `validation` by which a lease claims what this node has."""
 _MOST_FINDINGS: Final = 10
-"""Of leases that are refused; ListPeers has all."""
+"""Largest number of findings about refused leases; ListPeers has all."""
 
 
 def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str, seconds: float) -> list[Event]:
@@ -113,7 +113,7 @@ def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], obje
 def claim_findings(
     own_losses: Iterable[Loss], peers: Iterable[Peer], is_away: Callable[[str], bool] = lambda lease: False
 ) -> list[Finding]:
-    """What of our lease other nodes do not carry, and which leases of others this node does not carry, and why.
+    """Findings about leases that are not carried, and why: the own one on other nodes, and those of others here.
 
     `is_away`: nobody answers at the addresses of a lease, so that no packet is lost if it is not carried.
     """

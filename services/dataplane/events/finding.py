@@ -30,7 +30,7 @@ class Finding:
     is_soon: bool = False
     """Nothing is lost yet, and will be if nothing is done."""
     is_part: bool = False
-    """It concerns some pods of this node: the others send and receive."""
+    """The finding is about some pods of this node: the others send and receive."""
 
     @classmethod
     def of_service(cls, finding: GeneralFinding) -> "Finding":

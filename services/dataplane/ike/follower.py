@@ -140,7 +140,7 @@ async def _initiate(charon: Charon, given_up: Collection[IkeConnection]) -> None
 
 
 async def _replace(charon: Charon, outdated: set[IkeConnection], renewed: dict[IkeConnection, float]) -> None:
-    """Ends IKE SAs that a peer's charon left when it was killed, for they would be renewed for ever.
+    """Ends IKE SAs that a peer's charon left when it was killed: they would be renewed for ever.
 
     What this end had made with that charon is made anew at once: a peer that was started again has no states of it.
     Not again within `_RENEWAL_SECONDS`, so that two ends that each saw a second tunnel do not follow each other; but

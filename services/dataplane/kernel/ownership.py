@@ -167,7 +167,7 @@ def _is_ours(policy: XfrmPolicy, is_inside: Membership) -> bool:
 
 
 def _is_plain(route: Route) -> bool:
-    """Made as flanneld makes its routes: `proto boot`, unicast, nothing special about it but metrics (`mtu`)."""
+    """Whether the route is as flanneld makes its routes: `proto boot`, unicast, nothing special but metrics."""
     is_bare = not route.rest or not without_metrics(route.rest)
     return is_bare and (route.protocol, route.route_type, route.tos) == (RTPROT_BOOT, RTN_UNICAST, 0)
 

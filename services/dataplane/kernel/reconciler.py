@@ -67,7 +67,7 @@ class Reconciler:
     defaults: tuple[Route, ...] = ()
     """Default routes, at the last dump."""
     mtus: Mapping[Hashable, int] = field(default_factory=dict)
-    """By key, of those of our routes to which an operator has given an MTU, at the last dump."""
+    """MTUs of our routes to which an operator has given one, by key, at the last dump."""
     own_parts: tuple[Route, ...] = ()
     """Routes inside the own subnets that are not ours, at the last dump."""
     _foreign_keys: Set[Hashable] = frozenset()

@@ -23,11 +23,11 @@ class InterfaceAddress:
     tentative: bool = False
     """Still being looked for on the link (RFC 4862): it may become fit in a second or two."""
     secondary: bool = False
-    """Another address of the interface, in the same network, was there before (IPv4)."""
+    """The interface had another address in the same network before (IPv4)."""
     has_route: bool = True
-    """The kernel has made the route to its network."""
+    """The kernel has made the route to the address's network."""
     since: int = 0
-    """When it was made, in hundredths of a second since the boot."""
+    """Creation time, in hundredths of a second since the boot."""
 
 
 @dataclass(frozen=True, slots=True)

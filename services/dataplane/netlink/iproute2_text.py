@@ -77,7 +77,7 @@ def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
 
 
 def metrics_text(item: Route) -> str:
-    """`mtu 1350`: what a route says of packets, as `ip route show` prints it; empty: nothing."""
+    """Metrics of a route as `ip route show` prints them, such as `mtu 1350`; empty: none."""
     return _attribute(uapi.RTA_METRICS, dict(attributes(item.rest)).get(uapi.RTA_METRICS, b""), {})
 
 

@@ -86,7 +86,7 @@ class Change:
     is_main: bool = False
     """Of a route: it is in the main table."""
     drops: bool = False
-    """Of a route: it leads nowhere (blackhole, prohibit and the like)."""
+    """Routes only: the type drops packets (blackhole, prohibit and the like)."""
     key: Hashable = None
     """Of a neighbour or forwarding entry that is gone, or not permanent: which, to know what we took away."""
     entries: Sequence[KernelObject] = ()

@@ -112,7 +112,7 @@ class LeaseRenewer:
         """What to publish from now on; acquires when it differs from what is held.
 
         `network` says which of the subnets that the node has had may be asked for again: the store's, also while
-        the node itself keeps another one in force, for it is what a new lease is chosen by.
+        the node itself keeps another one in force, because a new lease is chosen by it.
         """
         self._network = network
         if self._is_paused:

@@ -168,7 +168,10 @@ class NodeLease:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")
 
     def _request(self, config: OverlayConfig, tracker: ConfigTracker, published: Lease | None) -> LeaseRequest:
-        """Of a family without an address: what the lease says already, so that its subnet stays, or nothing."""
+        """The request for the own lease.
+
+        A family without an address keeps what the lease says already, so that its subnet stays.
+        """
         parts = []
         for family in config.families:
             address = config.underlay.public_address(family)

@@ -69,7 +69,7 @@ class OverwriteCounter:
 
 
 def lacking_findings(underlay: Underlay | None) -> Iterator[GeneralFinding]:
-    """Of families that the node does not carry, because its interface has no address of them."""
+    """Findings about families that the node does not carry, because its interface has no address of them."""
     for family, reason in underlay.lacking if underlay else ():
         name = underlay.name if underlay else ""
         yield GeneralFinding(

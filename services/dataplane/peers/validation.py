@@ -308,6 +308,6 @@ _NEAR_OWN: Final = {name: RULES[name] for name in ("own-subnet", "pod-address")}
 """All that look at our own subnets."""
 
 _ENDS: Final = {name: RULES[name] for name in ("public-address", "own-address", "pod-address")}
-"""All that look at the public address."""
+"""Rules that look at the public address."""
 
 _ZERO: Final = bytes(6)

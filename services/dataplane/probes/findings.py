@@ -22,7 +22,7 @@ PeerName: TypeAlias = tuple[str, str]
 """Lease and node."""
 
 _MOST_COMMANDS: Final = 5
-"""One for each peer; with more of them the cause is the network's."""
+"""Largest number of commands in one cure, one for each peer; of more peers the cause is in the network."""
 _MANY: Final = 2
 """With fewer peers, that none answers says nothing about this node."""
 

@@ -8,7 +8,10 @@ from services.core.limits import SMALLEST_MTU
 from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
 
 _LOSS_SECONDS: Final = 30.0
-"""Loss is counted in pieces of so many seconds, and shown of the last two: what was cured is soon forgotten."""
+"""Length in seconds of an interval of counting losses.
+
+The last two count, so that what was cured is soon forgotten.
+"""
 MISSES: Final = 3
 """Probes one after the other that were not answered, after which a path counts as silent."""
 _LEAST: Final = SMALLEST_MTU[4]
@@ -53,11 +56,11 @@ class Record:
     too_large: int = 0
     """The smallest size that is known not to pass; 0: none."""
     _began: float = field(default=0.0, repr=False)
-    """Unix time at which the present piece of time began."""
+    """Unix time at which the present interval began."""
     _counted: tuple[int, int] = field(default=(0, 0), repr=False)
-    """Small probes in it, and how many of these were lost."""
+    """Number of small probes in the present interval, and of those lost."""
     _earlier: tuple[int, int] = field(default=(0, 0), repr=False)
-    """The same of the piece before."""
+    """The same numbers of the interval before."""
 
     @property
     def state(self) -> Answering:

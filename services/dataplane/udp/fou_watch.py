@@ -37,7 +37,7 @@ async def watch_port(address: str, port: int, audit: Callable[[], None]) -> None
 
 
 def _is_free(address: str, port: int) -> bool:
-    """Whether a socket can have it; also where the address is not there, for that is another matter."""
+    """Whether a socket can have the port. A missing local address does not count against it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         try:
             probe.bind((address, port))

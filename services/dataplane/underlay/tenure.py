@@ -6,7 +6,7 @@ from typing import Final
 from services.core.family import Address
 
 _BEFORE: Final = 3600.0
-"""Seconds for which the address counts that the lease had when this process started, or else the first one."""
+"""Seconds credited at the start to the address that the lease had then, or else to the first one."""
 _MOST: Final = 8
 
 
@@ -23,13 +23,13 @@ class Tenure:
         self._at = 0.0
 
     def enter(self, addresses: Iterable[Address], now: float) -> None:
-        """These are the node's addresses from now on."""
+        """Records that the node has these addresses from now on."""
         self._count(now)
         self._now = tuple(addresses)
         self.take_published(self._now)
 
     def take_published(self, addresses: Iterable[Address]) -> None:
-        """The addresses that the node's lease has at the start of this process, or the first ones that it gets."""
+        """Records the addresses of the node's lease at the start of this process, or the first ones that it gets."""
         for address in () if self._seconds else tuple(addresses):
             self._seconds[address] = _BEFORE
 

@@ -139,7 +139,10 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         )
 
     async def _expiry_times(self) -> Mapping[str, float]:
-        """As far as the store says; a store that is away says nothing, and the table has the rest."""
+        """Expiry times of leases, as far as the store knows them.
+
+        If the store is away there are none, and the table has the rest.
+        """
         if isinstance(self._store, KnowsExpiry):
             with suppress(Unavailable):
                 return await self._store.expiry_times()

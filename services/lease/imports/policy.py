@@ -192,7 +192,7 @@ def _parse(text: str) -> Import:
 def _network(what: str, text: str) -> Network:
     network = exact_cidr(text)
     if network is None or network.prefixlen == 0:
-        why = "every address" if network else "no network, or has bits behind its prefix length"
+        why = "every address" if network else "no network, or has bits after its prefix length"
         example = "10.6.0.0/16 or fd00:10:6::/48"
         raise Misconfigured(f"{what} is {text!r}, which is {why}: use a network such as {example}")
     return network

@@ -118,7 +118,7 @@ def _in_the_way(claims: Claims, pool: SubnetPool) -> str:
 
 
 def _parts(network: NetworkConfig, own: Sequence[Claim], request: LeaseRequest) -> tuple[FamilyRequest, ...]:
-    """Without IPv6 where the node has no address of it, unless an operator has set a subnet of each aside for it."""
+    """The families of a lease: without IPv6 if the node has no address of it, unless a subnet of each is reserved."""
     parts = tuple(part for n in network.families if (part := request.part(n.family)))
     is_reserved = any(claim.reserved for claim in own)
     if len(parts) < len(network.families) and (is_reserved or request.part(network.families[0].family) is None):

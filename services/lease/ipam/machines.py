@@ -11,7 +11,7 @@ def is_another(machine: str, holder: str) -> bool:
 
 
 def name_taken(node: str, lease: str = "", addresses: Sequence[Address] = ()) -> str:
-    """What to tell a machine that has the name of another one, which is alive and holds the lease, where known."""
+    """The error for a machine that has the name of another one, which is alive and holds the lease, where known."""
     holds = f", which holds lease {lease}" if lease else ""
     where = f" with address {addresses[0]}" if addresses else ""
     return (

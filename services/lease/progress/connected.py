@@ -69,7 +69,7 @@ class ConnectedNodes:
         self.wake: Callable[[], None] = lambda: None
         """Wakes the tasks of the streams, of which some are refused now."""
         self.on_refusal: Callable[[str, str], None] = lambda node, reason: None
-        """Is told of a node whose stream is refused, and why."""
+        """Called with a node whose stream is refused, and the reason."""
         self._streams: dict[str, list[NodeStream]] = {}
         self._left: dict[str, tuple[float, str]] = {}
         """When the last stream of a node ended, and its machine, oldest first; those of long ago are forgotten."""

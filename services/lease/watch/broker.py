@@ -148,7 +148,7 @@ class Broker:
             self.notifier.wake(())
 
     def snapshot(self, after: str | None, begun: int) -> SnapshotPart:
-        """The next part of a snapshot: the leases behind one, or the beginning (None). Made once for all who ask.
+        """The next part of a snapshot: the leases after one, or the beginning (None). Made once for all who ask.
 
         It ends with `synced` if no lease is missing and nothing has changed since the snapshot began there.
         """

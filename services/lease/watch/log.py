@@ -117,7 +117,7 @@ class ChangeLog:
         return LogMessage(b"".join([*latest.values(), network, network_error, store, awaited, end]), position)
 
     def _that_fit(self, position: int, latest: dict[str, bytes]) -> Iterator[LogEntry]:
-        """The entries behind a position, while what they add up to (`latest`) fits into a message; at least one."""
+        """The entries after a position, while what they add up to (`latest`) fits into a message; at least one."""
         size = 0
         for number in range(position + 1, self.last + 1):
             entry = self._entries[number]

@@ -55,7 +55,7 @@ class EncodedLeases:
             self._made[name] = piece
 
     def chunk(self, after: str) -> SnapshotPart:
-        """The leases behind a name, as many as a message holds; the empty name is before all others."""
+        """The leases after a name, as many as a message holds; the empty name is before all others."""
         start, size = bisect_right(self._names, after), 0
         pieces: list[bytes] = []
         for name in self._names[start : start + encoding.MOST_CHANGES]:

@@ -15,7 +15,7 @@ from services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop
 
 UDP: Final = 17
 MOST_PEERS: Final = 64
-"""Addresses in one command."""
+"""Largest number of addresses in one command."""
 PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
     ("/etc/iptables/rules.v{version}", True, "netfilter-persistent loads {path} at boot: write it in there too"),
     ("/etc/sysconfig/ip{six}tables", True, "iptables.service loads {path} at boot: write it in there too"),
@@ -26,7 +26,7 @@ PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
-"""Of firewalld's chains from 1.0 on; packets that it does not accept end there."""
+"""Names of firewalld's chains from 1.0 on; packets that such a chain does not accept end there."""
 _UFW_PROTOCOLS: Final = {50: "esp", 51: "ah", 47: "gre"}
 _NIXOS: Final = (
     "networking.firewall.extraCommands (with nftables: extraInputRules, extraForwardRules) of configuration.nix"
@@ -35,24 +35,24 @@ _NIXOS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Packets that are to pass."""
+    """Packets that a cure accepts."""
 
     sources: tuple[Network, ...] = ()
-    """None: any."""
+    """Source networks; None: any."""
     destinations: tuple[Network, ...] = ()
     protocol: int = 0
     port: int = 0
-    """Of the destination."""
+    """Destination port."""
     is_answer: bool = False
-    """Only those of connections that exist."""
+    """Only packets of connections that exist are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """What is to be typed, and what keeps it."""
+    """The commands to type, and how to keep their effect."""
 
     commands: tuple[tuple[str, ...], ...]
-    """The words of each, in their order; none: there is no such command."""
+    """The words of each command, in order; empty: there is no command."""
     keep: str = ""
     """A sentence: where the rule has to be written so that it lasts."""
 
@@ -69,11 +69,11 @@ class Owner:
 
     name: str
     chains: str
-    """A pattern of its chains' names."""
+    """Pattern of the names of its chains."""
     tables: str = "(?!)"
-    """A pattern of the names of its tables of nftables."""
+    """Pattern of the names of its nftables tables."""
     is_engine: bool = False
-    """It isolates pods because a NetworkPolicy says so."""
+    """The program enforces NetworkPolicies, and isolates pods for them."""
     has_policies: bool = False
     """Where it has chains, the policies of the table are its own."""
 
@@ -122,7 +122,7 @@ def tool_of(drop: Drop) -> str:
 
 
 def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: Collection[str], bridge: str) -> Cure:
-    """What lets these packets pass, and these alone. `files`: those of PERSISTENT that the host has."""
+    """The cure that lets these packets pass, and no others. `files`: those of PERSISTENT that the host has."""
     if any(len(each.sources) > MOST_PEERS or len(each.destinations) > MOST_PEERS for each in accepts):
         return Cure(
             (), "Accept them from the addresses of the nodes (`flannelette peers` lists these), and from no others."
@@ -140,13 +140,13 @@ def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: C
 
 
 def exempting(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: Collection[str]) -> Cure:
-    """What keeps a rule that translates addresses from these packets."""
+    """The cure that exempts these packets from a rule that translates addresses."""
     keep = 'docker: "ip-masq": false in /etc/docker/daemon.json' if owner and owner.name == "docker" else ""
     return Cure(tuple(_insertions(drop, accepts)), keep or _keep(drop, owner.name if owner else "", files, ""))
 
 
 def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ...]]:
-    """Right before the rule that drops; where a policy does, at the end of the chain."""
+    """Commands that insert an accept right before the rule that drops; if a policy drops, at the end of the chain."""
     before = drop.rule or drop.before
     chain = before.chain if before else drop.chain
     tool = tool_of(drop)
@@ -189,7 +189,7 @@ def _nft_match(accept: Accept) -> Iterator[str]:
 
 
 def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
-    """Where the rule has to be written to last."""
+    """The sentence that says where the rule has to be written to last."""
     match owner:
         case "docker" if drop.rule is None:
             return (
@@ -218,7 +218,7 @@ def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
 
 
 def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
-    """It makes its rules again whenever it likes: only its own command helps."""
+    """Commands of firewalld, which makes its rules again whenever it likes, so that only its own commands last."""
     zone = _ZONE.match(drop.rule.chain) if drop.rule else None
     reload = ("firewall-cmd", "--reload")
     base = ("firewall-cmd", "--permanent")
@@ -271,7 +271,7 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
 
 
 def _unban(drop: Drop, accepts: Sequence[Accept], name: str) -> Cure | None:
-    """A ban is lifted for the nodes' addresses, by the program that has banned them."""
+    """Commands that lift a ban of the nodes' addresses, in the program that has banned them."""
     banned = sorted({_short(each) for accept in accepts for each in (*accept.sources, *accept.destinations)})
     if drop.rule is None or not all(accept.protocol for accept in accepts):
         return None

@@ -23,7 +23,7 @@ _NOTHING: Final = (
     "IDLETIMER RATEEST LED"
 )
 _ACCEPTS: Final = "NFQUEUE QUEUE TPROXY SYNPROXY DNAT REDIRECT"
-"""Another program has the packet then, or it goes on."""
+"""Targets that hand the packet to another program, or let it go on."""
 TARGETS: Final = {
     "REJECT": Effect.DROP,
     **dict.fromkeys(("MASQUERADE", "SNAT", "NETMAP"), Effect.TRANSLATE),
@@ -40,7 +40,7 @@ UNKNOWN: Final = Condition(unknown=True)
 
 
 def effect_of(name: str, revision: int, data: bytes) -> tuple[Effect, tuple[int, int] | None]:
-    """What a target does, and to the mark; see ForeignRule."""
+    """The effect of a target, and its change of the mark; see ForeignRule."""
     if name == "CT" and len(data) >= 2 and struct.unpack_from("=H", data)[0] & 1:
         return Effect.UNTRACK, None
     if name == "MARK" and len(data) >= 8 and revision >= 2:
@@ -79,7 +79,7 @@ def _udp(_revision: int, data: bytes) -> Asked:
 
 
 def _ports(data: bytes, inverse: int) -> Asked:
-    """Of struct xt_tcp, xt_udp: ports of the source, of the destination."""
+    """Source and destination ports in struct xt_tcp or xt_udp."""
     first, last, to_first, to_last = struct.unpack_from("=HHHH", data)
     if (first, last) != (0, 65535):
         negated = bool(inverse & 1)
@@ -181,7 +181,10 @@ def _mac(_revision: int, data: bytes) -> Asked:
 
 
 def _owner(_revision: int, data: bytes) -> Asked:
-    """A packet that no process of this host sends has no owner, and matches what only negations ask."""
+    """Condition of the match `owner`.
+
+    A packet that no process of this host sends has no owner, and matches only negations.
+    """
     is_negation = data[16] == data[17]
     elsewhere = Condition(is_ours=False) if is_negation else Condition(always=False)
     yield Condition(one_of=(elsewhere, Condition(is_ours=True, unknown=True))), "-m owner"
@@ -242,7 +245,7 @@ def _is_in_set(flow: Flow, name: str, ends: list[str]) -> Match:
 
 
 def _ttl(_revision: int, data: bytes) -> Asked:
-    """Equal, not equal, less, greater."""
+    """Condition of the match `ttl`: equal, not equal, less or greater."""
     mode, number = data[0], data[1]
     first, last = {2: (0, number - 1), 3: (number + 1, 255)}.get(mode, (0, 255))
     condition = Condition(test=Test("ttl", first, last)) if mode in (2, 3) else UNKNOWN
@@ -255,7 +258,7 @@ def _pkttype(_revision: int, data: bytes) -> Asked:
 
 
 def _policy(_revision: int, data: bytes) -> Asked:
-    """Whether IPsec carries the packet."""
+    """Condition of the match `policy`: whether IPsec carries the packet."""
     flags = struct.unpack_from("=H", data, len(data) - 4 if len(data) in (308,) else 304)[0]
     yield (
         Condition(always=True) if flags & 4 else UNKNOWN,
@@ -264,7 +267,7 @@ def _policy(_revision: int, data: bytes) -> Asked:
 
 
 def _rpfilter(_revision: int, data: bytes) -> Asked:
-    """Its answer is that of the routes, which others look at."""
+    """Condition of the match `rpfilter`, whose answer depends on routes; the dataplane looks at those."""
     yield Condition(always=not data[0] & 8), f"-m rpfilter{' --invert' if data[0] & 8 else ''}"
 
 

@@ -40,11 +40,11 @@ class Peer:
 
     address: Address
     device: str = ""
-    """By which interface."""
+    """Interface by which packets to it leave."""
     own: Address | None = None
-    """From which address of this host."""
+    """Address of this host under which they leave."""
     mac: bytes = b""
-    """From where its packets come, in the underlay; empty: unknown."""
+    """Source MAC of its packets in the underlay; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,19 @@ class Surroundings:
     bridges: tuple[tuple[int, str], ...] = ()
     """The interface of pods, by IP version."""
     ports: tuple[str, ...] = ()
-    """Of the bridge."""
+    """Ports of the bridge."""
     uplinks: tuple[tuple[int, str], ...] = ()
     """The interface towards the Internet, by IP version."""
     files: frozenset[str] = frozenset()
     """Files of firewalls that the host has."""
     clock: int = 0
-    """In Unix seconds."""
+    """Time in Unix seconds."""
     queues: tuple[Queue, ...] = ()
     """Queueing disciplines of the interfaces that packets come and leave by."""
     filters: tuple[TrafficFilter, ...] = ()
-    """Of traffic control, on the same."""
+    """Filters of traffic control on the same interfaces."""
     is_bridge_filtered: bool = False
-    """What crosses the bridge meets the rules of IP too."""
+    """Packets that cross the bridge pass the IP rules too (br_netfilter)."""
 
 
 def flows_of(
@@ -130,7 +130,10 @@ def _of_peer(base: Flow, peer: Peer) -> Iterator[Flow]:
 
 
 def _is_vxlan(network: NetworkConfig) -> bool:
-    """Its datagrams come from a port of each connection's own, so none looks like the answer to another."""
+    """Whether the backend is VXLAN.
+
+    Its datagrams have a source port of each connection's own, so none looks like an answer.
+    """
     return network.backend_type == "vxlan"
 
 
@@ -195,7 +198,7 @@ def _networks(conditions: Sequence[Condition]) -> Iterator[Network]:
 
 
 def _one(network: Network, mentioned: Sequence[Network]) -> Network:
-    """An address in it that no rule names alone."""
+    """An address of the network that no rule names alone."""
     bits = network.max_prefixlen
     if network.prefixlen == bits:
         return network

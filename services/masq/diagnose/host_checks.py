@@ -19,7 +19,7 @@ BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 
 
 def no_surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
-    """Nothing is known of the ways of packets."""
+    """Surroundings of which nothing is known."""
     return Surroundings()
 
 

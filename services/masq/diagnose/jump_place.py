@@ -17,18 +17,18 @@ LOGS: Final = frozenset(("LOG", "NFLOG", "ULOG"))
 _TARGETS: Final = {Effect.ACCEPT: "ACCEPT", Effect.RETURN: "RETURN"}
 _REFUSALS: Final = frozenset(("DROP", "REJECT"))
 _ENDS: Final = {"filter": (*_REFUSALS, "RETURN"), "nat": ("ACCEPT", "RETURN")}
-"""By table: the targets that end every packet as the policy of the chain does, where a rule asks for nothing."""
+"""Targets by table that, in a rule without conditions, end every packet as the policy of the chain does."""
 _DEEPEST: Final = 16
-"""Chains that are followed; iptables forbids loops, but they are not read all at one moment."""
+"""Largest depth of chains that are followed: iptables forbids loops, but the chains are not read at one moment."""
 
 
 class Asks(Enum):
     """What a rule asks of a packet before it acts."""
 
     NOTHING = auto()
-    """A comment does not count."""
+    """No condition; a comment is none."""
     PROTOCOL = auto()
-    """The protocol above IP, and nothing else."""
+    """A condition on the protocol above IP, and no other."""
     MORE = auto()
 
 
@@ -37,7 +37,7 @@ class HookRule:
     """A rule of another program, as far as the place of our jump depends on it."""
 
     text: str
-    """As a person would look for it."""
+    """The rule as a person would look for it."""
     target: str
     """`DROP`, `LOG`, ...; empty: none, or one that is not known."""
     asks: Asks
@@ -46,7 +46,7 @@ class HookRule:
 
 
 def hook_rule_of(rule: ForeignRule, *, is_log: bool | None = None) -> HookRule:
-    """The rule as far as it counts here. `is_log`: whether all that it does is to log; None: by its text."""
+    """The part of a rule that counts here. `is_log`: whether all that it does is to log; None: its text tells."""
     chain = rule.target if rule.kind in (Effect.JUMP, Effect.GOTO) else ""
     last = rule.text.rpartition(" ")[2].upper()
     target = last if rule.kind is Effect.DROP else _TARGETS.get(rule.kind, "")
@@ -74,7 +74,7 @@ class Span:
     first: int
     last: int
     best: int
-    """The place that a jump gets which is not there."""
+    """The place that a jump gets if there is none yet."""
     size: int
     """The number of rules of other programs in the chain."""
     before: str = ""
@@ -84,7 +84,7 @@ class Span:
 
 
 def span_of(table: str, count: int, rule_at: Callable[[int], HookRule], chain_of: ChainOf) -> Span:
-    """Where the jump may stand among so many rules of other programs. Few of them, the last ones, are asked for."""
+    """The places for the jump among this number of rules of other programs. Only the last rules are read."""
     place, catch_all = count, None
     while place > 0:
         rule = rule_at(place - 1)

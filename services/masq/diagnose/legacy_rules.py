@@ -148,7 +148,7 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
     for place, option, flag in ((0, "-i", _NOT_IN), (1, "-o", _NOT_OUT)):
         raw, mask = (entry[4 * size + 16 * (place + shift) :][:16] for shift in (0, 2))
         if any(mask):
-            is_whole = any(mask[len(raw.partition(b"\0")[0]) :])  # with the zero behind it
+            is_whole = any(mask[len(raw.partition(b"\0")[0]) :])  # with the zero after it
             name = _text(raw) if is_whole else f"{_text(raw).removesuffix('+')}+"
             negated = bool(inverse & flag)
             incoming, outgoing = (name, None) if option == "-i" else (None, name)

@@ -47,7 +47,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
 
 
 def _devices(network: NetworkConfig | None, version: int, suffix: str) -> Iterator[str]:
-    """Those that carry the network."""
+    """The devices that carry the network."""
     try:
         tunnel = network.tunnel(suffix) if network else None
     except InvalidInput:

@@ -80,7 +80,7 @@ _SLOT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What is in a register: parts, one behind the other."""
+    """The content of a register: parts, one after the other."""
 
     parts: tuple[Part, ...] = ()
     mask: bytes = b""
@@ -103,7 +103,7 @@ class RuleReader:
     version: int
     read_set: Callable[[str], list[Element]] = lambda name: []
     ask_set: Callable[[str, tuple[Part, ...]], Condition] = lambda name, parts: UNKNOWN
-    """Of a set that is too large to be read: what asks the kernel."""
+    """Asks the kernel about an element of a set that is too large to be read."""
     is_large: Callable[[str], bool] = lambda name: False
     protocol: int = 0
     registers: dict[int, _Load] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class RuleReader:
         self.registers[_slot(register)] = load
 
     def _get(self, register: int, size: int) -> _Load:
-        """What so many bytes from a register on are; several loads stand behind each other, each in whole slots."""
+        """What a number of bytes from a register on are; several loads follow each other, each in whole slots."""
         slot = _slot(register)
         first = self.registers.get(slot, _Load())
         if first.size >= size or first.mask:
@@ -358,7 +358,7 @@ class RuleReader:
         ), f"fib daddr type {'local' if number == 2 else number}"
 
     def _compare(self, load: _Load, operator: int, value: bytes) -> None:
-        """Less, at most, greater, at least."""
+        """Condition of a comparison: less, at most, greater, at least."""
         number = _integer(load.parts[0], value) if load.parts else 0
         first, last = {2: (0, number - 1), 3: (0, number), 4: (number + 1, 1 << 128), 5: (number, 1 << 128)}.get(
             operator, (0, 1 << 128)
@@ -419,7 +419,7 @@ def _verdict(values: Mapping[int, bytes]) -> tuple[Effect, str]:
 
 
 def _fib(values: Mapping[int, bytes]) -> str:
-    """What a search in the routes brings: of a route back, its interface; of the destination, its type."""
+    """Result of a FIB lookup expression: the interface of the route back; the type of the destination."""
     result, flags = _number(values, 2), _number(values, 3)
     is_source, is_destination = bool(flags & 1), bool(flags & 2)
     return "fib route" if is_source and result != 3 else "fib type" if is_destination and result == 3 else ""
@@ -439,7 +439,10 @@ def _integer(part: Part, value: bytes) -> int:
 
 
 def _slot(register: int) -> int:
-    """Registers are numbered as four of 16 bytes, or from 8 on as those of 4 bytes."""
+    """Number of the first 4-byte slot of a register.
+
+    Registers have 16 bytes up to number 4, and 4 bytes from 8 on.
+    """
     return 4 * (register - 1) if 0 < register < 5 else register - 8 if register >= 8 else -1
 
 

@@ -10,7 +10,7 @@ from services.masq.diagnose.verdict import Condition, Flow, Test
 from services.masq.kernel.nf_tables import attributes, text
 
 MOST_ELEMENTS: Final = 200
-"""Of a set that is read; about one with more the kernel is asked."""
+"""Largest number of elements of a set that is read; about a larger one the kernel is asked."""
 _KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
 _VALUE, _VERDICT = 1, 2  # NFTA_DATA_
@@ -33,7 +33,7 @@ class Part:
     """`source`, `port`, `state`, ...; `padding`; empty: nothing that is understood."""
     size: int
     is_swapped: bool = False
-    """In another order of bytes than the kernel has it."""
+    """The bytes are in another order than the kernel has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def elements(dump: Iterable[Mapping[int, bytes]]) -> list[Element]:
 
 
 def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
-    """That what these parts have is this element."""
+    """Condition that these parts have the values of an element."""
     if not element.first:
         return Condition()
     if sum(part.size for part in parts) < len(element.first) or len(element.first) != len(element.last):
@@ -84,7 +84,7 @@ def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
 
 
 def key_of(parts: Sequence[Part], flow: Flow) -> bytes | None:
-    """What stands in the registers for a packet of the flow, if that is one value; None: it is not known."""
+    """Content of the registers for a packet of the flow, if that is one value; None: unknown."""
     key = b""
     for part in parts:
         end = {"source": flow.source, "destination": flow.destination}.get(part.what)

@@ -53,7 +53,7 @@ _HOOKS: Final[Mapping[int, Sequence[NfHook]]] = {
         NfHook.BRIDGE_POSTROUTING,
     ),
 }
-"""By address family, where that is not one of IP: what the kernel numbers from 0."""
+"""Hooks of the address families that are not IP's, in the order of the kernel's numbers from 0."""
 _IP_HOOKS: Final = tuple(hook for hook in NfHook if hook <= NfHook.INGRESS)
 
 
@@ -91,7 +91,7 @@ def has_iptables_rules(but: Collection[str]) -> bool:
 
 
 def _base_chains(tables: Iterable[tuple[int, str]]) -> list[ChainName]:
-    """Those that iptables-nft makes in these of its tables."""
+    """The base chains that iptables-nft makes in these of its tables."""
     iptables = ((version, table) for version, table in tables if version and table in IPTABLES)
     return [ChainName(version, table, hook.name) for version, table in iptables for hook in IPTABLES[table]]
 

@@ -36,13 +36,13 @@ _TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What drops packets, and which."""
+    """A rule or policy that drops packets, and the packets that it drops."""
 
     drop: Drop
     lost: tuple[Flow, ...]
-    """Of the packets that were asked about: those that it drops, or may."""
+    """The packets that it drops, or may drop, among those that were asked about."""
     asked: int
-    """How many were."""
+    """Number of packets that were asked about."""
 
 
 def dropping(
@@ -65,7 +65,7 @@ def dropping(
 
 
 def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Finding]:
-    """What other programs have that gives packets between pods another source."""
+    """Findings about rules of other programs that give packets between pods another source."""
     whole, found = tuple(tables), list[Finding]()
     sent = [flow for flow in flows if flow.name == "pods"][::2]  # what this node's pods send, not what they get
     for flow in sent:
@@ -77,7 +77,7 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Co
 
 
 def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
-    """What other programs have that keeps pods' packets from being masqueraded: these are not tracked."""
+    """Findings about rules that keep connection tracking from pods' packets, which then are not masqueraded."""
     whole, found = tuple(tables), list[Finding]()
     for flow in flows:
         if flow.name != "outside" or flow.states != State.NEW:
@@ -90,7 +90,7 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Fi
 
 
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obstacle]:
-    """What drops these packets, for certain or perhaps."""
+    """Rules and policies that drop these packets, for certain or perhaps."""
     whole = tuple(tables)
     asked, lost = 0, dict[Drop, dict[Flow, None]]()
     has_frames = any(table.family for table in whole)
@@ -147,7 +147,7 @@ def _with_ours(table: ForeignTable, kind: FirewallKind) -> ForeignTable:
 
 
 def _certain(tables: Sequence[ForeignTable], flow: Flow) -> list[Drop]:
-    """What drops all that is asked about."""
+    """Obstacles that drop all that is asked about."""
     small = probes(flow, tables)
     return [drop for drop in fate(tables, flow.way, small[0]) if drop.is_certain] if small else []
 
@@ -170,7 +170,7 @@ def _of_one(
     flows: Sequence[Flow],
     files: Collection[str],
 ) -> Finding | None:
-    """Of packets of one pod or of one node's pods. None: a NetworkPolicy asks for that."""
+    """Obstacles for packets of one pod or of one node's pods. None: a NetworkPolicy asks for the drop."""
     owner = owner_of(drop, _table_of(drop, tables))
     if owner and owner.is_engine:
         return None
@@ -217,7 +217,7 @@ def _peer(flow: Flow) -> list[Network]:
 
 
 def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
-    """What has to be accepted for these packets, in the ends that were asked about."""
+    """What a cure has to accept for these packets, between the ends that were asked about."""
     tunnels = [flow for flow in lost if flow.name == "tunnel"]
     if tunnels:
         found = []

@@ -14,17 +14,17 @@ from services.masq.kernel.traffic import Decision, Queue, Test, TrafficFilter
 _USUAL_QUEUES: Final = frozenset(("noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "cake", "ingress", "clsact"))
 _ADVICE: Final = " If nobody needs it: `{}`; the program that made it may make it again."
 _WHOSE: Final = {"tunnel": "Packets between nodes", "port": "Packets of a pod of this node"}
-"""By the name of the flow; others are of all pods."""
+"""Words for the packets, by name of the flow; others are of all pods."""
 
 
 def traffic_findings(around: Surroundings, flows: Sequence[Flow], tunnel: Sequence[Flow]) -> Iterator[Finding]:
-    """What traffic control drops of these packets."""
+    """Findings about traffic control that drops these packets."""
     yield from dropping_queues(around.queues)
     yield from _filtering(around.filters, (*tunnel, *flows))
 
 
 def dropping_queues(found: Iterable[Queue]) -> Iterator[Finding]:
-    """Queueing disciplines that somebody has chosen and that have dropped packets.
+    """Findings about queueing disciplines that a program or a person has chosen, and that have dropped packets.
 
     Those that Linux chooses drop when a link is full, as they should.
     """
@@ -44,7 +44,7 @@ def dropping_queues(found: Iterable[Queue]) -> Iterator[Finding]:
 
 
 def _filtering(filters: Sequence[TrafficFilter], flows: Iterable[Flow]) -> Iterator[Finding]:
-    """Filters that drop packets of these flows for certain, or have dropped packets that may be of them."""
+    """Findings about filters that drop packets of these flows, or have dropped packets that may be of them."""
     found = dict[TrafficFilter, tuple[bool, Flow]]()
     for flow in flows:
         places = [(flow.incoming, "ingress")] if NfHook.INGRESS in flow.way else []

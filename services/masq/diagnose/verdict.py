@@ -22,9 +22,9 @@ class NfHook(IntEnum):
     OUTPUT = 3
     POSTROUTING = 4
     INGRESS = 5
-    """Of a device, before all others."""
+    """At a device, before all other hooks."""
     EGRESS = 6
-    """Of a device, after all others."""
+    """At a device, after all other hooks."""
     BRIDGE_PREROUTING = 10
     BRIDGE_INPUT = 11
     BRIDGE_FORWARD = 12
@@ -120,20 +120,20 @@ class Flow:
     elsewhere: tuple[str, ...] = ("lo",)
     """Interfaces that they neither come nor leave by, where these are unknown."""
     source_port: int = 0
-    """0: unknown."""
+    """Source port; 0: unknown."""
     length: int = 0
-    """Of the IP packet; 0: unknown."""
+    """Length of the IP packet; 0: unknown."""
     states: State = State.NEW
     """What connection tracking may know of them. Packets that begin a connection are NEW, and not translated."""
     mark: Bits = Bits()
     mac: bytes = b""
-    """The sender's, as the packets come in; empty: unknown."""
+    """MAC of the sender, as the packets come in; empty: unknown."""
     is_for_us: bool | None = None
     """The destination is an address of this host; None: unknown."""
     is_ours: bool = False
     """This host sends them."""
     clock: int = 0
-    """Now, in Unix seconds; 0: unknown."""
+    """Present time in Unix seconds; 0: unknown."""
     way: tuple[NfHook, ...] = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
     """The hooks that they pass, in this order."""
     name: str = ""
@@ -142,7 +142,7 @@ class Flow:
     """
 
     def number(self, field: str) -> Bits | None:
-        """What stands in a field of these packets; None: unknown."""
+        """The number in a field of these packets; None: unknown."""
         match field:
             case "protocol":
                 return Bits(self.protocol) if self.protocol else None
@@ -177,13 +177,13 @@ ECHO: Final = {1: 8, 58: 128}
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """That a field has a number."""
+    """A comparison of a field with a number."""
 
     field: str
     first: int
     last: int
     mask: int = -1
-    """Bits that count."""
+    """Bits of the number that count."""
 
     def holds(self, flow: Flow) -> Match:
         """See Condition."""
@@ -211,15 +211,15 @@ class Condition:
     is_for_us: bool | None = None
     is_ours: bool | None = None
     always: bool | None = None
-    """It holds for every packet (true) or none (false)."""
+    """The condition holds for every packet (true) or none (false)."""
     asks: Callable[["Flow"], Match] | None = None
-    """What takes more than the flow to say: whether the kernel finds it in a large set, or what time it is."""
+    """A function for what the flow does not tell: whether the kernel finds it in a large set, or what time it is."""
     unknown: bool = False
     """Something that is not known of a flow."""
     one_of: tuple["Condition", ...] | None = None
     """One of these, at least: the elements of a set."""
     each: tuple["Condition", ...] | None = None
-    """All of these."""
+    """Conditions that all have to hold."""
     negated: bool = False
 
     def holds(self, flow: Flow) -> Match:
@@ -273,13 +273,13 @@ class ForeignRule:
     chain: str = ""
     """The chain that it is in."""
     number: int = 0
-    """Its place there; the first is 1."""
+    """Position in the chain; the first is 1."""
     handle: int = 0
     """The number by which nftables knows it."""
     marks: tuple[int, int] | None = None
-    """It sets the mark: bits that it clears, and then toggles; None: it does not."""
+    """Bits of the mark that the rule clears, and then toggles; None: the mark stays."""
     is_plain: bool = True
-    """iptables-nft can show it."""
+    """iptables-nft can show the rule."""
 
     def matches(self, flow: Flow) -> Match:
         """Whether all its conditions hold."""
@@ -298,9 +298,9 @@ class ForeignChain:
     drops: bool = False
     """Its policy is drop."""
     devices: tuple[str, ...] = ()
-    """Those whose packets it sees; none: all."""
+    """Devices whose packets the chain sees; empty: all."""
     translates: bool = False
-    """It is for new addresses alone."""
+    """The chain translates addresses only (type nat)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class ForeignTable:
     firewall: str
     """LEGACY or NFT."""
     version: int
-    """4 or 6; 0: both."""
+    """IP version, 4 or 6; 0: both."""
     name: str
     chains: Mapping[str, ForeignChain]
     is_whole: bool = True
@@ -320,7 +320,7 @@ class ForeignTable:
 
     @property
     def word(self) -> str:
-        """The family, as nft writes it."""
+        """The address family, as nft writes it."""
         return self.family or WORDS[self.version]
 
 
@@ -338,7 +338,7 @@ class Drop:
     is_certain: bool
     """No rule before may accept them."""
     family: str = ""
-    """The table's, as nft writes it."""
+    """Address family of the table, as nft writes it."""
     before: ForeignRule | None = None
     """Where the policy decides: the rule that leaves the chain; None: its end."""
     is_plain: bool = True
@@ -346,7 +346,7 @@ class Drop:
 
 
 def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
-    """By what the base chains of a table at this hook drop the packets of the flow, or may."""
+    """Rules and policies by which the base chains of a table at this hook drop the packets of the flow, or may."""
     return fate([table], (hook,), flow)
 
 
@@ -374,7 +374,7 @@ def fate(
 
 
 def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -> Drop | None:
-    """The rule that keeps connection tracking from the packets for certain; None: it sees them."""
+    """The rule that keeps connection tracking from the packets for certain; None: the packets are tracked."""
     for table in tables:
         for chain in table.chains.values():
             if chain.hook in way and table.version in (0, flow.source.version):
@@ -420,11 +420,11 @@ class _End:
 
     kind: Effect
     rule: ForeignRule | None = None
-    """What ended it; at the end of a chain none."""
+    """The rule that ended it; None: the end of the chain."""
     may_accept: bool = False
     """A rule on the way may have accepted it."""
     may_end: tuple[ForeignRule, ...] = ()
-    """Rules on the way that may drop it, or translate."""
+    """Rules on the way that may drop or translate the packets."""
     untracking: ForeignRule | None = None
 
 

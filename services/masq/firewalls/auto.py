@@ -61,7 +61,7 @@ class AutoFirewall:
         self._own_generation = -1
         """The generation number after our last repair."""
         self._rest_until = 0.0
-        """On the monotonic clock: no change leads to another check before."""
+        """Time on the monotonic clock before which no change leads to another check."""
 
     @property
     def name(self) -> str:
@@ -202,7 +202,7 @@ class AutoFirewall:
 
 
 def _cpu_seconds() -> float:
-    """What this process and the programs that it has run have used of a processor."""
+    """Processor time that this process and the programs that it has run have used."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 

@@ -34,8 +34,8 @@ class HostState:
     """The state of a host that shows which firewall it uses."""
 
     nft: frozenset[ChainName] = frozenset()
-    """Of the names of `HINTS` and of our chains, those in tables of iptables-nft. Each nftables table that is ours
-    or a flanneld's, as a chain without a name.
+    """Chains of iptables-nft that have a name of `HINTS` or of ours; each nftables table that is ours or a
+    flanneld's, as a chain without a name.
     """
     nft_rules: bool = False
     """The tables of iptables-nft have rules that are neither ours nor a flanneld's, or a policy that drops. Tables of

@@ -78,7 +78,7 @@ class FakeFirewall:
         self._changed()
 
     def append(self, table: str, line: str, family: Family = IPV4) -> None:
-        """Puts a rule (`-A CHAIN ...`) behind all others of its chain, as another program would."""
+        """Puts a rule (`-A CHAIN ...`) after all others of its chain, as another program would."""
         self._tables[family.version, table][line.split()[1]].append(line)
         self._changed()
 

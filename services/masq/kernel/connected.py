@@ -10,7 +10,7 @@ from services.core.family import Network
 
 _NET: Final = Path("/proc/thread-self/net")
 _OF_PODS: Final = ("cni", "docker", "flannel", "fl-", "veth", "lo")
-"""Beginnings of the names of interfaces that are the overlay's, or in front of it."""
+"""Beginnings of the names of the overlay's interfaces, and of those of pods."""
 Route = tuple[str, Network, bool]
 """Interface, destination, and whether there is a gateway."""
 

@@ -38,7 +38,7 @@ def is_member(name: str, address: Address, protocol: int = 0, port: int = 0) -> 
 
 
 def _ask(command: int, family: int, body: bytes) -> tuple[int, dict[int, bytes]]:
-    """The error's number, 0 for none, and the attributes of the answer."""
+    """Sends a request; returns the number of the error, 0 for none, and the attributes of the answer."""
     content = bytes((family, 0, 0, 0)) + _attribute(_PROTOCOL, bytes((_VERSION,))) + body
     flags = 1 | (4 if command == _TEST else 0)  # NLM_F_REQUEST, NLM_F_ACK
     try:

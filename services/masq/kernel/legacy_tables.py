@@ -50,7 +50,7 @@ _LAYOUTS: Final = {
 
 
 def layout_of(version: int) -> Layout:
-    """That of an IP version's tables."""
+    """The layout of an IP version's tables."""
     return _LAYOUTS[version]
 
 
@@ -61,7 +61,7 @@ class RawTable:
     version: int
     name: str
     entries: bytes
-    """struct ipt_entry or ip6t_entry, one behind the other."""
+    """struct ipt_entry or ip6t_entry, one after the other."""
     starts: tuple[int | None, ...]
     """Where the chain of each hook begins, by enum nf_inet_hooks; None: no such chain."""
     policies: tuple[int, ...]
@@ -99,9 +99,9 @@ class RawChain:
     """A chain in a table as the kernel has it."""
 
     start: int
-    """Where jumps to it go."""
+    """Offset that jumps to the chain go to."""
     rules: list[tuple[int, int]]
-    """Where each of its rules begins and ends."""
+    """Offsets where each of its rules begins and ends."""
 
 
 def existing_tables(family: Family) -> tuple[str, ...]:

@@ -56,9 +56,9 @@ class ChainName:
 
 
 def chains_of(names: Iterable[ChainName]) -> dict[ChainName, dict[int, bytes]]:
-    """Attributes (NFTA_CHAIN_...) of those of these chains that exist. Raises Unavailable.
+    """Attributes (NFTA_CHAIN_...) of these chains, as far as they exist. Raises Unavailable.
 
-    Each is asked for by its name: a host may have thousands of chains.
+    The kernel is asked for each by its name: a host may have thousands of chains.
     """
     found: dict[ChainName, dict[int, bytes]] = {}
     families = {version: family for family, version in FAMILIES.items()}

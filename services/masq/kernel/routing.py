@@ -38,7 +38,7 @@ class Way:
 
 
 def way_to(address: Address) -> Way | None:
-    """None: no route leads there, or nobody can say."""
+    """The way to an address; None: no route leads there, or the kernel does not say."""
     body = _ROUTE.pack(_af(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
     for _, values in ask(_GETROUTE, body + _attribute(_DESTINATION, address.packed), _ROUTE.size):
         if device := _name(values.get(_DEVICE, b"")):
@@ -78,7 +78,7 @@ def ports_of(bridge: str) -> list[str]:
 
 
 def ask(kind: int, body: bytes, head: int, flags: int = 0) -> Iterator[tuple[bytes, dict[int, bytes]]]:
-    """The fixed part and the attributes of each answer; nothing where the kernel refuses."""
+    """Sends a request; returns the fixed part and the attributes of each answer, nothing if the kernel refuses."""
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as kernel:
         kernel.settimeout(_SECONDS)
         kernel.bind((0, 0))
@@ -111,7 +111,7 @@ def _af(address: Address) -> int:
 
 
 def index_of(device: str) -> int:
-    """Of an interface; 0: there is none."""
+    """Index of an interface; 0: there is none."""
     try:
         return socket.if_nametoindex(device)
     except OSError:

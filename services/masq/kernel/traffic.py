@@ -58,11 +58,11 @@ class Queue:
     kind: str
     """`tbf`, `netem`, `fq_codel`."""
     dropped: int
-    """Packets."""
+    """Number of packets."""
     place: str = "root"
-    """As `tc qdisc del dev DEVICE` takes it."""
+    """Place of the discipline, as `tc qdisc del dev DEVICE` takes it."""
     loses_all: bool = False
-    """It is made to drop every packet."""
+    """The discipline is made to drop every packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +85,17 @@ class TrafficFilter:
     priority: int
     decision: Decision
     version: int = 0
-    """Of IP; 0: it takes packets of any kind."""
+    """IP version; 0: the filter takes packets of any kind."""
     tests: tuple[Test, ...] = ()
-    """What it asks of a packet."""
+    """Conditions of the filter on a packet."""
     is_whole: bool = True
-    """It asks for nothing else."""
+    """The filter has no other conditions."""
     dropped: int = 0
-    """Packets."""
+    """Number of packets."""
 
 
 def queues(devices: Collection[str]) -> list[Queue]:
-    """Those of these devices, in the order in which the kernel tells them."""
+    """Queueing disciplines of these devices, in the order in which the kernel lists them."""
     names, found = {index_of(device): device for device in devices}, list[Queue]()
     body = _TRAFFIC.pack(0, 0, 0, 0, 0)
     for head, values in ask(_GETQDISC, body, _TRAFFIC.size, _DUMP) if devices else ():
@@ -113,7 +113,7 @@ def queues(devices: Collection[str]) -> list[Queue]:
 
 
 def filters(those: Collection[Queue]) -> list[TrafficFilter]:
-    """Those that stand at these queueing disciplines, in the order in which the kernel asks them."""
+    """Filters at these queueing disciplines, in the order in which the kernel asks them."""
     places = dict[tuple[str, int], str]()
     for queue in those:
         if queue.kind in _HOOKS:
@@ -163,7 +163,7 @@ def filter_in(
 
 
 def _of_actions(data: bytes) -> tuple[Decision, int, bool]:
-    """What actions do, one after the other; how much they have dropped; whether each packet gets this."""
+    """Result of a chain of actions: the decision, the number of packets dropped, whether every packet gets it."""
     dropped, is_sure = 0, True
     for _, one in attribute_list(data):
         action = attributes(one)
@@ -189,7 +189,7 @@ def _of_actions(data: bytes) -> tuple[Decision, int, bool]:
 
 
 def _of_program(options: Mapping[int, bytes]) -> Decision | None:
-    """Of a program that does the same with all packets; what others do nobody can say."""
+    """Decision of a BPF program that treats all packets alike; what another program decides is unknown."""
     program, flags = options.get(_BPF_PROGRAM, b""), options.get(_BPF_FLAGS, b"")
     if len(program) != _RETURN.size or not flags or not flags[0] & 1:
         return None
@@ -198,7 +198,7 @@ def _of_program(options: Mapping[int, bytes]) -> Decision | None:
 
 
 def _of_selector(data: bytes) -> tuple[tuple[Test, ...], bool]:
-    """Of u32."""
+    """Tests of a selector of u32, and whether these are all its conditions."""
     tests, is_whole = list[Test](), True
     for start in range(_KEYS, min(len(data), _KEYS + _KEY.size * data[2]) - _KEY.size + 1, _KEY.size):
         mask, value, offset, moving = _KEY.unpack_from(data, start)
@@ -209,7 +209,7 @@ def _of_selector(data: bytes) -> tuple[tuple[Test, ...], bool]:
 
 
 def _of_flower(options: Mapping[int, bytes], version: int) -> tuple[int, tuple[Test, ...], bool]:
-    """The IP version, the tests, and whether these are all that it asks for."""
+    """IP version and tests of a flower filter, and whether these are all its conditions."""
     if _FLOWER_TYPE in options:
         version = _TYPES.get(int.from_bytes(options[_FLOWER_TYPE]), version)
     first, word, byte = (20, 8, 1) if version == IPV4.version else (40, 4, 2)

@@ -15,7 +15,7 @@ log = get_logger()
 
 MODE: Final = 0o600
 _LARGEST: Final = 1 << 28
-"""Bytes; of leases about a million."""
+"""Largest size in bytes: that of about a million leases."""
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """No link is followed and no FIFO waited for, should another program have put one there."""
 
@@ -89,14 +89,14 @@ class KeptFile:
 
 
 class MayFail(Protocol):
-    """What keeps a file, and says why it cannot."""
+    """An object that keeps a file, and says why it cannot."""
 
     @property
     def problem(self) -> str: ...  # noqa: D102 - see KeptFile
 
 
 def unwritten(files: Iterable[MayFail]) -> Iterator[Finding]:
-    """What cannot be written of the files that a service keeps."""
+    """Finding about the files that a service keeps and cannot write."""
     for reason in sorted({file.problem for file in files} - {""}):
         yield Finding(
             "state-file",
@@ -107,6 +107,6 @@ def unwritten(files: Iterable[MayFail]) -> Iterator[Finding]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds that no link leads to. Raises OSError."""
+    """The content of a file, without following a symbolic link. Raises OSError."""
     with os.fdopen(os.open(path, _FLAGS), "rb") as file:
         return file.read(_LARGEST)

@@ -52,7 +52,7 @@ def hardware_addresses(interfaces: Path = _INTERFACES) -> frozenset[str]:
 
 
 def _token(path: Path, hardware: frozenset[str]) -> str:
-    """Raises OSError."""
+    """The token in the file; a new one if there is none, or if it is another machine's. Raises OSError."""
     token, known = _kept(path)
     if token and known and hardware and known.isdisjoint(hardware):
         log.warning("the network cards are others: this machine gets a new token, as the state may be a copy")

@@ -70,7 +70,7 @@ class RecordedEvent(NamedTuple):
 
     @property
     def position(self) -> str:
-        """Where a reader resumes behind it."""
+        """Position from which a reader resumes after the event."""
         return f"{self.epoch}:{self.number}"
 
 
@@ -116,7 +116,7 @@ class Journal:
         return [entry for entry in entries if entry is not None], first - number - 1
 
     def number_of(self, position: str) -> int:
-        """The number behind which a reader resumes; 0, before everything, for a process that is not known.
+        """The number after which a reader resumes; 0, before everything, for a process that is not known.
 
         What an earlier process has told and not written before it was killed has no place here: its readers resume
         with the next process. Raises InvalidInput for what is no position.

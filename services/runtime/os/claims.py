@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     kind: str
     """`range`, or one whose values are compared by their first word, such as `UDP port`."""
     value: str
-    """What stands behind the first word is for people, but that of a `UDP port`: devices of VXLAN share one."""
+    """What stands after the first word is for people, but that of a `UDP port`: devices of VXLAN share one."""
 
     def excludes(self, other: "Claim") -> bool:
         """Whether two networks cannot have both."""
@@ -121,7 +121,7 @@ class Claims:
 
 
 def claims_of(service: str) -> str:
-    """What the names of all claims of a service begin with."""
+    """Beginning of the names of all claims of a service."""
     return f"flannelette/{service}/"
 
 

@@ -52,7 +52,7 @@ class Holder:
     """A socket with such a name."""
 
     name: str
-    """Without the random number at its end."""
+    """The name without the random number at its end."""
     inode: int
     user: int | None = None
     """None: the kernel does not say."""
@@ -109,7 +109,7 @@ def _inode(found: socket.socket) -> int:
 
 
 def rightful(name: str, but: int = 0) -> list[Holder]:
-    """Who holds exactly this name, as far as it counts; not the socket `but`."""
+    """Holders of exactly this name that count, without the socket `but`."""
     return [each for each in holders(name) if each.name == name and each.is_rightful and each.inode != but]
 
 
@@ -129,7 +129,7 @@ def holders(beginning: str) -> list[Holder]:
 
 
 def stranger_findings(*beginnings: str) -> Iterator[Finding]:
-    """The names of ours that processes without the right hold."""
+    """Findings about names of this service that processes without the right hold."""
     strangers = [each for text in beginnings for each in holders(text) if not each.is_rightful]
     seen = owners(each.inode for each in strangers[:_MOST_FINDINGS])
     for each in strangers[:_MOST_FINDINGS]:
@@ -157,7 +157,7 @@ def _proven() -> frozenset[int]:
 
 
 _of_older: dict[int, bool] = {}
-"""By inode: whether its process was seen to be one of ours of an older release."""
+"""Whether the process of each inode was seen to be one of ours of an older release."""
 
 
 def _of_older_releases(inodes: frozenset[int]) -> frozenset[int]:
@@ -234,7 +234,7 @@ def _dumped() -> Iterator[tuple[bytes, int, int | None]]:
 
 
 def _described(message: bytes) -> tuple[bytes, int, int | None]:
-    """What struct unix_diag_msg and the attributes behind it say."""
+    """The content of a struct unix_diag_msg and of the attributes after it."""
     name, user = b"", None
     (inode,) = struct.unpack_from("=I", message, 4)
     at = 16

@@ -41,7 +41,7 @@ def sockets() -> Iterator[tuple[int, int]]:
 
 
 def inode_of(descriptor: int) -> int | None:
-    """None: it is no open socket."""
+    """Inode of a descriptor's socket; None: it is no open socket."""
     text = ctypes.create_string_buffer(40)
     length = _C.readlink(b"/proc/thread-self/fd/%d" % descriptor, text, 40)
     return int(text.raw[8 : length - 1]) if text.raw[:8] == _LINK else None
@@ -57,12 +57,12 @@ def is_listening(descriptor: int) -> bool:
 
 
 def local(descriptor: int) -> Address | None:
-    """None: it is not of IP, or is gone."""
+    """Local address of a socket; None: it is not of IP, or is gone."""
     return _address(_C.getsockname, descriptor)
 
 
 def peer(descriptor: int) -> Address | None:
-    """None: it is not connected."""
+    """Address of the other end; None: the socket is not connected."""
     return _address(_C.getpeername, descriptor)
 
 

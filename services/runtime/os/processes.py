@@ -42,7 +42,7 @@ class Process:
 
 
 async def udp_port_is_taken(port: int) -> str:
-    """A sentence without its period, with the command that helps behind `; cure: `."""
+    """A sentence without its period, with the command that helps after `; cure: `."""
     owner = await asyncio.to_thread(udp_port_owner, port)  # a host may have 100,000 open files: a second
     if owner is None:
         return f"UDP port {port} is taken: `ss -lunp` says by whom; end that program"

@@ -10,7 +10,7 @@ _OURS: Final = Path("/etc/flannelette")
 
 
 def why_unreadable(path: Path, error: OSError) -> str:
-    """A clause behind the path: `cannot be read by the user flannelette-lease, ...`, and a command for it."""
+    """A clause that follows the path: `cannot be read by the user flannelette-lease, ...`, and a command for it."""
     if not isinstance(error, PermissionError):
         return f"cannot be read: {error.strerror}"
     user = user_name(os.geteuid())

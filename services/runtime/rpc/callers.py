@@ -28,10 +28,10 @@ class Allowance:
     """What one certificate may do."""
 
     open: int
-    """Calls in progress."""
+    """Largest number of calls in progress."""
     a_second: float
     at_once: float
-    """Calls beyond `a_second`, after a time without any."""
+    """Calls that may come at once, beyond `a_second`, after a time without calls."""
 
 
 MEMBER: Final = Allowance(open=256, a_second=100, at_once=1_000)
@@ -39,7 +39,7 @@ MEMBER: Final = Allowance(open=256, a_second=100, at_once=1_000)
 RELAY: Final = Allowance(open=16_384, a_second=5_000, at_once=50_000)
 """A relay calls for all of its nodes."""
 _REFUSED_COUNTS: Final = 10
-"""A call that is refused as one too many counts as so many. No program of ours repeats it at once."""
+"""Weight of a call that is refused as one too many. No program of ours repeats it at once."""
 _BAN_SECONDS: Final = 10.0
 _MOST_REMEMBERED: Final = 65_536
 

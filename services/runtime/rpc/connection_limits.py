@@ -30,13 +30,14 @@ log = get_logger()
 
 _CHECK_SECONDS: Final = 1.0
 _LONGEST_CHECK_SECONDS: Final = 10.0
-"""While nobody connects over TLS."""
+"""Seconds between two looks while no client connects over TLS."""
 _HANDSHAKES_A_CHECK: Final = 64
-"""So many new ones are looked at at once."""
+"""Number of new handshakes after which the next look is due at once."""
 _STRANGE_SECONDS: Final = HANDSHAKE_MS / 1000 + 1
-"""After that, a connection over TLS that is still there has shown a certificate."""
+"""Seconds after which a connection over TLS that is still open has shown a certificate."""
 _MOST_STRANGERS: Final = 256
-"""Connections over TLS of which nobody knows yet whose they are, of 60 KiB; of more, so many are kept:"""
+"""Largest number of connections over TLS whose client is not known, of 60 KiB each; of more, `_KEPT_STRANGERS` stay.
+"""
 _KEPT_STRANGERS: Final = 192
 _MOST_FAILURES: Final = 16
 """Strangers of one address that go or are closed within the time below, while there are too many in all: then the
@@ -130,7 +131,7 @@ class ConnectionLimiter:
         self._is_trimmed = True
         self._numbers = count()
         self._handshakes = 0
-        """Since the last look."""
+        """Number of handshakes since the last look."""
         self._shut_down = frozenset[int]()
         """Inodes of connections that gRPC has still to free."""
         self._wake = threading.Event()

@@ -8,7 +8,7 @@ from services.core.finding import Finding
 
 
 def _found_by(find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What is found, and that it could not be looked for: a look that fails ends no service, and is no success."""
+    """Findings of a check. A check that fails is a finding itself: it ends no service, and is no success."""
     try:
         yield from list(find())
     except (OSError, Unavailable) as error:

@@ -88,7 +88,7 @@ class Credentials:
 
     @property
     def authorities(self) -> list[tuple[float, float]]:
-        """From when to when each of the authorities is valid."""
+        """Times from which and until which each of the authorities is valid."""
         return [
             (ssl.cert_time_to_seconds(str(each["notBefore"])), ssl.cert_time_to_seconds(str(each["notAfter"])))
             for each in self.material.context.get_ca_certs()

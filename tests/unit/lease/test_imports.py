@@ -46,7 +46,7 @@ def test_an_import_is_a_name_an_address_and_ranges_and_perhaps_files() -> None:
         (["we/st=h:1,allow=10.6.0.0/16"], "write NAME=ADDRESS"),
         (["west=h:1"], "lacks allow=CIDR"),
         (["west=,allow=10.6.0.0/16"], "lacks the address"),
-        (["west=h:1,allow=10.6.0.1/16"], "has bits behind its prefix length: use a network such as"),
+        (["west=h:1,allow=10.6.0.1/16"], "has bits after its prefix length: use a network such as"),
         (["west=h:1,allow=0.0.0.0/0"], "which is every address: use a network such as"),
         (["west=h:1,allow=10.6.0.0/16,color=red"], "'color=red' is no option"),
         (["west=h:1,allow=10.6.0.0/16,ca="], "west: ca= has no value"),

@@ -94,7 +94,7 @@ def host_parts() -> list[Part]:
 
 
 def service_parts(targets: Targets, network: str) -> list[Part]:
-    """Of the services that listen on sockets here, for the network of this name; empty: the only one."""
+    """Parts of the services that listen on sockets here, for the network of this name; empty: the only network."""
     return [
         Part("system/subnet.env.txt", _in_thread(_subnet_file, targets, network)),
         *(Part(f"settings-{each.service}.json", _in_thread(_shown_settings, each)) for each in targets.values()),

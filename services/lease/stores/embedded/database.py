@@ -38,7 +38,7 @@ CREATE TABLE lease (
 _ROOM: Final = 1 << 16
 """Bytes that a disk must have free after a write has failed: small changes fit into what the file has already."""
 _OLDER: Final = "older"
-"""In place of a checksum: an older release, which knows the table `lease` only, has written the row."""
+"""Mark in place of a checksum: an older release, which knows the table `lease` only, has written the row."""
 _COPIES: Final = (
     """
 CREATE TABLE copy (
@@ -113,7 +113,7 @@ class Database:
             ) from None
 
     def load(self) -> Loaded:
-        """All leases. Raises Unavailable where the file cannot be read any more."""
+        """Reads all leases. Raises Unavailable where the file cannot be read any more."""
         try:
             rows: dict[object, Row] = {row[0]: row for row in self._connection.execute(_ROWS)}
             copies: dict[object, Row] = {row[0]: row for row in self._connection.execute(_ROW_COPIES)}

@@ -85,12 +85,12 @@ def is_overwritten(
 
 
 def digest(value: bytes) -> str:
-    """Of the value of a lease key, for the holder key beside it."""
+    """Digest of the value of a lease key, for the holder key beside it."""
     return sha256(value).hexdigest()[:16]
 
 
 def holder_of(lease: Lease, machine: str = "") -> Holder:
-    """What to write beside a lease that this machine of the node holds."""
+    """The holder to write beside a lease that this machine of the node holds."""
     return Holder(lease.node, *_addresses(lease), machine, digest(format_value(lease).encode()))
 
 

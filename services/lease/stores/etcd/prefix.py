@@ -40,7 +40,10 @@ class SessionEnd(NamedTuple):
     at: float
     """Monotonic time."""
     etcd_lease: int
-    """That of the session; where it lives on, the lease service has ended the session, else that is gone itself."""
+    """The etcd lease of the session.
+
+    If it still exists, the lease service has ended the session; else the etcd lease is gone.
+    """
 
 
 class Prefix:
@@ -64,7 +67,7 @@ class Prefix:
         self.sessions: dict[str, Item] = {}
         """By node: those whose dataplane is connected to some lease service."""
         self.session_ended: dict[str, SessionEnd] = {}
-        """By node that holds a lease: the end of its session, as far as that was seen."""
+        """Ends of sessions by node that holds a lease, as far as they were seen."""
         self.orphans: dict[str, Decoded] = {}
         """Holders without a lease, by name: nobody needs them."""
         self.refused: dict[str, str] = {}

@@ -56,9 +56,9 @@ except ModuleNotFoundError as error:
 PAGE: Final = 50
 """Nodes in a page: 700 KB of JSON, 4 MB as Python objects, and some 10 ms in which nothing else runs."""
 _MOST_NODES: Final = 1_000_000
-"""In a listing."""
+"""Largest number of Nodes in a listing."""
 _LARGEST: Final = 32 << 20
-"""Bytes of an answer, unpacked: etcd, and so Kubernetes, refuses objects of more than 1.5 MB."""
+"""Largest size of an answer in bytes, unpacked: etcd, and so Kubernetes, refuses objects of more than 1.5 MB."""
 _LONGEST_REFUSAL: Final = 1 << 16
 _NODES: Final = "/api/v1/nodes"
 _EVENTS: Final = "/api/v1/namespaces/default/events"

@@ -65,7 +65,7 @@ def _claimed(metadata: Mapping[str, Any], keys: Annotations) -> int:
     entries = metadata.get("managedFields")
     for entry in entries if isinstance(entries, list) else ():
         fields = _mapping(_mapping(_mapping(entry, "fieldsV1"), "f:metadata"), "f:annotations")
-        if any(name[2:] in keys.claiming for name in fields):  # behind `f:`
+        if any(name[2:] in keys.claiming for name in fields):  # after `f:`
             times.append(_seconds(entry.get("time")))
     return max(*times, _seconds(metadata.get("creationTimestamp")))
 

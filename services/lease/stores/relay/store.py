@@ -59,7 +59,7 @@ class RelayStore:
         self._reports = ReportForwarder(change_log, self._report_above)
         self._connected_nodes = connected_nodes
         self._admitted: dict[str, str] = {}
-        """By node: the machine whose stream above is open, so that it has the node's name."""
+        """Machines that have their node's name, by node: those whose stream to the upstream lease service is open."""
         self._node_streams = NodeStreams(
             self._keep_connected, lambda node: [stream.machine for stream in connected_nodes.of(node)]
         )
@@ -182,7 +182,7 @@ class RelayStore:
             await asyncio.sleep(_QUARANTINE_SECONDS if feed.connected else 1)
 
     def _stranger(self, node: str, machine: str) -> str:
-        """That another machine, which the lease service above has admitted, is connected here."""
+        """Why a machine is refused: the lease service above has admitted another of its name; empty: it is not."""
         admitted = self._admitted.get(node, "")
         return name_taken(node) if is_another(machine, admitted) else ""
 

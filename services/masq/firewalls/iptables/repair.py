@@ -65,7 +65,7 @@ class FoundChain:
     others: tuple[FoundJump, ...] = ()
     """Rules of other networks in the chain, which are not among `rules`."""
     is_readable: bool = True
-    """False: a rule of another program in our chain is such that none of the chain's can be told."""
+    """The rules of the chain can be told. A single rule of another program may keep iptables from printing any."""
 
     def is_in_place(self, jump: FoundJump) -> bool:
         """Whether a jump in the hook stands where it may."""
@@ -78,7 +78,7 @@ class FoundChain:
         return "" if self.is_in_place(jump) else self.span.after
 
     def places_before(self, jump: FoundJump) -> int:
-        """The number of other programs' rules before it."""
+        """The number of other programs' rules before the jump."""
         ours = (each for each in self.jumps if each.chain == jump.chain and each.position < jump.position)
         return jump.position - sum(1 for _ in ours)
 
@@ -126,7 +126,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """The rule comes after so many others."""
+    """Number of rules of other programs that come before it."""
 
     chain: str
     position: int
@@ -168,7 +168,7 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
     """What brings a chain and its jump to what is wanted.
 
     Touches our chain and jumps to it only. A chain that differs is written anew as a whole, but for rules of other
-    networks, which stay behind ours, also those that come after the reading; the only jump that is right keeps its
+    networks, which stay after ours, also those that come after the reading; the only jump that is right keeps its
     place and its counters.
     """
     if not wanted.rules:
@@ -321,7 +321,7 @@ def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
 
 
 def _jump_at_its_place(wanted: ChainForm, found: FoundChain) -> Action:
-    """The rules of an old flanneld have gone by then."""
+    """The action that puts the jump where it may stand. By then, the rules of an old flanneld are gone."""
     if found.span.best == found.span.size:
         return Append(wanted.hook, wanted.jump)
     gone = (rule for rule in found.bare if found.places_before(rule) < found.span.best)

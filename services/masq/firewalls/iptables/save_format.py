@@ -20,7 +20,7 @@ _ASKS_NOTHING: Final = re.compile(r"-A \S+( -p \S+)?( -m comment --comment \S+)?
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 NOT_PRINTED: Final = "-A ... -m nft"
-"""In place of the rules of a chain that the program does not print."""
+"""Mark in place of the rules of a chain that the program does not print."""
 
 SavedTable = Mapping[str, Sequence[str]]
 """The lines of every chain's rules, by its name. They are as they were printed: of thousands few are of interest."""
@@ -58,7 +58,7 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
 def found_chain(
     wanted: ChainForm, ours: Sequence[str] | None, jumps: tuple[FoundJump, ...], span: Span, hook: Sequence[str]
 ) -> FoundChain:
-    """What there is of a chain: the lines of its rules (None: there is no chain), and the jumps to it.
+    """The state of a chain, from the lines of its rules (None: there is no chain) and the jumps to it.
 
     `hook` are the lines in which rules of an old flanneld are searched.
     """

@@ -109,7 +109,7 @@ def _found_jump(wanted: ChainForm, raw: RawRule) -> FoundRule:
 
 
 def _userdata_comment(data: bytes) -> str:
-    """Of older iptables-nft: type, length and value of each datum."""
+    """The comment in the user data of a rule, where older iptables-nft keep it: type, length, value."""
     while len(data) > 2:
         kind, size = data[0], data[1]
         if kind == _COMMENT:

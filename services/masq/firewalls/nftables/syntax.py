@@ -21,7 +21,7 @@ class Place:
 
     @property
     def declaration(self) -> str:
-        """As nft has it behind the name."""
+        """As nft has it after the name."""
         return f"{{ type {self.kind} hook {self.hook} priority {self.priority}; policy accept; }}"
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 _LATEST: Final = 1 << 62
-"""A revision: no etcd gets so far, and sums with it are still numbers of a message."""
+"""Largest revision that is believed: no etcd gets so far, and sums with it are still numbers of a message."""
 _MOST_SECONDS: Final = 1 << 40
 
 
@@ -28,7 +28,7 @@ def flaw_in(call: str, request: Any, response: Any) -> str:
 
 
 def flaw_in_message(response: Any) -> str:
-    """The same of a message of a watch."""
+    """Why this cannot be a message of etcd's watch; empty: it can."""
     if response is None:
         return "bytes that are no answer"
     if response.canceled or response.compact_revision:

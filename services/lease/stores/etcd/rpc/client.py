@@ -39,7 +39,7 @@ from services.lease.stores.etcd.rpc.values import (
 PAGE: Final = 2_000
 """Keys in a page: some 400 KB."""
 _MOST_KEYS: Final = 1_000_000
-"""In a listing: more than a network has subnets that anybody could serve."""
+"""Largest number of keys in a listing: more than a network has subnets."""
 _PUT: Final = 0
 """mvccpb.Event.PUT"""
 

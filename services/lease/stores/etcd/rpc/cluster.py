@@ -292,6 +292,6 @@ def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception
 
 
 def reason_in(details: str) -> str:
-    """What is wrong with a member, to be read behind its name."""
+    """What is wrong with a member: a clause that follows its name."""
     sentence = next((sentence for pattern, sentence in _REASONS if re.search(pattern, details)), None)
     return sentence or f"does not answer: {details}"

@@ -25,7 +25,7 @@ class Fault:
     """What is wrong with a member."""
 
     reason: str
-    """To be read behind its name."""
+    """A clause that follows the name of the member."""
     since: float
 
 

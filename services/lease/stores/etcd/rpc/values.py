@@ -140,5 +140,5 @@ class EtcdLeaseExists(Exception):
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first key behind every key with this prefix, which must not end in 0xff."""
+    """The first key after every key with this prefix, which must not end in 0xff."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
