@@ -1,11 +1,16 @@
 """The token of this machine: it tells the machine from others that have the same node name (ADR 56)."""
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from services.runtime.cache.kept_file import MODE, read_bytes
 from services.runtime.os.atomic_file import replace_bytes
 from services.runtime.os.sealed_file import UnreadableState, seal, unseal
 from services.runtime.telemetry.logs import get_logger
@@ -13,16 +18,17 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _KIND: Final = "flannelette-machine"
-_MODE: Final = 0o600
-_LARGEST: Final = 1 << 20
 _INTERFACES: Final = Path("/sys/class/net")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class MachineToken:
     """The token in the file `machine` of --state-dir, made at the first start. Empty where it cannot be kept.
 
-    A copy of the directory on another machine gets a token of its own, which is seen by the hardware: none of the
-    addresses of network cards is there any more that the file has.
+    It is made from the boot, the network cards and the path of the directory, so that a container that loses its
+    directory at a restart is the machine that it was; the file carries it over a reboot. A copy of the directory on
+    another machine gets a token of its own, which is seen by the hardware: none of the addresses of network cards is
+    there any more that the file has.
     """
 
     def __init__(self, directory: str, interfaces: Path = _INTERFACES) -> None:
@@ -53,23 +59,47 @@ def hardware_addresses(interfaces: Path = _INTERFACES) -> frozenset[str]:
 
 def _token(path: Path, hardware: frozenset[str]) -> str:
     """The token in the file; a new one if there is none, or if it is another machine's. Raises OSError."""
-    token, known = _kept(path)
-    if token and known and hardware and known.isdisjoint(hardware):
-        log.warning("the network cards are others: this machine gets a new token, as the state may be a copy")
-        token = ""
-    if not token or (hardware and hardware != known):
-        token = token or token_hex(16)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        content = json.dumps({"token": token, "hardware": sorted(hardware or known)}).encode()
-        replace_bytes(path, seal(_KIND, [content]), _MODE)
-    return token
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(path.parent):
+        token, known = _kept(path)
+        if token and known and hardware and known.isdisjoint(hardware):
+            log.warning("the network cards are others: this machine gets a new token, as the state may be a copy")
+            token = ""
+        if token and hardware in (known, frozenset()):
+            return token
+        made = token or _made(path, hardware)
+        content = json.dumps({"token": made, "hardware": sorted(hardware or known)}).encode()
+        try:
+            replace_bytes(path, seal(_KIND, [content]), MODE)
+        except OSError:
+            if not token:  # else it is the cards alone that cannot be written down
+                raise
+        return made
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """For one process: the dataplanes of several networks may have one directory, and start at once."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # NFS locks no directory
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _made(path: Path, hardware: frozenset[str]) -> str:
+    """A token that is the same until the next boot; without the number of the boot, a random one."""
+    if not (boot := _read(_BOOT)):
+        return token_hex(16)
+    return sha256(json.dumps([_KIND, boot, str(path.absolute()), sorted(hardware)]).encode()).hexdigest()[:32]
 
 
 def _kept(path: Path) -> tuple[str, frozenset[str]]:
     """The token of the file and the hardware that it was made on; empty without a file that can be read."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            row = json.loads(unseal(_KIND, file.read(_LARGEST)))
+        row = json.loads(unseal(_KIND, read_bytes(path)))
         return str(row["token"]), frozenset(map(str, row["hardware"]))
     except FileNotFoundError:
         return "", frozenset()

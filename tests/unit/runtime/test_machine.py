@@ -1,10 +1,13 @@
 """The token of a machine: made once, kept, and another one on a copy of the machine."""
 
+import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from services.runtime.cache import machine as module
 from services.runtime.cache.machine import MachineToken, hardware_addresses
 
 
@@ -50,8 +53,68 @@ def test_a_machine_keeps_its_token_when_one_of_its_cards_is_replaced_or_none_can
     assert hardware_addresses(tmp_path / "none") == frozenset()
 
 
-def test_a_token_that_is_damaged_is_never_used(tmp_path: Path) -> None:
+def test_a_directory_that_is_lost_with_its_container_costs_the_token_only_at_a_reboot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = with_cards(tmp_path / "cards", eth0="52:54:00:00:00:01")
+    tokens = []
+    for boot in ("one", "one", "two"):
+        (tmp_path / boot).write_text(f"{boot}\n")
+        monkeypatch.setattr(module, "_BOOT", tmp_path / boot)
+        tokens.append(MachineToken(str(tmp_path / "state"), cards).token)
+        assert MachineToken(str(tmp_path / "state"), cards).token == tokens[-1]
+        shutil.rmtree(tmp_path / "state")
+    assert tokens[0] == tokens[1] != tokens[2]
+
+
+def test_a_token_that_is_kept_is_the_same_after_a_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = MachineToken(str(tmp_path), tmp_path / "none").token
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(module, "_BOOT", tmp_path / "boot")
+    assert MachineToken(str(tmp_path), tmp_path / "none").token == first
+
+
+def test_a_running_machine_that_was_cloned_with_its_memory_gets_a_token_of_its_own(tmp_path: Path) -> None:
+    original = with_cards(tmp_path / "a", eth0="52:54:00:00:00:01")
+    clone = with_cards(tmp_path / "b", eth0="52:54:00:00:00:02")
+    token = MachineToken(str(tmp_path / "state"), original).token
+    shutil.rmtree(tmp_path / "state")
+    assert MachineToken(str(tmp_path / "state"), clone).token != token
+
+
+def test_without_the_number_of_the_boot_a_token_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BOOT", tmp_path / "none")
+    first = MachineToken(str(tmp_path / "state"), tmp_path / "none").token
+    shutil.rmtree(tmp_path / "state")
+    second = MachineToken(str(tmp_path / "state"), tmp_path / "none").token
+    assert (len(first), len(second)) == (32, 32)
+    assert first != second
+
+
+def test_dataplanes_that_start_at_once_with_one_directory_have_one_token(tmp_path: Path) -> None:
+    for number in range(50):
+        state = str(tmp_path / f"state{number}")
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _, at=state: MachineToken(at, tmp_path / "none"), range(8)))
+        assert {(each.token, each.problem) for each in found} == {(found[0].token, "")}
+        assert len(found[0].token) == 32
+
+
+def test_new_cards_beside_a_directory_that_is_read_only_now_cost_no_token(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    token = MachineToken(str(state), with_cards(tmp_path / "a", eth0="52:54:00:00:00:01")).token
+    (state / ".machine.new").mkdir()  # so that nobody, and not root either, can write the file
+    machine = MachineToken(str(state), with_cards(tmp_path / "b", eth0="52:54:00:00:00:01", eth1="52:54:00:00:00:02"))
+    assert (machine.token, machine.problem) == (token, "")
+    machine = MachineToken(str(state), with_cards(tmp_path / "c", eth0="52:54:00:00:00:03"))
+    assert machine.token == "", "it is a copy of another machine's"
+    assert "cannot write" in machine.problem
+
+
+def test_a_token_that_is_damaged_is_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = MachineToken(str(tmp_path), tmp_path / "none").token
+    (tmp_path / "boot").write_text("another\n")  # else the one that is made would be the same
+    monkeypatch.setattr(module, "_BOOT", tmp_path / "boot")
     whole = (tmp_path / "machine").read_bytes()
     for bit in range(8 * len(whole)):
         damaged = bytearray(whole)
