@@ -1,7 +1,7 @@
 """A scene that tests use in turn, for making one takes longer than what a test does in it.
 
-A test gets it as it was made: one that was changed, or in which a test has failed, is not used again. The tests and
-the fixture have one event loop (`loop_scope="module"`).
+A test gets it as it was made: one that was changed, or in which a test has failed, is not used again; one that could
+not be made is not tried for each test anew. The tests and the fixture have one event loop (`loop_scope="module"`).
 """
 
 import asyncio
@@ -23,13 +23,16 @@ class Shared(Generic[K, T]):
         self._make = make
         self._state = state
         self._kind: K | None = None
+        self._failures: dict[K, Exception] = {}
         self._scene: asyncio.Future[tuple[T, Any]] = asyncio.Future()
         self._owner: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
 
     @asynccontextmanager
     async def borrowed(self, kind: K) -> AsyncIterator[T]:
-        """A scene of this kind, as it was made."""
+        """A scene of this kind, as it was made. Raises what its making raised, also for those that ask after that."""
+        if kind in self._failures:
+            raise self._failures[kind]
         if kind != self._kind or self._owner is None or self._owner.done():
             await self.close()
             self._kind, self._scene, self._over = kind, asyncio.Future(), asyncio.Event()
@@ -59,6 +62,7 @@ class Shared(Generic[K, T]):
         except Exception as error:
             if found.done():
                 raise
+            self._failures[kind] = error
             found.set_exception(error)
 
 

@@ -22,6 +22,8 @@ _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
 }
+_EVERYBODYS: Final = frozenset(("/tmp", "/var/tmp", "/dev/shm", "/run/lock"))  # noqa: S108
+"""Directories of all users of a host, which are often mounts."""
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 
@@ -92,11 +94,10 @@ def locked(path: Path) -> Iterator[os.stat_result]:
 def _require_own(directory: Path) -> None:
     """Raises Misconfigured for a directory in which anybody could put a socket or a lock in the place of ours.
 
-    A volume of a container is only for those that mount it: the kubelet gives an emptyDir the mode 0777.
+    A volume of a container is only for those that mount it: an emptyDir has the mode 0777, in memory 1777.
     """
-    mode = directory.stat().st_mode
-    is_volume = not mode & stat.S_ISVTX and directory.is_mount()
-    if mode & stat.S_IWOTH and not is_volume:
+    is_volume = directory.is_mount() and str(directory.resolve()) not in _EVERYBODYS
+    if directory.stat().st_mode & stat.S_IWOTH and not is_volume:
         raise Misconfigured(
             f"every user may write to the directory {directory}, and so take the place of the socket: "
             f"`chmod o-w {directory}`, or use another --socket-dir"

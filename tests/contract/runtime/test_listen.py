@@ -102,16 +102,18 @@ async def test_a_directory_that_anybody_may_write_to_is_refused(mode: int, tmp_p
         pass
 
 
-@pytest.mark.parametrize(("mode", "is_taken"), [("0777", True), ("1777", False)])
+@pytest.mark.parametrize(("directory", "is_taken"), [("", True), ("/dev/shm", False)])  # noqa: S108
+@pytest.mark.parametrize("mode", ["0777", "1777"])
 def test_a_volume_of_a_container_may_have_the_mode_that_the_kubelet_gives_it(
-    mode: str, is_taken: bool, tmp_path: Path
+    mode: str, directory: str, is_taken: bool, tmp_path: Path
 ) -> None:
-    """An emptyDir; not a directory of all users that is a mount, such as /tmp."""
+    """An emptyDir, on a disk or in memory; not a directory of all users that is a mount."""
+    place = directory or str(tmp_path)
     code = (
         "from pathlib import Path; from services.runtime.rpc.listen import locked\n"
-        f"with locked(Path('{tmp_path}/x.sock')): pass"
+        f"with locked(Path('{place}/x.sock')): pass"
     )
-    mounts = f'mount -t tmpfs -o mode={mode} none {tmp_path} && exec "$0" -c "$1"'
+    mounts = f'mount -t tmpfs -o mode={mode} none {place} && exec "$0" -c "$1"'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mounts, sys.executable, code],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
