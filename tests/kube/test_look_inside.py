@@ -11,7 +11,7 @@ from lab.topology import SERVICE_ADDRESS
 from tests.ctl.sysdump import unpacked
 from tests.kube.flood import everybody_reaches_everybody
 from tests.kube.page import PAGE, Shell
-from tests.kube.workloads import OURS, SIDECARS, get, until
+from tests.kube.workloads import OURS, get, until
 
 pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="session")]
 
@@ -21,13 +21,20 @@ async def pod_of(cluster: Cluster, node: str) -> str:
     return str(pods["items"][0]["metadata"]["name"])
 
 
-@pytest.mark.parametrize("container", SIDECARS)
-async def test_every_container_says_how_its_node_is(cluster: Cluster, container: str) -> None:
+@pytest.mark.parametrize("container", ["dataplane", "masq"])
+async def test_the_containers_that_reach_all_services_say_how_their_node_is(cluster: Cluster, container: str) -> None:
     for node in cluster.nodes:
         look = ("exec", await pod_of(cluster, node.name), *OURS, "--container", container, "--")
         status = await cluster.kubectl(*look, "flannelette", "status")
         assert status.splitlines()[0] == f"{node.name} is healthy"
         assert await cluster.kubectl(*look, "flannelette", "doctor")  # else there is a problem
+
+
+async def test_the_container_of_the_lease_service_reaches_that_alone(cluster: Cluster, tmp_path: Path) -> None:
+    look = f"kubectl exec {await pod_of(cluster, cluster.nodes[0].name)} {' '.join(OURS)} --container lease --"
+    said = await Shell(cluster, tmp_path).type(f"{look} flannelette status || true")
+    states = [tuple(line.split()[:2]) for line in said.splitlines()]
+    assert {("lease", "ready"), ("dataplane", "away"), ("masq", "away")} <= {*states}, said
 
 
 async def test_a_nodes_pod_says_whom_the_node_reaches(cluster: Cluster) -> None:
