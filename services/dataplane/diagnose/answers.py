@@ -11,7 +11,6 @@ from services.dataplane.diagnose.seen import (
     BridgePort,
     HostAddress,
     HostLink,
-    InterfaceState,
     Lookup,
     NarrowRoute,
     NeighbourState,
@@ -112,13 +111,7 @@ def neighbour_in(message: bytes) -> NeighbourState:
     return NeighbourState(state, mac)
 
 
-def link_in(message: bytes) -> InterfaceState:
-    """The interface that a message tells."""
-    flags, mac = _header(LINK, message)[3], attributes_of(message, LINK.size).get(uapi.IFLA_ADDRESS, b"")
-    return InterfaceState(bool(flags & uapi.IFF_UP), bool(flags & uapi.IFF_RUNNING), mac)
-
-
-def host_link_in(message: bytes) -> HostLink:
+def link_in(message: bytes) -> HostLink:
     """The interface that a message tells, with what a bridge does at it."""
     _, _, index, flags, _ = _header(LINK, message)
     found = attributes_of(message, LINK.size)

@@ -138,7 +138,7 @@ class Diagnosis:
     async def _mend(self, subject: Subject, seen: Seen) -> None:
         """Puts interfaces of pods back into their bridge; if something takes them out again and again, it is told."""
         now, steps = time.monotonic(), list[LinkChange]()
-        for index in self._mended.keys() - seen.host_links.keys():
+        for index in self._mended.keys() - seen.links.keys():
             del self._mended[index]
         for step in mendings(subject, seen):
             times = self._mended.setdefault(step.arguments["index"], deque(maxlen=_MENDED_AT_ONCE))

@@ -5,14 +5,12 @@ Single questions go many in one batch: a thousand FIB lookups take about 20 ms.
 """
 
 import asyncio
-import socket
 import struct
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any, Final, Self
 
-from services.core.errors import Unavailable
 from services.core.family import IPV4, Family
 from services.dataplane.diagnose.answers import (
     ADDRESS,
@@ -20,7 +18,6 @@ from services.dataplane.diagnose.answers import (
     RULE,
     address_in,
     attributes_of,
-    host_link_in,
     link_in,
     lookup_request,
     narrow_route_in,
@@ -37,7 +34,6 @@ from services.dataplane.diagnose.seen import (
     Answer,
     HostAddress,
     HostLink,
-    InterfaceState,
     Lookup,
     NarrowRoute,
     NeighbourState,
@@ -71,13 +67,6 @@ class Inspector:
 
     def __exit__(self, *_: object) -> None:
         self._transport.close()
-
-    def names(self) -> dict[int, str]:
-        """Of all interfaces."""
-        try:
-            return dict(socket.if_nameindex())
-        except OSError as error:  # it opens a socket of its own
-            raise Unavailable(f"the kernel does not list its interfaces: {error.strerror}") from None
 
     async def lookups(self, questions: Sequence[Lookup]) -> dict[Lookup, Answer]:
         """What the kernel does with these packets; without those of which the answer got lost."""
@@ -134,19 +123,10 @@ class Inspector:
                 found.append((known[uapi.NDA_DST], state))
         return found
 
-    async def links(self, indexes: Sequence[int]) -> dict[int, InterfaceState]:
-        """The state of these interfaces."""
-        asked = [request(uapi.RTM_GETLINK, LINK.pack(0, 0, index, 0, 0)) for index in indexes]
-        found = {}
-        for index, answer in zip(indexes, await self._ask(asked), strict=True):
-            if isinstance(answer, bytes):
-                found[index] = link_in(answer)
-        return found
-
-    async def host_links(self) -> dict[int, HostLink]:
+    async def links(self) -> dict[int, HostLink]:
         """All interfaces, with their places in bridges."""
         body = LINK.pack(0, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATS))
-        found = [host_link_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)]
+        found = [link_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)]
         return {each.index: each for each in found}
 
     async def vlans(self) -> dict[int, tuple[int, frozenset[int]]]:

@@ -64,12 +64,12 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
 
 async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen:
     """Asks the kernel, and looks at programs. Raises Unavailable."""
-    addresses, links = await inspector.addresses(), await inspector.host_links()
+    addresses, links = await inspector.addresses(), await inspector.links()
     seen = Seen(
-        names=inspector.names(),
+        names={index: each.name for index, each in links.items()},
         addresses=addresses,
         bridges=bridges_of(subject, addresses),
-        host_links=links,
+        links=links,
         on_record=cni_pods(files.cni_state) if files.cni_state else CniPods(obstacle="--cni-state-dir is empty"),
         vlans=await inspector.vlans() if any(each.filters_vlans for each in links.values()) else {},
         policies=await inspector.policies(),
@@ -84,7 +84,6 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     answers, narrow = await inspector.routes_of(questions(subject, seen))
     seen = replace(
         seen,
-        links=await inspector.links(sorted({*indexes, *devices, subject.underlay.index})),
         forwarding=await inspector.forwarding(list(dict.fromkeys(places))),
         answers=answers,
         narrow=narrow,
@@ -100,7 +99,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     if not is_as_expected(subject, seen) or unattached(subject, seen):
         seen = replace(seen, routes={family: await inspector.routes(family) for family in FAMILIES})
     if any(check_pods(subject, seen)):
-        seen = replace(seen, managers=managers_of(files, seen.host_links.values()))
+        seen = replace(seen, managers=managers_of(files, seen.links.values()))
     return seen
 
 

@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 def pods_bridge(subject: Subject, seen: Seen) -> HostLink | None:
     """The bridge of the pods; None: there is none, or pods are attached in another way."""
     found = (bridge_index(subject, seen, family) for family in subject.own)
-    return next((seen.host_links[index] for index in found if index is not None and index in seen.host_links), None)
+    return next((seen.links[index] for index in found if index is not None and index in seen.links), None)
 
 
 def has_pods(subject: Subject, seen: Seen) -> bool:
@@ -69,7 +69,7 @@ def has_pods(subject: Subject, seen: Seen) -> bool:
     places = {0, bridge.index if bridge else 0}
     return any(
         each.is_of_pod and each.is_up and each.is_running and each.master in places
-        for each in seen.host_links.values()
+        for each in seen.links.values()
         if each.index != subject.underlay.index
     )
 
@@ -77,17 +77,17 @@ def has_pods(subject: Subject, seen: Seen) -> bool:
 def pod_links(subject: Subject, seen: Seen) -> list[PodLink]:
     """The host's ends of the interfaces of all pods in the own subnets, as far as they are known."""
     found = dict[int, PodLink]()
-    by_name = {each.name: each for each in seen.host_links.values() if each.is_of_pod}
+    by_name = {each.name: each for each in seen.links.values() if each.is_of_pod}
     for pod in seen.on_record.pods:
         link = by_name.get(pod.interface)
         if link is not None and pod.bridge and is_own(subject, pod):
             found.setdefault(link.index, PodLink(link, pod.bridge, pod))
     for index, (name, bridge) in subject.ports.items():
-        link = seen.host_links.get(index)
+        link = seen.links.get(index)
         if link is not None and link.name == name:
             found.setdefault(index, PodLink(link, bridge))
     place = pods_bridge(subject, seen)
-    for link in seen.host_links.values():
+    for link in seen.links.values():
         if place is not None and link.is_of_pod and link.master == place.index:
             found.setdefault(link.index, PodLink(link, place.name))
     return [*found.values()]
@@ -112,8 +112,8 @@ def ports_of(subject: Subject, seen: Seen) -> dict[int, tuple[str, str]]:
     Those that were its ports earlier, and are still there, stay.
     """
     place = pods_bridge(subject, seen)
-    known = {i: was for i, was in subject.ports.items() if (e := seen.host_links.get(i)) and e.name == was[0]}
-    ports = (each for each in seen.host_links.values() if place is not None and each.master == place.index)
+    known = {i: was for i, was in subject.ports.items() if (e := seen.links.get(i)) and e.name == was[0]}
+    ports = (each for each in seen.links.values() if place is not None and each.master == place.index)
     return known | {each.index: (each.name, place.name) for each in ports if place is not None and each.is_of_pod}
 
 
@@ -122,7 +122,7 @@ def mendings(subject: Subject, seen: Seen) -> list[LinkChange]:
 
     Interfaces that another bridge has stay there.
     """
-    bridges = {each.name: each for each in seen.host_links.values() if each.kind == "bridge"}
+    bridges = {each.name: each for each in seen.links.values() if each.kind == "bridge"}
     found = list[LinkChange]()
     for each in pod_links(subject, seen):
         bridge, link = bridges.get(each.bridge), each.link
@@ -157,7 +157,7 @@ def silent_places(subject: Subject, seen: Seen) -> list[tuple[bytes, int]]:
 
 def check_pods(subject: Subject, seen: Seen) -> Iterator[Finding]:
     """A check: the interface of each pod is a port of the bridge, up, and lets packets through; the pod answers."""
-    links, bridges = pod_links(subject, seen), {each.name: each for each in seen.host_links.values()}
+    links, bridges = pod_links(subject, seen), {each.name: each for each in seen.links.values()}
     missing = [each for each in links if each.bridge and each.bridge not in bridges]
     for name in dict.fromkeys(each.bridge for each in missing):
         yield _bridge_gone(subject, seen, name, [each for each in missing if each.bridge == name])
@@ -395,7 +395,7 @@ def unattached(subject: Subject, seen: Seen) -> list[HostLink]:
         for each in routes
         if each.dst and not (ip_address(each.dst).is_link_local or ip_address(each.dst).is_multicast)
     }
-    apart = (each for each in seen.host_links.values() if each.is_of_pod and not each.master)
+    apart = (each for each in seen.links.values() if each.is_of_pod and not each.master)
     return [each for each in apart if each.index not in known | used]
 
 

@@ -93,16 +93,6 @@ class HostAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class InterfaceState:
-    """An interface."""
-
-    is_up: bool
-    is_running: bool
-    """It has a carrier: of a bridge, one of its ports has."""
-    mac: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class BridgePort:
     """What a bridge does at one of its ports (`bridge -d link show`)."""
 
@@ -132,6 +122,7 @@ class HostLink:
     """Index of the bridge, bond or VRF that has it; 0: none."""
     is_up: bool = True
     is_running: bool = True
+    """It has a carrier: of a bridge, one of its ports has."""
     has_arp: bool = True
     is_apart: bool = False
     """The other end of the pair is in another network namespace."""
@@ -303,8 +294,7 @@ class Seen:
     """The bridge of the pods, where it can be told."""
     ways: Sequence[Way] = ()
     """What is asked about the peers."""
-    links: Mapping[int, InterfaceState] = field(default_factory=dict)
-    host_links: Mapping[int, HostLink] = field(default_factory=dict)
+    links: Mapping[int, HostLink] = field(default_factory=dict)
     """All interfaces of the host."""
     on_record: CniPods = CniPods()
     vlans: Mapping[int, tuple[int, Set[int]]] = field(default_factory=dict)

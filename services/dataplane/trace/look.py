@@ -122,8 +122,9 @@ async def look(
         list,
         wanted.foreign,
     )
-    addresses = await inspector.addresses()
-    seen = Seen(names=inspector.names(), addresses=addresses, bridges=bridges_of(subject, addresses))
+    addresses, every = await inspector.addresses(), await inspector.links()
+    names = {index: each.name for index, each in every.items()}
+    seen = Seen(names, addresses, bridges_of(subject, addresses), links=every)
     seen = replace(seen, policies=await inspector.policies())
     bridge = bridge_index(subject, seen, ends.family)
     arrival = path.route.ifindex if path else links.underlay.index
@@ -136,10 +137,8 @@ async def look(
     beside += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
     beside += [Lookup(family_of(own), own.packed) for own in links.underlay.addresses]
     filters = await inspector.reverse_path_filters([each.iif for each in arrivals if each.family.version == 4])
-    devices = {device.index for device in subject.devices.values()}
     seen = replace(
         seen,
-        links=await inspector.links(sorted({*devices, bridge} if bridge else devices)),
         forwarding=await inspector.forwarding(places),
         answers=await inspector.lookups([*asked, *beside]),
         rules={family: await inspector.rules(family) for family in FAMILIES},

@@ -40,7 +40,7 @@ def seen(*links: HostLink, pods: tuple[CniPod, ...] = (POD,), bridge: HostLink =
     every = {each.index: each for each in (bridge, *links)}
     held = HostAddress(IPV4, OWN[1].packed, 24, bridge.index)
     names = {index: each.name for index, each in every.items()}
-    return Seen(names, [held], {IPV4: bridge.index}, host_links=every, on_record=CniPods(pods))
+    return Seen(names, [held], {IPV4: bridge.index}, links=every, on_record=CniPods(pods))
 
 
 def found(look: Seen) -> list[Finding]:

@@ -20,7 +20,7 @@ from services.dataplane.diagnose.seen import (
     BRIDGE,
     Answer,
     HostAddress,
-    InterfaceState,
+    HostLink,
     Lookup,
     NeighbourState,
     PolicyRule,
@@ -69,9 +69,6 @@ class PlayedInspector:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def names(self) -> dict[int, str]:
-        return {**NAMES, _CNI0: BRIDGE}
-
     async def addresses(self) -> list[HostAddress]:
         found = [HostAddress(IPV4, ip_address("10.5.27.1").packed, 24, _CNI0)]
         for each, network in zip(DUAL.links.underlay.addresses, DUAL.links.underlay.networks, strict=True):
@@ -115,8 +112,8 @@ class PlayedInspector:
     async def all_neighbours(self, family: Family) -> list[tuple[bytes, int]]:
         return [(cidr[2].packed, NUD_REACHABLE) for cidr in OWN if family_of(cidr) is family]
 
-    async def links(self, indexes: Sequence[int]) -> dict[int, InterfaceState]:
-        return {index: InterfaceState(is_up=True, is_running=True, mac=_MAC) for index in indexes}
+    async def links(self) -> dict[int, HostLink]:
+        return {index: HostLink(index, name, mac=_MAC) for index, name in {**NAMES, _CNI0: BRIDGE}.items()}
 
 
 class _NoCapture:
