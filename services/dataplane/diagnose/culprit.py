@@ -155,6 +155,12 @@ def is_in(packed: bytes, prefix: bytes, length: int) -> bool:
     return not length or int.from_bytes(packed) >> shift == int.from_bytes(prefix) >> shift
 
 
+def is_in_network(packed: bytes, network: Network) -> bool:
+    """Whether an address is in a network; those of the other family are not."""
+    first = network.network_address.packed
+    return len(packed) == len(first) and is_in(packed, first, network.prefixlen)
+
+
 def _is_same(route: Route, other: Route) -> bool:
     return (route.table, route.dst, route.length) == (other.table, other.dst, other.length)
 

@@ -3,13 +3,13 @@
 Which interface belongs to which bridge is known by the result that CNI keeps, or by an earlier look.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from services.dataplane.diagnose.bridge import bridge_index
-from services.dataplane.diagnose.culprit import is_in
+from services.dataplane.diagnose.culprit import is_in, is_in_network
 from services.dataplane.diagnose.seen import (
     BRIDGE,
     BridgePort,
@@ -75,22 +75,32 @@ def has_pods(subject: Subject, seen: Seen) -> bool:
 
 
 def pod_links(subject: Subject, seen: Seen) -> list[PodLink]:
-    """The host's ends of the interfaces of all pods in the own subnets, as far as they are known."""
-    found = dict[int, PodLink]()
+    """The host's ends of the interfaces of all pods in the own subnets, as far as they are known.
+
+    What is a port of the pods' bridge belongs there, whatever the bridge was called when CNI wrote its name down.
+    """
+    found, place = dict[int, PodLink](), pods_bridge(subject, seen)
+    bridges = {each.name for each in seen.links.values()}
+    instead = place.name if place is not None and place.kind == "bridge" else ""
     by_name = {each.name: each for each in seen.links.values() if each.is_of_pod}
     for pod in seen.on_record.pods:
         link = by_name.get(pod.interface)
         if link is not None and pod.bridge and is_own(subject, pod):
-            found.setdefault(link.index, PodLink(link, pod.bridge, pod))
+            found.setdefault(link.index, PodLink(link, _or(pod.bridge, instead, bridges), pod))
     for index, (name, bridge) in subject.ports.items():
         link = seen.links.get(index)
         if link is not None and link.name == name:
-            found.setdefault(index, PodLink(link, bridge))
-    place = pods_bridge(subject, seen)
+            found.setdefault(index, PodLink(link, _or(bridge, instead, bridges)))
     for link in seen.links.values():
         if place is not None and link.is_of_pod and link.master == place.index:
-            found.setdefault(link.index, PodLink(link, place.name))
+            known = found.get(link.index)
+            found[link.index] = PodLink(link, place.name, known.pod if known else None)
     return [*found.values()]
+
+
+def _or(name: str, instead: str, there: Set[str]) -> str:
+    """The name of a bridge, or of the one that is there in its place: a bridge may be renamed."""
+    return instead if instead and name not in there else name
 
 
 def known_pods(subject: Subject, seen: Seen) -> KnownPods:
@@ -102,8 +112,7 @@ def known_pods(subject: Subject, seen: Seen) -> KnownPods:
 
 def is_own(subject: Subject, pod: CniPod) -> bool:
     """Whether a pod has an address in an own subnet."""
-    owns = [(own.network_address.packed, own.prefixlen) for own in subject.own.values()]
-    return any(len(a) == len(b) and is_in(a, b, length) for a in pod.addresses for b, length in owns)
+    return any(is_in_network(packed, own) for packed in pod.addresses for own in subject.own.values())
 
 
 def ports_of(subject: Subject, seen: Seen) -> dict[int, tuple[str, str]]:
@@ -141,18 +150,21 @@ def mendings(subject: Subject, seen: Seen) -> list[LinkChange]:
 
 
 def silent_places(subject: Subject, seen: Seen) -> list[tuple[bytes, int]]:
-    """The addresses of pods whose interfaces are in order, each with the bridge where ARP or NDP can ask for it."""
+    """The addresses of pods that no fault cuts off, each with the bridge where ARP or NDP can ask for it."""
     bridge = pods_bridge(subject, seen)
     if bridge is None or not (bridge.is_up and bridge.has_arp):
         return []
-    owns = [(own.network_address.packed, own.prefixlen) for own in subject.own.values()]
     return [
         (packed, bridge.index)
         for each in pod_links(subject, seen)
-        if each.pod is not None and each.link.master == bridge.index and _fault(seen, each, bridge) is None
+        if each.pod is not None and each.link.master == bridge.index and not _is_cut_off(_fault(seen, each, bridge))
         for packed in each.pod.addresses
-        if any(len(packed) == len(first) and is_in(packed, first, length) for first, length in owns)
+        if any(is_in_network(packed, own) for own in subject.own.values())
     ]
+
+
+def _is_cut_off(fault: Fault | None) -> bool:
+    return fault is not None and fault.is_broken
 
 
 def check_pods(subject: Subject, seen: Seen) -> Iterator[Finding]:
@@ -162,19 +174,24 @@ def check_pods(subject: Subject, seen: Seen) -> Iterator[Finding]:
     for name in dict.fromkeys(each.bridge for each in missing):
         yield _bridge_gone(subject, seen, name, [each for each in missing if each.bridge == name])
     faults = dict[Fault, list[PodLink]]()
+    silent = [each for each in silent_places(subject, seen) if _is_failed(seen, each)]
     for each in links:
         bridge = bridges.get(each.bridge)
         if bridge is None or not bridge.is_up:
             continue  # that is a finding of its own
         fault = _fault(seen, each, bridge)
-        if fault is not None:
-            faults.setdefault(fault, []).append(each)
+        if fault is None:
+            continue
+        of_pod = [(packed, bridge.index) for packed in each.pod.addresses] if each.pod else []
+        if not {*of_pod}.isdisjoint(silent):  # it does lose what it may lose
+            fault = fault._replace(is_broken=True)
+            silent = [place for place in silent if place not in of_pod]
+        faults.setdefault(fault, []).append(each)
     for fault, some in faults.items():
         yield _told(seen, fault, some)
     yield from _of_bridge(subject, seen, links)
     yield from _alone(subject, seen)
-    if not faults:
-        yield from _silent(seen, silent_places(subject, seen))
+    yield from _silent(seen, silent)
 
 
 def _fault(seen: Seen, each: PodLink, bridge: HostLink) -> Fault | None:
@@ -418,8 +435,12 @@ def _alone(subject: Subject, seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _silent(seen: Seen, places: Iterable[tuple[bytes, int]]) -> Iterator[Finding]:
-    found = [place for place in places if (state := seen.pod_neighbours.get(place)) and state.is_failed]
+def _is_failed(seen: Seen, place: tuple[bytes, int]) -> bool:
+    state = seen.pod_neighbours.get(place)
+    return state is not None and state.is_failed
+
+
+def _silent(seen: Seen, found: Sequence[tuple[bytes, int]]) -> Iterator[Finding]:
     if not found:
         return
     names = [address(packed) for packed, _ in found]

@@ -82,12 +82,14 @@ class Node:
     async def findings(self) -> list[pb.Finding]:
         return list((await self.running.status()).findings)
 
-    async def until_found(self, *checks: str, pause: float = 0.05) -> list[pb.Finding]:
+    async def until_found(self, *checks: str, pause: float = 0.05, weight: bool | None = None) -> list[pb.Finding]:
+        """What is found once it is of these checks alone, and all of it broken, or none."""
         found: list[pb.Finding] = []
         try:
             async with asyncio.timeout(PATIENCE):
                 while (found := await self.findings()) or checks:
-                    if [each.check for each in found] == [*checks]:
+                    weighs = weight is None or all(each.broken is weight for each in found)
+                    if [each.check for each in found] == [*checks] and weighs:
                         break
                     await asyncio.sleep(pause)
                     if pause > 1:  # nothing tells of it, but the next audit
@@ -95,6 +97,14 @@ class Node:
         except TimeoutError:
             raise AssertionError(f"{found}\n{self.running.log}") from None
         return found
+
+    async def answers(self, address: str) -> bool:
+        """Whether a pod answers all pings of this host in a quarter of a second."""
+        with Pinger(self.cluster.namespace, 4) as pinger:
+            stream = Stream([Way("host", "pod", pinger, ip_address(address))])
+            async with stream:
+                await asyncio.sleep(0.25)
+        return not stream.lost
 
     def master_of(self, veth: str) -> str:
         (link,) = json.loads(self.ip(f"-j -d link show {veth}"))
@@ -184,6 +194,50 @@ async def test_a_pod_that_does_not_answer_its_own_node_is_named(node: Node) -> N
     assert found.broken
     pod.ip("addr", "add", f"{address}/24", "dev", "eth0")
     await node.until_found()
+
+
+async def test_a_pod_that_does_not_answer_is_named_beside_one_with_another_fault(node: Node) -> None:
+    node.add_pod()
+    (_, _, veth), (silent, address, _), (_, well, _) = node.pods
+    node.ip("link add br1 type bridge")
+    node.ip(f"link set {veth} master br1")
+    silent.ip("addr", "flush", "dev", "eth0")
+    port, other = await node.until_found("pod-port", "pod-silent", pause=5)
+    assert (port.broken, other.broken) == (True, True)
+    assert other.problem == f"Packets to the pod {address} of this node are lost."
+    assert not await node.answers(address)
+    assert await node.answers(well)
+
+
+async def test_a_port_that_may_lose_packets_weighs_more_once_it_does(node: Node) -> None:
+    pod, address, veth = node.pods[0]
+    node.cluster.run(f"bridge link set dev {veth} locked on")
+    (found,) = await node.until_found("pod-port")
+    assert (found.problem, found.broken) == (f"The pod {address} of this node may not receive packets.", False)
+    assert await node.flows()
+    mac = pod.run("cat", "/sys/class/net/eth0/address").strip()
+    node.cluster.run(f"bridge fdb del {mac} dev {veth} master")
+    node.ip("neigh flush dev cni0")
+    (found,) = await node.until_found("pod-port", pause=5, weight=True)
+    assert found.problem == f"The pod {address} of this node can neither send nor receive packets."
+    assert not await node.flows()
+    node.cluster.run(found.cure)
+    await node.until_it_flows()
+    await node.until_found()
+
+
+async def test_a_bridge_that_was_given_another_name_is_still_the_pods(node: Node) -> None:
+    for act in ("down", "name pods0", "up"):
+        node.ip(f"link set cni0 {act}" if act != "up" else "link set pods0 up")
+    await node.until_it_flows()
+    await node.running.resync()
+    await asyncio.sleep(3)
+    await node.until_found()
+    assert await node.flows()
+    veth = node.pods[0][2]
+    node.ip(f"link set {veth} nomaster")
+    await node.until_it_flows()
+    assert node.master_of(veth) == "pods0"
 
 
 async def test_a_pod_that_is_gone_is_not_missed(node: Node) -> None:
