@@ -9,7 +9,7 @@ import binascii
 import json
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address, ip_interface
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +41,10 @@ def cni_pods(directory: Path) -> CniPods:
 
 
 def _pod_in(path: Path) -> CniPod | None:
-    """The pod of a result; None: it is none, or not of a plugin that makes interfaces."""
+    """The pod of a result; None: it is none.
+
+    Of the interfaces in it those of the host come first, the one that leads to the pod as the last of these.
+    """
     try:
         with path.open("rb") as file:
             document = _object(json.loads(file.read(_LONGEST)))
@@ -50,12 +53,13 @@ def _pod_in(path: Path) -> CniPod | None:
     result = _object(document.get("result"))
     addresses = [_address(_object(each).get("address")) for each in _list(result.get("ips"))]
     interfaces = [_object(each) for each in _list(result.get("interfaces"))]
-    here = [name for each in interfaces if not each.get("sandbox") and isinstance(name := each.get("name"), str)]
+    outside = takewhile(lambda each: not each.get("sandbox"), interfaces)
+    here = ["", "", *(name for each in outside if isinstance(name := each.get("name"), str))]
     configured = _configured(document.get("config"))
     return CniPod(
         tuple(address for address in addresses if address),
-        here[0] if len(here) > 1 else "",
-        here[1] if len(here) > 1 else "",
+        here[-2],
+        here[-1],
         has_hairpin=configured.get("hairpinMode") is True,
         is_isolated=configured.get("portIsolation") is True,
     )

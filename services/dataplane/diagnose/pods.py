@@ -63,14 +63,13 @@ def pods_bridge(subject: Subject, seen: Seen) -> HostLink | None:
 def has_pods(subject: Subject, seen: Seen) -> bool:
     """Whether pods are here that send and receive: the host's ends of their interfaces are at their bridge, or alone.
 
-    A pod that the plugin `ptp` has attached has an interface without a bridge.
+    A pod that the plugin `ptp` has attached has an interface without a bridge, and a route inside the own subnet.
     """
-    bridge = pods_bridge(subject, seen)
-    places = {0, bridge.index if bridge else 0}
+    bridge, alone = pods_bridge(subject, seen), {route.ifindex for route in subject.own_parts}
     return any(
-        each.is_of_pod and each.is_up and each.is_running and each.master in places
+        (bridge is not None and each.master == bridge.index) if each.master else each.index in alone
         for each in seen.links.values()
-        if each.index != subject.underlay.index
+        if each.is_of_pod and each.is_up and each.is_running
     )
 
 

@@ -72,8 +72,13 @@ def ways_off(subject: Subject, seen: Seen) -> list[Route]:
 
 
 def is_in_use(seen: Seen, family: Family, prefix: bytes, length: int) -> bool:
-    """Whether a pod has an address in there, as CNI or the neighbours of this node tell."""
-    on_record = (packed for pod in seen.on_record.pods for packed in pod.addresses if len(packed) == len(prefix))
+    """Whether a pod has an address in there, as the neighbours of this node tell, or CNI of pods that are here.
+
+    CNI's record may be of a pod that is gone: then the host has no end of its interface.
+    """
+    here = {each.name for each in seen.links.values() if each.is_of_pod}
+    pods = (pod for pod in seen.on_record.pods if pod.interface in here)
+    on_record = (packed for pod in pods for packed in pod.addresses if len(packed) == len(prefix))
     return any(is_in(each, prefix, length) for each in (*seen.pods.get(family, ()), *on_record))
 
 

@@ -34,7 +34,7 @@ class Node:
         self.running = running
         self.pods: list[tuple[NetworkNamespace, str, str]] = []
         """Each with its address, and the name of the host's end of its interface."""
-        self._make_netns = make_netns
+        self.make_netns = make_netns
 
     @property
     def state(self) -> Path:
@@ -45,7 +45,7 @@ class Node:
 
     def add_pod(self) -> None:
         """As a container runtime does."""
-        pod, directory = self._make_netns(), self.cluster.directory
+        pod, directory = self.make_netns(), self.cluster.directory
         self.state.mkdir(parents=True, exist_ok=True)
         plugin = {"type": "flannel", "subnetFile": str(directory / "subnet.env"), "delegate": _DELEGATE}
         plugin["dataDir"] = str(directory / "var/lib/cni/flannel")
@@ -245,3 +245,59 @@ async def test_a_pod_that_is_gone_is_not_missed(node: Node) -> None:
     await node.running.resync()
     await asyncio.sleep(3)
     await node.until_found()
+
+
+async def test_a_pod_of_the_plugin_ptp_counts_and_another_programs_container_does_not(
+    netns: NetworkNamespace,
+) -> None:
+    make_netns = NamespaceMaker()
+    with ExitStack() as ending, cluster_in(netns, VXLAN) as cluster:
+        ending.callback(make_netns.close)
+        results = cluster.directory / "var/lib/cni/results"
+        results.mkdir(parents=True)
+        container = make_netns()
+        cluster.ip(f"link add other type veth peer name eth0 netns {container.name}")
+        cluster.ip("link set other up")
+        container.ip("link", "set", "eth0", "up")
+        async with cluster.dataplane(*flags(cluster)) as running:
+            await running.until()
+            node = Node(cluster, running, make_netns)
+            await running.resync()
+            await asyncio.sleep(3)
+            await node.until_found()
+
+            for number in (2, 3):
+                add_ptp_pod(node, results, number)
+            (found,) = await node.until_found("forwarding-off", pause=5)
+            assert found.broken
+            assert not await node.flows()
+            netns.run(*found.cure.split())
+            await node.until_it_flows()
+            await node.until_found()
+
+            cluster.ip("route replace blackhole 10.5.27.2/32")
+            (found,) = await node.until_found("own-part")
+            assert found.broken
+            assert not await node.flows()
+            cluster.ip("link del veth2")
+            await node.until_found("own-part", weight=False)
+
+
+def add_ptp_pod(node: Node, results: Path, number: int) -> None:
+    """As the plugins `ptp` and `bandwidth` do."""
+    pod, address, veth, cluster = node.make_netns(), f"10.5.27.{number}", f"veth{number}", node.cluster
+    cluster.ip(f"link add {veth} type veth peer name eth0 netns {pod.name}")
+    cluster.ip(f"link set {veth} up")
+    cluster.ip(f"addr add 10.5.27.1/32 dev {veth}")
+    cluster.ip(f"route add {address}/32 dev {veth}")
+    for line in (
+        f"addr add {address}/32 dev eth0",
+        "link set eth0 up",
+        "route add 10.5.27.1 dev eth0",
+        "route add default via 10.5.27.1",
+    ):
+        pod.ip(*line.split())
+    interfaces = [{"name": veth}, {"name": "eth0", "sandbox": str(pod.path)}, {"name": f"bwp{number}"}]
+    document = {"result": {"interfaces": interfaces, "ips": [{"address": f"{address}/32", "gateway": "10.5.27.1"}]}}
+    (results / f"ptp-{number}-eth0").write_text(json.dumps(document))
+    node.pods.append((pod, address, veth))

@@ -131,12 +131,16 @@ def test_who_manages_an_interface_is_said_with_the_setting_that_keeps_it_off(
     assert found(look)[0].cause == f"veth1 has left the bridge cni0. {said[7]}".rstrip() if said else not said
 
 
-def result(address: str, *interfaces: str, **config: object) -> str:
+def result(address: str, *interfaces: str, more: str = "", **config: object) -> str:
     flannel = {"plugins": [{"type": "flannel", "delegate": config}, {"type": "portmap"}]}
     document = {
         "config": base64.b64encode(json.dumps(flannel).encode()).decode(),
         "result": {
-            "interfaces": [*({"name": each} for each in interfaces), {"name": "eth0", "sandbox": "/run/netns/x"}],
+            "interfaces": [
+                *({"name": each} for each in interfaces),
+                {"name": "eth0", "sandbox": "/run/netns/x"},
+                *({"name": each} for each in more.split()),
+            ],
             "ips": [{"address": address, "interface": 2}],
         },
     }
@@ -146,16 +150,19 @@ def result(address: str, *interfaces: str, **config: object) -> str:
 def test_pods_are_read_from_results_and_from_the_addresses_that_were_given(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "networks/cbr0").mkdir(parents=True)
-    (tmp_path / "results/cbr0-a-eth0").write_text(result("10.5.1.2/24", "cni0", "veth1", hairpinMode=True))
+    (tmp_path / "results/cbr0-a-eth0").write_text(
+        result("10.5.1.2/24", "cni0", "veth1", more="bwp1", hairpinMode=True)
+    )
     (tmp_path / "results/cbr0-b-eth0").write_text("{")
-    (tmp_path / "results/ptp-c-eth0").write_text(result("10.5.1.9/32", "veth9"))
+    (tmp_path / "results/ptp-c-eth0").write_text(result("10.5.1.9/32", "veth9", more="bwp9"))
     for name in ("10.5.1.2", "10.5.1.3", "fd00_10_5_1__3", "last_reserved_ip.0", "lock"):
         (tmp_path / "networks/cbr0" / name).touch()
     known = {ip_address(each.addresses[0]): each for each in cni_pods(tmp_path).pods}
     assert {str(address) for address in known} == {"10.5.1.2", "10.5.1.9", "10.5.1.3", "fd00:10:5:1::3"}
     one = known[ip_address("10.5.1.2")]
     assert (one.bridge, one.interface, one.has_hairpin, one.is_isolated) == ("cni0", "veth1", True, False)
-    assert known[ip_address("10.5.1.9")].interface == ""
+    other = known[ip_address("10.5.1.9")]
+    assert (other.bridge, other.interface) == ("", "veth9")
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
@@ -163,10 +170,12 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert cni_pods(tmp_path).obstacle == ""
 
 
-@pytest.mark.parametrize(("number", "is_broken"), [(2, True), (9, False)])
+@pytest.mark.parametrize(
+    ("number", "links", "is_broken"), [(2, [VETH1], True), (2, [VETH2], False), (9, [VETH1], False)]
+)
 def test_a_route_in_the_way_of_a_pod_that_cni_has_on_record_is_broken_also_without_a_neighbour_entry(
-    number: int, is_broken: bool
+    number: int, links: list[HostLink], is_broken: bool
 ) -> None:
     route = Route(OWN[number].packed, b"", 0, IPV4.af, 32, 0, 3, route_type=RTN_BLACKHOLE)
-    (one,) = check_routes(replace(SUBJECT, own_parts=[route]), seen(VETH1))
+    (one,) = check_routes(replace(SUBJECT, own_parts=[route]), seen(*links))
     assert (one.check, one.is_broken) == ("own-part", is_broken)
