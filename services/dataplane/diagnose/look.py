@@ -17,6 +17,7 @@ from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flann
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
 from services.dataplane.diagnose.pods import check_pods, silent_places, unattached
+from services.dataplane.diagnose.policies import blocks
 from services.dataplane.diagnose.routes import ways_off
 from services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
 from services.dataplane.diagnose.underlay import next_hops, returns
@@ -92,7 +93,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         seen = replace(seen, taken=await asyncio.to_thread(taken_port, subject.port))
     back = await inspector.lookups(returns(subject, seen))
     seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
-    if ways_off(subject, seen) or any(way.pods for way in seen.ways):
+    if blocks(seen) or ways_off(subject, seen) or any(way.pods for way in seen.ways):
         near = {family: await inspector.all_neighbours(family) for family in subject.own}
         seen = replace(seen, pods={family: [each for each, _ in found] for family, found in near.items()})
     seen = replace(seen, pod_neighbours=await inspector.neighbours(silent_places(subject, seen)))

@@ -8,7 +8,8 @@ from typing import Final
 
 from services.core.family import Family, Network
 from services.dataplane.diagnose.culprit import is_in
-from services.dataplane.diagnose.seen import Policy, Seen, Subject
+from services.dataplane.diagnose.routes import is_in_use
+from services.dataplane.diagnose.seen import PeerPath, Policy, Seen, Subject
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink import uapi
 from services.dataplane.netlink.iproute2_text import address
@@ -17,9 +18,12 @@ from services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
 _IN, _OUT, _FORWARD = range(3)
 _DIRECTIONS: Final = ("in", "out", "fwd")
 _UDP: Final = 17
-_PODS: Final = "Packets of pods to or from peers are dropped."
+_CARRIED: Final = (0, 1, 6, _UDP, 58)
+"""Protocols that all pods use: any, ICMP, TCP, UDP, ICMPv6."""
+_PODS: Final = "Packets between pods of this node and {peers} are dropped."
 _HOST: Final = "Packets between this host and its own pods are dropped."
-_NODES: Final = "Packets between nodes are dropped."
+_NODES: Final = "Packets between this node and {peers} are dropped."
+_SINGLE: Final = "Packets of single pods of this node are dropped."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,43 +32,59 @@ class _Flow:
 
     problem: str
     directions: frozenset[int]
-    source: Network
-    destination: Network
+    here: Network
+    """The pods of this node, or its address in the underlay."""
+    there: Network
+    is_from_here: bool
     protocol: int = 0
     """IP protocol; 0: any."""
     dport: int = 0
+    path: PeerPath | None = None
+    """Way to the peer that is the other end; None: it is this host."""
+    everywhere: Network | None = None
+    """Network that covers the ends of all peers."""
+
+    @property
+    def is_of_pods(self) -> bool:
+        """Whether pods of this node are an end of it."""
+        return self.problem != _NODES
+
+
+def blocks(seen: Seen) -> bool:
+    """Whether a policy blocks anything."""
+    return any(policy.action == uapi.XFRM_POLICY_BLOCK for policy in seen.policies)
 
 
 def check_policies(subject: Subject, seen: Seen) -> Iterator[Finding]:
     """A check: no policy blocks what the overlay carries, unless one before it lets that through."""
-    if not any(policy.action == uapi.XFRM_POLICY_BLOCK for policy in seen.policies):
+    if not blocks(seen):
         return
     in_order = sorted(seen.policies, key=lambda policy: policy.priority)
-    told = set[Policy]()
     for flow in chain.from_iterable(_flows(subject, family) for family in subject.networks):
-        for policy in _blocking(in_order, flow):
-            if policy not in told:
-                told.add(policy)
-                yield _finding(policy, flow)
+        for policy in dict.fromkeys(_blocking(in_order, flow)):
+            yield _finding(seen, policy, flow)
 
 
 def _flows(subject: Subject, family: Family) -> Iterator[_Flow]:
-    own = subject.own.get(family)
-    through, tunnel = frozenset((_FORWARD, _OUT)), 0 if not subject.port else _UDP
+    own, network = subject.own.get(family), subject.networks[family]
+    out, into, through = frozenset((_OUT,)), frozenset((_IN,)), frozenset((_FORWARD, _OUT))
     here = [ip_network(each) for each in subject.underlay.addresses if each.version == family.version]
     for path in subject.paths:
         public = path.public
         if public is not None and subject.port and public.version == family.version:
+            around = (each for each in subject.underlay.networks if public in each)
+            wide = next(around, ip_network((bytes(len(public.packed)), 0)))
+            more, there = (_UDP, subject.port, path, wide), ip_network(public)
             for each in here:
-                yield _Flow(_NODES, frozenset((_OUT,)), each, ip_network(public), tunnel, subject.port)
-                yield _Flow(_NODES, frozenset((_IN,)), ip_network(public), each, tunnel, subject.port)
+                yield _Flow(_NODES, out, each, there, True, *more)
+                yield _Flow(_NODES, into, each, there, False, *more)
         if own is not None and path.subnet.version == family.version:
-            yield _Flow(_PODS, through, own, path.subnet)
-            yield _Flow(_PODS, through, path.subnet, own)
+            for is_away in (True, False):
+                yield _Flow(_PODS, through, own, path.subnet, is_away, path=path, everywhere=network)
     if own is not None:
         for each in here:
-            yield _Flow(_HOST, frozenset((_OUT,)), each, own)
-            yield _Flow(_HOST, frozenset((_IN,)), own, each)
+            yield _Flow(_HOST, out, own, each, is_from_here=False)
+            yield _Flow(_HOST, into, own, each, is_from_here=True)
 
 
 def _blocking(in_order: Sequence[Policy], flow: _Flow) -> Iterator[Policy]:
@@ -81,15 +101,22 @@ def _blocking(in_order: Sequence[Policy], flow: _Flow) -> Iterator[Policy]:
 
 
 def _meets(policy: Policy, flow: _Flow) -> bool:
-    if policy.protocol not in (0, flow.protocol) or policy.dport not in (0, flow.dport):
+    if flow.protocol and (policy.protocol not in (0, flow.protocol) or policy.dport not in (0, flow.dport)):
         return False
-    return _meet(policy.src, policy.src_length, flow.source) and _meet(
-        policy.dst, policy.dst_length, flow.destination
-    )
+    (here, length), (there, there_length) = _ends(policy, flow)
+    return _meet(here, length, flow.here) and _meet(there, there_length, flow.there)
 
 
 def _is_whole(policy: Policy, flow: _Flow) -> bool:
-    return policy.src_length <= flow.source.prefixlen and policy.dst_length <= flow.destination.prefixlen
+    (_, length), (_, there_length) = _ends(policy, flow)
+    is_any = policy.protocol in (0, flow.protocol) and policy.dport in (0, flow.dport)
+    return is_any and length <= flow.here.prefixlen and there_length <= flow.there.prefixlen
+
+
+def _ends(policy: Policy, flow: _Flow) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+    """Prefixes of a policy with their lengths: this node's end of the flow, and the other one."""
+    source, destination = (policy.src, policy.src_length), (policy.dst, policy.dst_length)
+    return (source, destination) if flow.is_from_here else (destination, source)
 
 
 def _meet(prefix: bytes, length: int, network: Network) -> bool:
@@ -97,14 +124,24 @@ def _meet(prefix: bytes, length: int, network: Network) -> bool:
     return len(prefix) == len(first) and is_in(first, prefix, min(length, network.prefixlen))
 
 
-def _finding(policy: Policy, flow: _Flow) -> Finding:
+def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Finding:
+    """About the node, a peer, or single pods: as much of them as the policy names."""
     selector, direction = _selector(policy), _DIRECTIONS[policy.direction]
+    here, (_, there_length) = _ends(policy, flow)
+    is_part = flow.is_of_pods and here[1] > flow.here.prefixlen
+    is_general = flow.everywhere is not None and there_length <= flow.everywhere.prefixlen
+    is_for_all = policy.protocol in _CARRIED and policy.dport in (0, flow.dport)  # else it may be meant
+    is_used = (not is_part or is_in_use(seen, policy.family, *here)) and there_length <= flow.there.prefixlen
     return Finding(
         "xfrm-block",
-        flow.problem,
+        _SINGLE if is_part else flow.problem,
         f"The IPsec policy `dir {direction} {selector}` blocks these packets.",
         f"ip xfrm policy del dir {direction} {selector}",
         f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
+        ((flow.path.lease, flow.path.node),) if flow.path is not None and not is_part else (),
+        is_general=is_general and not is_part,
+        is_broken=is_for_all and is_used,
+        is_part=is_part,
     )
 
 

@@ -95,6 +95,51 @@ def keep(name: str, version: int, found: pb.Finding | masq_pb2.Finding, seconds:
             file.write(f"{json.dumps(line)}\n")
 
 
+@pytest.mark.parametrize(
+    ("selector", "is_broken"),
+    [
+        ("src 10.5.27.2 dst 0.0.0.0/0", True),
+        ("src 10.5.27.0/24 dst 10.5.53.0/24 proto icmp", True),
+        ("src 10.5.27.64/26 dst 0.0.0.0/0", False),
+        ("src 10.5.27.2 dst 10.5.53.128/25", False),
+        ("src 0.0.0.0/0 dst 10.5.53.128/25", False),
+        ("src 10.5.27.0/24 dst 0.0.0.0/0 proto tcp dport 25", False),
+        ("src 10.5.27.0/24 dst 0.0.0.0/0 proto esp", False),
+    ],
+)
+async def test_an_ipsec_policy_weighs_as_much_as_it_blocks(scenes: Scenes, selector: str, is_broken: bool) -> None:
+    async with scenes.borrowed(Kind()) as pods:
+        await pods.n1(f"ip xfrm policy add dir fwd {selector} action block")
+        await pods.running.resync()
+        found = await pods.found("xfrm-block")
+        assert isinstance(found, pb.Finding)
+        assert found.broken is is_broken, found
+        assert await pods.flows() is not is_broken
+        await pods.n1(found.cure)
+        await pods.running.resync()
+        await pods.until_nothing_is_found()
+        await pods.until_it_flows()
+
+
+async def test_an_ipsec_policy_about_one_peer_leaves_the_node_ready_for_the_others(scenes: Scenes) -> None:
+    async with scenes.borrowed(Kind()) as pods:
+        cluster = pods.hosts.cluster
+        name = await cluster.join("n3", "10.99.0.13", "0e:9d:40:24:9e:77", "10.5.97.0/24")
+        await pods.running.until(peers=2)
+        await pods.n1("ip xfrm policy add dir fwd src 10.5.27.0/24 dst 10.5.97.0/24 action block")
+        await pods.running.resync()
+        found = await pods.found("xfrm-block")
+        assert found.problem == "Packets between pods of this node and n3 are dropped."
+        status = await pods.running.status()
+        assert (list(status.findings[0].peers), status.ready, status.peers.failed) == (["n3"], True, 1), status
+        assert await pods.flows()
+        await pods.n1(found.cure)
+        await cluster.leave("n3", name)
+        await pods.running.until(peers=1)
+        await pods.running.resync()
+        await pods.until_nothing_is_found()
+
+
 async def test_hole_11_the_overlays_device_forwards_again(scenes: Scenes) -> None:
     async with scenes.borrowed(Kind()) as pods:
         with pods.stream() as stream:
