@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -20,15 +22,17 @@ log = get_logger()
 _KIND: Final = "flannelette-machine"
 _INTERFACES: Final = Path("/sys/class/net")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_SO_NETNS_COOKIE: Final = 71
+"""Of Linux 5.14 and newer: a number of the network namespace. Its inode is no such: the next container gets that."""
 
 
 class MachineToken:
     """The token in the file `machine` of --state-dir, made at the first start. Empty where it cannot be kept.
 
-    It is made from the boot, the network cards and the path of the directory, so that a container that loses its
-    directory at a restart is the machine that it was; the file carries it over a reboot. A copy of the directory on
-    another machine gets a token of its own, which is seen by the hardware: none of the addresses of network cards is
-    there any more that the file has.
+    It is made from the boot, the network namespace and the network cards, so that a container on the host's network
+    that loses its directory at a restart is the machine that it was; the file carries it over a reboot. A copy of the
+    directory on another machine gets a token of its own, which is seen by the hardware: none of the addresses of
+    network cards is there any more that the file has.
     """
 
     def __init__(self, directory: str, interfaces: Path = _INTERFACES) -> None:
@@ -67,7 +71,7 @@ def _token(path: Path, hardware: frozenset[str]) -> str:
             token = ""
         if token and hardware in (known, frozenset()):
             return token
-        made = token or _made(path, hardware)
+        made = token or _made(hardware)
         content = json.dumps({"token": made, "hardware": sorted(hardware or known)}).encode()
         try:
             replace_bytes(path, seal(_KIND, [content]), MODE)
@@ -89,11 +93,21 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _made(path: Path, hardware: frozenset[str]) -> str:
-    """A token that is the same until the next boot; without the number of the boot, a random one."""
-    if not (boot := _read(_BOOT)):
+def _made(hardware: frozenset[str]) -> str:
+    """A token that is the same until the next boot; a random one where the boot or the namespace is not seen."""
+    boot, namespace = _read(_BOOT), _namespace()
+    if not (boot and namespace):
         return token_hex(16)
-    return sha256(json.dumps([_KIND, boot, str(path.absolute()), sorted(hardware)]).encode()).hexdigest()[:32]
+    return sha256(json.dumps([_KIND, boot, namespace, sorted(hardware)]).encode()).hexdigest()[:32]
+
+
+def _namespace() -> int:
+    """The number of the network namespace, which no other one has until the next boot; 0 if the kernel has none."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def _kept(path: Path) -> tuple[str, frozenset[str]]:

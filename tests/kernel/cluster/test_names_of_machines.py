@@ -1,6 +1,6 @@
 """A clone of a host, with its name: it is refused with what to do, and the first host loses no packet.
 
-A container that loses its state with each restart is no clone.
+A container on the host's network that loses its state with each restart is no clone.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ async def test_a_clone_of_a_host_is_refused_by_name_and_no_packet_of_the_host_is
 
 
 async def restart_without_state(node: Node, *, keeps_kernel: bool) -> None:
-    """A container without a volume is made anew, in the host's network namespace or in one of its own."""
+    """A container without a volume is made anew, on the host's network."""
     await node.dataplane.end(signal.SIGKILL)
     shutil.rmtree(node.directory / "state")
     if not keeps_kernel:

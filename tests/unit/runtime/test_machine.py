@@ -2,6 +2,8 @@
 
 import shutil
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def test_a_token_is_made_once_and_for_this_user_alone(tmp_path: Path) -> None:
     assert len(first.token) == 32
     assert stat.S_IMODE((tmp_path / "state/machine").stat().st_mode) == 0o600
     assert MachineToken(str(tmp_path / "state"), tmp_path / "none").token == first.token
-    assert MachineToken(str(tmp_path / "other"), tmp_path / "none").token != first.token
+    assert MachineToken(str(tmp_path / "other"), tmp_path / "none").token == first.token, "units after containers"
 
 
 def test_a_copy_of_the_directory_on_a_machine_with_other_cards_gets_a_token_of_its_own(tmp_path: Path) -> None:
@@ -82,8 +84,31 @@ def test_a_running_machine_that_was_cloned_with_its_memory_gets_a_token_of_its_o
     assert MachineToken(str(tmp_path / "state"), clone).token != token
 
 
-def test_without_the_number_of_the_boot_a_token_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BOOT", tmp_path / "none")
+def in_namespace_of_its_own(state: Path) -> str:
+    """The token of a container that has no cards, and a network namespace of its own."""
+    code = f"from services.runtime.cache.machine import MachineToken; print(MachineToken({str(state)!r}).token)"
+    command = ["unshare", "--net", "--mount", "sh", "-euc", 'mount -t sysfs sysfs /sys; exec "$@"', "sh"]
+    return subprocess.check_output([*command, sys.executable, "-c", code], text=True).strip()
+
+
+def test_containers_on_one_kernel_are_machines_of_their_own_also_one_after_the_other(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    tokens = []
+    for _ in range(3):
+        shutil.rmtree(state, ignore_errors=True)
+        tokens.append(in_namespace_of_its_own(state))
+    assert len(set(tokens)) == 3
+    assert in_namespace_of_its_own(state) == tokens[-1], "restarted with its volume"
+
+
+@pytest.mark.parametrize("unseen", ["boot", "namespace"])
+def test_where_the_boot_or_the_namespace_is_not_seen_a_token_is_drawn(
+    unseen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unseen == "boot":
+        monkeypatch.setattr(module, "_BOOT", tmp_path / "none")
+    else:
+        monkeypatch.setattr(module, "_SO_NETNS_COOKIE", 9999)  # a kernel before 5.14
     first = MachineToken(str(tmp_path / "state"), tmp_path / "none").token
     shutil.rmtree(tmp_path / "state")
     second = MachineToken(str(tmp_path / "state"), tmp_path / "none").token
