@@ -89,8 +89,10 @@ POD_FAULTS: Final = {
         "bridge-address",
         "The bridge cni0 has {second}, and not {first}, to which pods send.",
         "ip addr add {gateway} dev cni0",
+        says="own part",
         is_answered=True,  # as long as pods remember the MAC
-        problem="{family} packets of the pods of this node get no further than cni0.",
+        problem="{family} packets of the pods of this node get no further than cni0, "
+        "once they have forgotten its MAC.",
         evidence="cni0: {second}",
         and_then="ip addr del {second} dev cni0; ip addr replace {gateway} dev cni0",
     ),

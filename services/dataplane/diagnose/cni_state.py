@@ -55,11 +55,13 @@ def _pod_in(path: Path) -> CniPod | None:
     interfaces = [_object(each) for each in _list(result.get("interfaces"))]
     outside = takewhile(lambda each: not each.get("sandbox"), interfaces)
     here = ["", "", *(name for each in outside if isinstance(name := each.get("name"), str))]
+    gateways = [_address(_object(each).get("gateway")) for each in _list(result.get("ips"))]
     configured = _configured(document.get("config"))
     return CniPod(
         tuple(address for address in addresses if address),
         here[-2],
         here[-1],
+        tuple(gateway for gateway in gateways if gateway),
         has_hairpin=configured.get("hairpinMode") is True,
         is_isolated=configured.get("portIsolation") is True,
     )

@@ -21,8 +21,8 @@ from services.core.family import FAMILIES, Family
 from services.dataplane.diagnose.host_programs import HostFiles
 from services.dataplane.diagnose.inspector import Inspector
 from services.dataplane.diagnose.look import findings, look, subject_of
-from services.dataplane.diagnose.pods import known_pods, mendings, ports_of, silent_places
-from services.dataplane.diagnose.seen import KnownPods, Seen, Subject
+from services.dataplane.diagnose.pods import known_pods, mendings, ports_of, recorded_gateways, silent_places
+from services.dataplane.diagnose.seen import KnownPods, Seen, Subject, gateway_of
 from services.dataplane.diagnose.underlay import detours
 from services.dataplane.events.causes import Cause
 from services.dataplane.events.finding import Finding
@@ -47,7 +47,8 @@ _MENDED_WINDOW: Final = 60.0
 _RESOLVE_SECONDS: Final = 30.0
 """Seconds between two requests about one pod; the looks of audits are farther apart."""
 _SILENT_SECONDS: Final = 5.0
-"""Seconds between two requests about a pod that does not answer, so that the finding ends soon after its cause."""
+"""Seconds between two requests, and between two looks, while a finding may end or become graver without a
+notification."""
 _CONFIRMED: Final = NUD_REACHABLE | NUD_PERMANENT
 _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
@@ -82,6 +83,8 @@ class Diagnosis:
         self._round = 0
         self._bridges: dict[Family, int] = {}
         self._ports: dict[int, tuple[str, str]] = {}
+        self._gateways: dict[bytes, float] = {}
+        """Time since when the bridge lacks each address to which pods send; `inf`: it has it."""
         self._mended: dict[int, deque[float]] = {}
         """Times of recent repairs, by interface of a pod."""
         self._resolved: dict[tuple[bytes, int], float] = {}
@@ -96,7 +99,7 @@ class Diagnosis:
         """For ever."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_SILENT_SECONDS if self._is_pod_silent() else None):
+                async with asyncio.timeout(_SILENT_SECONDS if self._is_short_lived() else None):
                     await self._dataplane.suspicious.wait()
             await asyncio.sleep(max(_SETTLE_SECONDS, _REST * self._cost))
             self._dataplane.suspicious.clear()
@@ -112,7 +115,14 @@ class Diagnosis:
         if subject is None or dataplane.is_paused:
             self._tell(())
             return False
-        subject = replace(subject, bridges=self._bridges, remembered=self._remembered, ports=self._ports)
+        now = time.monotonic()
+        subject = replace(
+            subject,
+            bridges=self._bridges,
+            remembered=self._remembered,
+            ports=self._ports,
+            gateways={address: now - since for address, since in self._gateways.items()},
+        )
         try:
             seen = await look(self._inspector, subject, self._files)
         except Unavailable as error:
@@ -160,8 +170,10 @@ class Diagnosis:
             note = Event(EventKind.REPAIR, f"repaired: {commands}", why, objects=count, repair=Cause.LINK_CHANGED)
             self._dataplane.journal.note(note)
 
-    def _is_pod_silent(self) -> bool:
-        return any(each.check == "pod-silent" for each in self._dataplane.findings)
+    def _is_short_lived(self) -> bool:
+        """Whether there is a finding that ends, or becomes graver, without a notification."""
+        findings = self._dataplane.findings
+        return any(each.check == "pod-silent" or each.is_soon for each in findings)
 
     async def _resolve(self, subject: Subject, seen: Seen) -> None:
         """Has the kernel ask for pods that it has not confirmed recently; the next look sees the answer."""
@@ -169,7 +181,7 @@ class Diagnosis:
         places = silent_places(subject, seen)
         self._resolved = {place: self._resolved[place] for place in places if place in self._resolved}
         confirmed = {place for place, state in seen.pod_neighbours.items() if state.state & _CONFIRMED}
-        rest = _SILENT_SECONDS if self._is_pod_silent() else _RESOLVE_SECONDS
+        rest = _SILENT_SECONDS if self._is_short_lived() else _RESOLVE_SECONDS
         due = [e for e in places if e not in confirmed and self._resolved.get(e, -math.inf) <= now - rest]
         self._resolved |= dict.fromkeys(due, now)
         await self._inspector.resolve(due)
@@ -177,6 +189,7 @@ class Diagnosis:
     def _note(self, subject: Subject, seen: Seen) -> None:
         self._bridges.update(seen.bridges)
         self._ports = ports_of(subject, seen)
+        self._note_gateways(subject, seen)
         dataplane = self._dataplane
         dataplane.known_pods = known_pods(subject, seen)
         others = dataplane.programmer.peers.keys() - subject.leases
@@ -189,6 +202,16 @@ class Diagnosis:
             if question.dst in addresses and not question.iif and isinstance(answer, Route) and answer.ifindex
         }
         remember(self._remembered, found, len(FAMILIES) * len(self._dataplane.programmer.peers))
+
+    def _note_gateways(self, subject: Subject, seen: Seen) -> None:
+        held, now = {(each.ifindex, each.address) for each in seen.addresses}, time.monotonic()
+        for family, index in seen.bridges.items():
+            recorded = recorded_gateways(subject, seen, family)
+            for gateway in recorded or {gateway_of(subject.own[family]).packed}:
+                if (index, gateway) in held:
+                    self._gateways[gateway] = math.inf
+                elif gateway in recorded or gateway in self._gateways:
+                    self._gateways[gateway] = min(self._gateways.get(gateway, now), now)
 
     def _tell(self, found: tuple[Finding, ...]) -> None:
         dataplane = self._dataplane

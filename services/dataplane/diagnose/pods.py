@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
+from services.core.family import Family
 from services.dataplane.diagnose.bridge import bridge_index
-from services.dataplane.diagnose.culprit import is_in, is_in_network
+from services.dataplane.diagnose.culprit import is_in_network
 from services.dataplane.diagnose.seen import (
     BRIDGE,
+    DOCKER,
     BridgePort,
     CniPod,
     HostLink,
@@ -28,6 +30,8 @@ _FORWARDING: Final = 3
 _STATES: Final = {0: "disabled", 1: "listening", 2: "learning", 4: "blocking"}
 """States of a port in the spanning tree (linux/if_bridge.h)."""
 _NAMED: Final = 3
+_REMEMBERED_SECONDS: Final = 60.0
+"""Longer than a pod in use keeps a MAC that nobody confirms: 15 to 45 s, 5 s, and three questions of a second."""
 _FIRST_VLAN: Final = 1
 
 
@@ -334,6 +338,7 @@ def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterat
             f"{_some(names)} are isolated ports of {bridge.name}.{_manager(seen, isolated)}",
             " && ".join(f"bridge link set dev {name} isolated off" for name in names),
             f"bridge -d link show {names[0]}: isolated on",
+            is_broken=any(each.pod for each in isolated),  # else CNI may have been asked for it
             is_part=True,
         )
     unlike = [e for e in ports if e.pod and e.pod.has_hairpin and e.link.port and not e.link.port.has_hairpin]
@@ -350,24 +355,41 @@ def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterat
     yield from _vlans(seen, bridge, ports)
 
 
-def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Finding]:
-    """Checks that each own subnet's first address, to which pods send, is on the bridge.
+def recorded_gateways(subject: Subject, seen: Seen, family: Family) -> set[bytes]:
+    """Addresses in the own subnet to which pods at the bridge send what is for others, as CNI has on record."""
+    own, bridge = subject.own[family], seen.bridges.get(family)
+    pods = (each.pod for each in pod_links(subject, seen) if each.pod and each.link.master == bridge)
+    return {packed for pod in pods for packed in pod.gateways if is_in_network(packed, own)}
 
-    That the bridge has none is another check.
+
+def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Finding]:
+    """Checks that the bridge has the address to which pods send, where it has another one of their subnet.
+
+    CNI's record says which one; else it is the first one, but of docker's bridge. Pods go on for a while without it,
+    with the MAC that they remember.
     """
     for family, own in subject.own.items():
-        held = [a for a in seen.addresses if a.family is family and a.ifindex == bridge.index]
-        inside = [a for a in held if is_in(a.address, own.network_address.packed, own.prefixlen)]
-        if seen.bridges.get(family) != bridge.index or any(a.address == gateway_of(own).packed for a in held):
+        if seen.bridges.get(family) != bridge.index:
             continue
-        wanted, others = f"{gateway_of(own)}/{own.prefixlen}", [f"{address(a.address)}/{a.length}" for a in inside]
-        yield Finding(
-            "bridge-address",
-            f"{family} packets of the pods of this node get no further than {bridge.name}.",
-            f"The bridge {bridge.name} has {', '.join(others)}, and not {gateway_of(own)}, to which pods send.",
-            f"ip addr add {wanted} dev {bridge.name}",
-            f"{bridge.name}: {', '.join(others)}",
-        )
+        held = [a for a in seen.addresses if a.family is family and a.ifindex == bridge.index]
+        others = [f"{address(a.address)}/{a.length}" for a in held if is_in_network(a.address, own)]
+        recorded = recorded_gateways(subject, seen, family)
+        for gateway in sorted((recorded or {gateway_of(own).packed}).difference(a.address for a in held)):
+            is_known = gateway in recorded or gateway in subject.gateways
+            if not is_known and bridge.name == DOCKER:
+                continue
+            is_over = subject.gateways.get(gateway, 0.0) > _REMEMBERED_SECONDS
+            yield Finding(
+                "bridge-address",
+                f"{family} packets of the pods of this node {'get' if is_known else 'may get'} no further than "
+                f"{bridge.name}{', once they have forgotten its MAC' if is_known and not is_over else ''}.",
+                f"The bridge {bridge.name} has {', '.join(others)}, and not {address(gateway)}, to which pods send.",
+                f"ip addr add {address(gateway)}/{own.prefixlen} dev {bridge.name}",
+                f"{bridge.name}: {', '.join(others)}",
+                is_broken=is_known and is_over,
+                is_soon=is_known and not is_over,
+                is_part=len(recorded) > 1,
+            )
 
 
 def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Finding]:

@@ -211,6 +211,8 @@ class CniPod:
     """Name of the bridge that the CNI plugin `bridge` has attached the interface to; empty: unknown."""
     interface: str = ""
     """Name of the host's end of the interface; empty: unknown."""
+    gateways: tuple[bytes, ...] = ()
+    """Addresses to which the pod sends what is for others; none: not known."""
     has_hairpin: bool = False
     """The CNI configuration asks for hairpin mode."""
     is_isolated: bool = False
@@ -278,6 +280,8 @@ class Subject:
     """The bridge of the pods at an earlier look."""
     ports: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Interfaces of pods at earlier looks, with their names and those of their bridges."""
+    gateways: Mapping[bytes, float] = field(default_factory=dict)
+    """Addresses to which pods send, by an earlier look: for how many seconds the bridge has lacked each."""
     lacks_tunnels: bool = False
     """IPsec has no tunnel with some peer."""
     remembered: Mapping[bytes, Route] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -97,6 +98,15 @@ class Node:
         except TimeoutError:
             raise AssertionError(f"{found}\n{self.running.log}") from None
         return found
+
+    async def lost_outside(self, seconds: float) -> int:
+        """How many pings of the first pod to an address outside its subnet are lost."""
+        pod, _, _ = self.pods[0]
+        with Pinger(pod, 4) as pinger:
+            stream = Stream([Way("pod", "host", pinger, ip_address("10.99.0.11"))])
+            async with stream:
+                await asyncio.sleep(seconds)
+        return len(stream.lost)
 
     async def answers(self, address: str) -> bool:
         """Whether a pod answers all pings of this host in a quarter of a second."""
@@ -238,6 +248,54 @@ async def test_a_bridge_that_was_given_another_name_is_still_the_pods(node: Node
     node.ip(f"link set {veth} nomaster")
     await node.until_it_flows()
     assert node.master_of(veth) == "pods0"
+
+
+async def test_pods_send_to_the_address_that_cni_has_on_record(node: Node) -> None:
+    for path in (node.state / "results").iterdir():
+        path.write_text(path.read_text().replace('"10.5.27.1"', '"10.5.27.254"'))
+    for act in ("del 10.5.27.1/24", "add 10.5.27.254/24"):
+        node.ip(f"addr {act} dev cni0")
+    for pod, _, _ in node.pods:
+        pod.ip("route", "replace", "default", "via", "10.5.27.254")
+    await node.running.resync()
+    await asyncio.sleep(3)
+    await node.until_found()
+    assert not await node.lost_outside(0.25)
+
+
+async def test_a_bridge_that_lost_the_address_to_which_pods_send_is_broken_once_they_forget_its_mac(
+    node: Node,
+) -> None:
+    assert not await node.lost_outside(0.25)
+    for act in ("del 10.5.27.1/24", "add 10.5.27.7/24"):
+        node.ip(f"addr {act} dev cni0")
+    (found,) = await node.until_found("bridge-address", weight=False)
+    assert found.soon
+    assert not await node.lost_outside(0.25)
+    assert await node.lost_outside(70)
+    (found,) = await node.until_found("bridge-address", weight=True)
+    assert found.cause == "The bridge cni0 has 10.5.27.7/24, and not 10.5.27.1, to which pods send."
+    node.ip(found.cure.removeprefix("ip "))
+    await node.until_found()
+    async with asyncio.timeout(PATIENCE):
+        while await node.lost_outside(0.25):
+            pass
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+async def test_pods_that_isolated_ports_keep_apart_are_broken_unless_cni_may_have_been_asked_for_it(
+    node: Node, has_record: bool
+) -> None:
+    if not has_record:
+        shutil.rmtree(node.state)
+    for _, _, veth in node.pods:
+        node.cluster.run(f"bridge link set dev {veth} isolated on")
+    (found,) = await node.until_found("pod-port")
+    assert found.broken is has_record
+    assert not await node.flows()
+    node.cluster.namespace.run("sh", "-c", found.cure)
+    await node.until_it_flows()
+    await node.until_found()
 
 
 async def test_a_pod_that_is_gone_is_not_missed(node: Node) -> None:

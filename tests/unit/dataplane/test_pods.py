@@ -70,6 +70,9 @@ def test_isolated_ports_are_named_unless_cni_was_asked_for_them() -> None:
     links = [replace(each, port=BridgePort(is_isolated=True)) for each in (VETH1, VETH2)]
     (one,) = found(seen(*links))
     assert one.cure == "bridge link set dev veth1 isolated off && bridge link set dev veth2 isolated off"
+    assert one.is_broken
+    (one,) = found(seen(*links, pods=()))
+    assert not one.is_broken, "nobody knows what CNI was asked for"
     assert found(seen(*links, pods=(replace(POD, is_isolated=True),))) == []
     assert found(seen(links[0], VETH2)) == []
 
