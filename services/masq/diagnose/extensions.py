@@ -6,6 +6,7 @@ The structures are those of linux/netfilter/xt_*.h.
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address, summarize_address_range
 from typing import Final
 
@@ -51,9 +52,9 @@ def effect_of(name: str, revision: int, data: bytes) -> tuple[Effect, tuple[int,
     return TARGETS.get(name, Effect.UNKNOWN), None
 
 
-def conditions_of(name: str, revision: int, data: bytes) -> Asked:
-    """What a match asks for; nothing for a comment."""
-    read = _MATCHES.get(name)
+def conditions_of(name: str, revision: int, data: bytes, version: int) -> Asked:
+    """What a match asks for; nothing for a comment. `version`: of IP, in whose table it stands."""
+    read = partial(_iprange, version=version) if name == "iprange" else _MATCHES.get(name)
     if read is None:
         yield UNKNOWN, f"-m {name}"
         return
@@ -161,12 +162,11 @@ def _addrtype(revision: int, data: bytes) -> Asked:
             yield Condition(is_for_us=bool(types & _LOCAL), negated=negated), text
 
 
-def _iprange(_revision: int, data: bytes) -> Asked:
-    flags = data[64]
+def _iprange(_revision: int, data: bytes, version: int) -> Asked:
+    flags, size = data[64], 4 if version == 4 else 16
     for option, place, asked, inverse in (("--src-range", 0, 1, 0x10), ("--dst-range", 32, 2, 0x20)):
         if not flags & asked:
             continue
-        size = 4 if not any(data[place + 4 : place + 16]) else 16
         first, last = (ip_address(data[at : at + size]) for at in (place, place + 16))
         networks: tuple[Network, ...] = tuple(summarize_address_range(first, last))
         one_of = tuple(Condition(source=n) if place == 0 else Condition(destination=n) for n in networks)
@@ -259,7 +259,7 @@ def _pkttype(_revision: int, data: bytes) -> Asked:
 
 def _policy(_revision: int, data: bytes) -> Asked:
     """Condition of the match `policy`: whether IPsec carries the packet."""
-    flags = struct.unpack_from("=H", data, len(data) - 4 if len(data) in (308,) else 304)[0]
+    flags = struct.unpack_from("=H", data, 304)[0]
     yield (
         Condition(always=True) if flags & 4 else UNKNOWN,
         "-m policy --pol none" if flags & 4 else "-m policy --pol ipsec",
@@ -277,7 +277,7 @@ def _comment(_revision: int, _data: bytes) -> Asked:
 
 _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "tcp": _tcp, "udp": _udp, "udplite": _udp, "multiport": _multiport, "conntrack": _conntrack, "state": _state,
-    "mark": _mark, "addrtype": _addrtype, "iprange": _iprange, "mac": _mac, "owner": _owner, "length": _length,
+    "mark": _mark, "addrtype": _addrtype, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
     "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
 }  # fmt: skip

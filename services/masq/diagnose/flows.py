@@ -84,11 +84,12 @@ def flows_of(
         own = next((subnet for subnet in own_subnets if family_of(subnet) is row.family), row.cidr)
         device, bridge = tunnel.devices.get(version, "") if tunnel else "", bridges.get(version, "")
         there = Flow(own, row.cidr, bridge, device, is_for_us=False, clock=around.clock, way=_FORWARDED, name="pods")
-        back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge)
-        flows += [there, back]
+        back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge, is_from_peers=True)
+        flows += [there, back, *_going_on(there), *_going_on(back)]
         if uplink := uplinks.get(version):
-            answer = replace(back, source=OUTSIDE[version], incoming=uplink, states=State.ESTABLISHED, name="outside")
-            flows += [replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside"), answer]
+            out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
+            answer = replace(out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge)
+            flows += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         if bridge and around.is_bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
@@ -98,6 +99,12 @@ def flows_of(
                 replace(there, destination=own, incoming=port, outgoing="", way=_BRIDGED, name="port"),
             ]
     return flows
+
+
+def _going_on(flow: Flow) -> tuple[Flow, Flow]:
+    """The same packets in connections that exist: those of the end that has begun it, and answers."""
+    going_on = replace(flow, states=State.ESTABLISHED)
+    return going_on, replace(going_on, is_answer=True)
 
 
 def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundings = Surroundings()) -> list[Flow]:
@@ -157,11 +164,15 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
         for number in ECHO
         if (number == 58) is (flow.source.version == 6)
     ]
-    for protocol in (TCP, UDP):
-        is_answer = flow.states == State.ESTABLISHED
+    is_second = flow.states == State.ESTABLISHED and not flow.is_answer
+    found = [] if is_second else found
+    for protocol in (TCP,) if is_second else (TCP, UDP):
         for service, high in zip(_SERVICES, _PORTS, strict=False):
-            port, source = (high, service) if is_answer else (service, high)
-            found.append(replace(ends, protocol=protocol, port=port, source_port=source, length=_SMALL))
+            port, source = (high, service) if flow.is_answer else (service, high)
+            one = replace(ends, protocol=protocol, port=port, source_port=source, length=_SMALL)
+            has_data = (protocol == UDP or flow.states == State.ESTABLISHED) and service == _SERVICES[-1]
+            found += [one] if protocol == TCP or not has_data else []
+            found += [replace(one, length=_LARGE)] if has_data else []
     return found
 
 
@@ -171,7 +182,8 @@ def single_pods(flows: Iterable[Flow], tables: Iterable[ForeignTable]) -> list[t
     for flow in flows:
         for each in mentioned:
             inside = [end for end in (flow.source, flow.destination) if contains(end, each) and end != each]
-            if not inside or flow.name not in ("pods", "outside", "local"):
+            is_second = flow.states == State.ESTABLISHED and (flow.name == "pods" or not flow.is_answer)
+            if not inside or is_second or flow.name not in ("pods", "outside", "local"):
                 continue
             source = each if contains(flow.source, each) and flow.source != each else flow.source
             destination = each if source is flow.source else flow.destination

@@ -168,7 +168,7 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
     while place + _HEADER <= min(target, len(entry)):
         size = max(_number(entry, place, 2), _HEADER)
         name, revision = _name(entry, place), entry[place + _HEADER - 1]
-        yield from conditions_of(name, revision, entry[place + _HEADER : place + size])
+        yield from conditions_of(name, revision, entry[place + _HEADER : place + size], version)
         place += size
 
 

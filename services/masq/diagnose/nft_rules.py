@@ -9,8 +9,18 @@ from typing import Final
 
 from services.core.family import Network
 from services.masq.diagnose.extensions import PROTOCOLS, UNKNOWN, conditions_of, effect_of
-from services.masq.diagnose.nft_sets import EVERY, Element, Part, condition_of_element, word_of
-from services.masq.diagnose.verdict import ECHO, TCP, WORDS, Condition, Effect, ForeignRule, State, Test
+from services.masq.diagnose.nft_sets import (
+    EVERY,
+    RTN_LOCAL,
+    Element,
+    Part,
+    condition_of_element,
+    condition_of_state,
+    condition_of_type,
+    integer,
+    word_of,
+)
+from services.masq.diagnose.verdict import ECHO, TCP, WORDS, Condition, Effect, ForeignRule, Match, State, Test
 from services.masq.kernel.nf_tables import attribute_list, attributes, text
 
 _LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
@@ -43,7 +53,9 @@ NAMES: Final = {
     "outgoing": "oifname", "state": "ct state", "mark": "meta mark", "length": "meta length", "mac": "ether saddr",
     "fragment": "ip frag-off", "tcp flags": "tcp flags", "icmp type": "icmp type", "ttl": "ip ttl",
 }  # fmt: skip
-_HOST_ORDER: Final = frozenset(("mark", "state", "status"))
+_FIB_SADDR, _FIB_DADDR = 1, 2  # NFTA_FIB_F_
+_STATUS: Final = Condition(asks=lambda flow: Match.NO if flow.states == State.NEW else Match.MAYBE)
+"""A bit of the status of a connection: of a new one none is set yet."""
 _MOST_WORDS: Final = 4
 """Of the elements of a set."""
 _QUIET: Final = frozenset(("counter", "log", "dynset", "objref", "last", "flow_offload"))
@@ -54,6 +66,10 @@ _ENDS: Final = {
     "synproxy": (Effect.ACCEPT, "synproxy"), "fwd": (Effect.ACCEPT, "fwd"), "dup": (Effect.NOTHING, "dup"),
 }  # fmt: skip
 """What an expression of this name does, and how it is written."""
+_LIMITING_OBJECTS: Final = frozenset((2, 4, 5))
+"""NFT_OBJECT_QUOTA, _LIMIT, _CONNLIMIT: the rule goes on as they say."""
+_DYNSET_EXPRESSIONS: Final = frozenset((7, 10))
+"""NFTA_DYNSET_EXPR, _EXPRESSIONS: what each element of the set has, as a limit, and the rule goes on as it says."""
 _LIMITS: Final = frozenset(("limit", "quota", "connlimit"))
 _LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "numgen", "hash", "inner", "tunnel", "xfrm"))
 """What only brings something into a register: what asks for it is not understood."""
@@ -181,9 +197,8 @@ class RuleReader:
                 is_source = _number(values, 1) == 0
                 self.kind, self.says = (Effect.TRANSLATE, "snat") if is_source else (Effect.ACCEPT, "dnat")
             case "match":
-                for condition, said in conditions_of(
-                    text(values.get(1, b"")), _number(values, 2), values.get(3, b"")
-                ):
+                match = text(values.get(1, b"")), _number(values, 2), values.get(3, b"")
+                for condition, said in conditions_of(*match, self.version):
                     self._add(condition, said)
             case "target":
                 self.says = text(values.get(1, b""))
@@ -192,6 +207,10 @@ class RuleReader:
                 self._look_up(values)
             case "payload" | "ct" | "exthdr" if 1 not in values:  # they write
                 pass
+            case "objref" if _number(values, 1) in _LIMITING_OBJECTS or 1 not in values:
+                self._add(UNKNOWN, "limit ...")
+            case "dynset" if values.keys() & _DYNSET_EXPRESSIONS:
+                self._add(UNKNOWN, f"@{text(values.get(1, b''))} {{ ... limit ... }}")
             case _ if name in _ENDS:
                 self.kind, self.says = _ENDS[name]
             case _ if name in _LIMITS:
@@ -322,20 +341,21 @@ class RuleReader:
             return self._is_of(
                 {2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(value, "big"), 0), negated=negated
             )
-        number = _integer(part, value)
+        number = integer(part, value)
         if what == "protocol" and not mask:
             self.protocol = 0 if negated else number
             return Condition(protocol=number, negated=negated), f"meta l4proto {word}{PROTOCOLS.get(number, number)}"
         if what == "port" and not mask:
             return Condition(ports=(number, number), negated=negated), f"th dport {word}{number}"
-        bits = _integer(part, mask) if mask else -1
+        bits = integer(part, mask) if mask else -1
         if what == "state":
             has_any = not number and bits != -1
             states, negated = (bits, not negated) if has_any else (number, negated)
             text_of = ",".join((state.name or "").lower() for state in State if state & states)
-            return Condition(states=states, negated=negated), f"ct state {'!= ' if negated else ''}{text_of}"
+            asked = Condition(states=bits) if has_any else condition_of_state(number)
+            return replace(asked, negated=negated), f"ct state {'!= ' if negated else ''}{text_of}"
         if what == "status":
-            return Condition(always=not number, negated=negated), "ct status ..."  # no bit is set yet
+            return replace(_STATUS, negated=negated is not (number == 0)), "ct status ..."
         if what == "ttl":
             return UNKNOWN, f"ip ttl {word}{number}"
         if what == "kind":
@@ -353,13 +373,12 @@ class RuleReader:
         """Whether a route leads back, which others look at, or of what type an address is."""
         if what == "fib route":
             return Condition(always=bool(number), negated=negated), "fib ..."
-        return Condition(
-            is_for_us=number == 2, negated=negated
-        ), f"fib daddr type {'local' if number == 2 else number}"
+        said = f"fib daddr type {'local' if number == RTN_LOCAL else number}"
+        return replace(condition_of_type(number), negated=negated), said
 
     def _compare(self, load: _Load, operator: int, value: bytes) -> None:
         """Condition of a comparison: less, at most, greater, at least."""
-        number = _integer(load.parts[0], value) if load.parts else 0
+        number = integer(load.parts[0], value) if load.parts else 0
         first, last = {2: (0, number - 1), 3: (0, number), 4: (number + 1, 1 << 128), 5: (number, 1 << 128)}.get(
             operator, (0, 1 << 128)
         )
@@ -367,7 +386,7 @@ class RuleReader:
         self._within(load, first, last, f"{self._name(load.what)} {sign} {number}", negated=False)
 
     def _between(self, load: _Load, first: bytes, last: bytes, *, negated: bool) -> None:
-        numbers = [_integer(load.parts[0], value) if load.parts else 0 for value in (first, last)]
+        numbers = [integer(load.parts[0], value) if load.parts else 0 for value in (first, last)]
         word = "!= " if negated else ""
         if load.what in ("source", "destination") and not load.mask:
             element = condition_of_element(load.parts, Element(first, last, {}))
@@ -421,8 +440,9 @@ def _verdict(values: Mapping[int, bytes]) -> tuple[Effect, str]:
 def _fib(values: Mapping[int, bytes]) -> str:
     """Result of a FIB lookup expression: the interface of the route back; the type of the destination."""
     result, flags = _number(values, 2), _number(values, 3)
-    is_source, is_destination = bool(flags & 1), bool(flags & 2)
-    return "fib route" if is_source and result != 3 else "fib type" if is_destination and result == 3 else ""
+    is_source = bool(flags & _FIB_SADDR)
+    is_type = result == 3 and flags == _FIB_DADDR  # with an interface another one's address is not local
+    return "fib route" if is_source and result != 3 else "fib type" if is_type else ""
 
 
 def _name_of(index: bytes) -> bytes:
@@ -431,11 +451,6 @@ def _name_of(index: bytes) -> bytes:
         return socket.if_indextoname(int.from_bytes(index, sys.byteorder)).encode() + b"\0"
     except OSError:
         return b"?\0"  # it is gone: no packet comes by it
-
-
-def _integer(part: Part, value: bytes) -> int:
-    is_host = (part.what in _HOST_ORDER or (part.what == "length" and len(value) == 4)) is not part.is_swapped
-    return int.from_bytes(value, sys.byteorder if is_host else "big")
 
 
 def _slot(register: int) -> int:

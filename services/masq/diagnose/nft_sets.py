@@ -11,10 +11,13 @@ from services.masq.kernel.nf_tables import attributes, text
 
 MOST_ELEMENTS: Final = 200
 """Largest number of elements of a set that is read; about a larger one the kernel is asked."""
+RTN_LOCAL: Final = 2
+_RTN_UNICAST: Final = 1
 _KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
 _VALUE, _VERDICT = 1, 2  # NFTA_DATA_
 EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+_HOST_ORDER: Final = frozenset(("mark", "state", "status", "fib type"))
 _SIZES: Final = {
     "port": (2,),
     "source port": (2,),
@@ -83,6 +86,23 @@ def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
     return each[0] if len(each) == 1 else Condition(each=tuple(each))
 
 
+def integer(part: Part, value: bytes) -> int:
+    """The number that a value of a part is, in the byte order that the kernel has it in."""
+    is_host = (part.what in _HOST_ORDER or (part.what == "length" and len(value) == 4)) is not part.is_swapped
+    return int.from_bytes(value, sys.byteorder if is_host else "big")
+
+
+def condition_of_state(number: int) -> Condition:
+    """Condition that connection tracking says this of a packet, which has one state: never two together."""
+    return Condition(states=number) if number.bit_count() == 1 else Condition(always=False)
+
+
+def condition_of_type(number: int) -> Condition:
+    """Condition that the destination is of a type of addresses, RTN_...: the packets asked about are unicast."""
+    is_asked = number in (_RTN_UNICAST, RTN_LOCAL)
+    return Condition(is_for_us=number == RTN_LOCAL) if is_asked else Condition(always=False)
+
+
 def key_of(parts: Sequence[Part], flow: Flow) -> bytes | None:
     """Content of the registers for a packet of the flow, if that is one value; None: unknown."""
     key = b""
@@ -129,15 +149,17 @@ def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
     elif what == "port":
         yield Condition(ports=(int.from_bytes(first, "big"), int.from_bytes(last, "big")))
     elif what in ("source port", "icmp type", "length", "mac"):
-        yield Condition(test=Test(what, int.from_bytes(first, "big"), int.from_bytes(last, "big")))
+        yield Condition(test=Test(what, integer(part, first), integer(part, last)))
     elif what == "protocol":
         yield from (Condition(protocol=number) for number in range(first[0], last[0] + 1))
     elif what in ("source", "destination"):
         for network in summarize_address_range(ip_address(first), ip_address(last)):
             yield Condition(source=network) if what == "source" else Condition(destination=network)
     elif what in ("state", "mark") and first == last:
-        number = int.from_bytes(first, sys.byteorder)
-        yield Condition(states=number) if what == "state" else Condition(test=Test("mark", number, number))
+        number = integer(part, first)
+        yield condition_of_state(number) if what == "state" else Condition(test=Test("mark", number, number))
+    elif what == "fib type" and first == last:
+        yield condition_of_type(integer(part, first))
     elif what in ("family", "ethertype") and first == last:
         version = {2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(first, "big"))
         yield Condition(always=False) if version is None else Condition(source=EVERY[version])

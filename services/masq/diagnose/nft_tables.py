@@ -160,4 +160,5 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
 
 def _is_in(family: int, table: str, name: str, parts: Sequence[Part], flow: Flow) -> Match:
     key = key_of(parts, flow)
-    return Match.MAYBE if key is None else Match.YES if has_element(family, table, name, key) else Match.NO
+    found = None if key is None else has_element(family, table, name, key)
+    return Match.MAYBE if found is None else Match.YES if found else Match.NO

@@ -41,8 +41,6 @@ class Obstacle:
     drop: Drop
     lost: tuple[Flow, ...]
     """The packets that it drops, or may drop, among those that were asked about."""
-    asked: int
-    """Number of packets that were asked about."""
 
 
 def dropping(
@@ -67,8 +65,9 @@ def dropping(
 def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Finding]:
     """Findings about rules of other programs that give packets between pods another source."""
     whole, found = tuple(tables), list[Finding]()
-    sent = [flow for flow in flows if flow.name == "pods"][::2]  # what this node's pods send, not what they get
-    for flow in sent:
+    for flow in flows:
+        if flow.name != "pods" or flow.is_from_peers or flow.states != State.NEW:
+            continue
         for probe in probes(flow, whole):
             for drop in fate(whole, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
@@ -92,20 +91,18 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Fi
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obstacle]:
     """Rules and policies that drop these packets, for certain or perhaps."""
     whole = tuple(tables)
-    asked, lost = 0, dict[Drop, dict[Flow, None]]()
+    lost = dict[Drop, dict[Flow, None]]()
     has_frames = any(table.family for table in whole)
     for flow in flows:
         if flow.name == "port" and not has_frames:
             continue
-        small = probes(flow, whole) if fate(whole, flow.way, flow) else []
-        asked += len(small) or 1
-        for probe in small:
+        for probe in probes(flow, whole) if fate(whole, flow.way, flow) else []:
             for drop in fate(whole, flow.way, probe):
                 if probe.name == "tunnel" and not _peer(probe) and not drop.is_certain:
                     continue  # some address may be refused that no node has
                 lost.setdefault(drop, {})[probe] = None
     certain = {replace(drop, is_certain=False) for drop in lost if drop.is_certain}
-    return [Obstacle(drop, tuple(packets), asked) for drop, packets in lost.items() if drop not in certain]
+    return [Obstacle(drop, tuple(packets)) for drop, packets in lost.items() if drop not in certain]
 
 
 def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: FirewallKind) -> frozenset[Drop]:
@@ -231,19 +228,19 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     made = dict[Accept, None]()
     for flow in flows:
         if any(_is_of(packet, flow) for packet in lost):
-            is_answer = flow.states == State.ESTABLISHED
             is_outside = flow.name == "outside"
-            source = () if is_outside and is_answer else (flow.source,)
-            destination = () if is_outside and not is_answer else (flow.destination,)
-            made[Accept(source, destination, flow.protocol, flow.port, is_answer)] = None
+            source = () if is_outside and flow.is_answer else (flow.source,)
+            destination = () if is_outside and not flow.is_answer else (flow.destination,)
+            made[Accept(source, destination, flow.protocol, flow.port, flow.is_answer)] = None
     wide = [each.sources for each in made if not each.destinations]
-    return [each for each in made if not (each.destinations and each.sources in wide)]
+    kept = [each for each in made if not (each.is_answer and replace(each, is_answer=False) in made)]
+    return [each for each in kept if not (each.destinations and each.sources in wide)]
 
 
 def _is_of(packet: Flow, flow: Flow) -> bool:
     """Whether one stands for the other."""
-    same = (packet.name, packet.states, packet.incoming, packet.outgoing) == (
-        flow.name, flow.states, flow.incoming, flow.outgoing
+    same = (packet.name, packet.is_answer, packet.incoming, packet.outgoing) == (
+        flow.name, flow.is_answer, flow.incoming, flow.outgoing
     )  # fmt: skip
     return same and contains(flow.source, packet.source) and contains(flow.destination, packet.destination)
 

@@ -47,6 +47,15 @@ class State(IntFlag):
     UNTRACKED = 64
 
 
+NOWHERE: Final = "\0"
+"""In place of an interface that packets do not have at a hook; no rule names it."""
+_CONNTRACK: Final = -200
+"""NF_IP_PRI_CONNTRACK: chains of a smaller priority see packets before connection tracking does."""
+_WITHOUT_IN: Final = frozenset((NfHook.OUTPUT, NfHook.EGRESS, NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING))
+_WITHOUT_OUT: Final = frozenset(
+    (NfHook.PREROUTING, NfHook.INPUT, NfHook.INGRESS, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT)
+)
+"""Hooks at which packets have no interface that they come by, or leave by."""
 LEGACY: Final = "iptables-legacy"
 PROGRAMS: Final = {4: "iptables-legacy", 6: "ip6tables-legacy"}
 NFT: Final = "nft"
@@ -132,6 +141,10 @@ class Flow:
     """The destination is an address of this host; None: unknown."""
     is_ours: bool = False
     """This host sends them."""
+    is_from_peers: bool = False
+    """Pods of other nodes send them."""
+    is_answer: bool = False
+    """They belong to connections that exist."""
     clock: int = 0
     """Present time in Unix seconds; 0: unknown."""
     way: tuple[NfHook, ...] = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
@@ -140,6 +153,21 @@ class Flow:
     """`pods`, `outside` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
     bridge) or `tunnel`.
     """
+
+    def at(self, hook: NfHook | None, priority: int) -> "Flow":
+        """The packets as a base chain there sees them."""
+        incoming = NOWHERE if hook in _WITHOUT_IN or (self.is_ours and hook is NfHook.POSTROUTING) else self.incoming
+        outgoing = NOWHERE if hook in _WITHOUT_OUT else self.outgoing
+        early = self.states if self.states == State.UNTRACKED else State.INVALID | self.states & State.UNTRACKED
+        is_early = hook is NfHook.INGRESS or (hook in (NfHook.PREROUTING, NfHook.OUTPUT) and priority < _CONNTRACK)
+        return replace(self, incoming=incoming, outgoing=outgoing, states=early if is_early else self.states)
+
+    def numbers(self, field: str) -> tuple[Bits, ...]:
+        """What may stand in a field of these packets: these, and all between; none: unknown."""
+        if field == "ttl":
+            return Bits(56), Bits(64)  # Linux begins with 64, and a network of nodes has few routers
+        found = self.number(field)
+        return (found,) if found else ()
 
     def number(self, field: str) -> Bits | None:
         """The number in a field of these packets; None: unknown."""
@@ -158,12 +186,13 @@ class Flow:
                 return Bits(int.from_bytes(self.mac, "big")) if self.mac else None
             case "fragment":
                 return Bits(0, 0x4000)  # of no datagram that was divided; the bit "don't fragment" is not known
-            case "ttl":
-                return Bits(60)  # what is near the 64 that Linux begins with
             case "tcp flags" if self.protocol == TCP:
-                return Bits(0x02 if self.states & State.NEW else 0x10)
+                is_first = bool(self.states & State.NEW)
+                return Bits(0x10, 0x0A if self.is_answer else 0x08) if not is_first else Bits(0x02)  # SYN, PSH
             case "icmp type" if self.protocol in ECHO:
-                return Bits(ECHO[self.protocol])
+                return Bits(ECHO_REPLY[self.protocol] if self.is_answer else ECHO[self.protocol])
+            case "icmp code" if self.protocol in ECHO:
+                return Bits(0)
             case "icmp type" if self.protocol:
                 return Bits(-1)
             case _:
@@ -173,6 +202,7 @@ class Flow:
 TCP: Final = 6
 ECHO: Final = {1: 8, 58: 128}
 """The type of a ping, by the protocol."""
+ECHO_REPLY: Final = {1: 0, 58: 129}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +217,13 @@ class Test:
 
     def holds(self, flow: Flow) -> Match:
         """See Condition."""
-        found = flow.number(self.field)
-        if found is None or found.unknown & self.mask:
+        each = {self._holds(found) for found in flow.numbers(self.field)}
+        return each.pop() if len(each) == 1 else Match.MAYBE
+
+    def _holds(self, found: Bits) -> Match:
+        if self.first == self.last and (found.value ^ self.first) & self.mask & ~found.unknown:
+            return Match.NO
+        if found.unknown & self.mask:
             return Match.MAYBE
         return Match.YES if self.first <= found.value & self.mask <= self.last else Match.NO
 
@@ -343,6 +378,8 @@ class Drop:
     """Where the policy decides: the rule that leaves the chain; None: its end."""
     is_plain: bool = True
     """iptables-nft can show the table."""
+    hook: NfHook | None = None
+    """Of the base chain."""
 
 
 def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
@@ -365,12 +402,20 @@ def fate(
     for table, chain in bases:
         device = flow.outgoing if chain.hook is NfHook.EGRESS else flow.incoming
         is_there = not chain.devices or device in chain.devices
-        if not is_there or (chain.translates is not (kind is Effect.TRANSLATE) and not chain.rules):
-            continue
-        end, flow = _walk(table, chain, flow, {})
-        if chain.translates is (kind is Effect.TRANSLATE):
+        if not is_there or (chain.translates and not flow.states & State.NEW):
+            continue  # addresses are translated once for a connection
+        end, flow = _passed(table, chain, flow)
+        if chain.translates or kind is not Effect.TRANSLATE:
             found += _drops(table, chain, end, kind)
     return found
+
+
+def _passed(table: ForeignTable, chain: ForeignChain, flow: Flow) -> tuple["_End", Flow]:
+    """How packets leave a base chain, and as what: other marks, and perhaps not tracked."""
+    seen = flow.at(chain.hook, chain.priority)
+    end, after = _walk(table, chain, seen, {})
+    states = flow.states | after.states & State.UNTRACKED
+    return end, replace(flow, mark=after.mark, states=after.states if after.states == State.UNTRACKED else states)
 
 
 def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -> Drop | None:
@@ -378,7 +423,7 @@ def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -
     for table in tables:
         for chain in table.chains.values():
             if chain.hook in way and table.version in (0, flow.source.version):
-                end, after = _walk(table, chain, flow, {})
+                end, after = _passed(table, chain, flow)
                 if after.states == State.UNTRACKED and table.is_whole:
                     return _drop_of(table, chain, end.untracking, is_certain=True)
     return None
@@ -396,7 +441,8 @@ def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) 
 
 def _drop_of(table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool) -> Drop:
     is_plain = all(each.is_plain for other in table.chains.values() for each in other.rules)
-    return Drop(table.firewall, table.version, table.name, chain.name, rule, is_certain, table.word, None, is_plain)
+    where = (table.firewall, table.version, table.name, chain.name)
+    return Drop(*where, rule, is_certain, table.word, None, is_plain, chain.hook)
 
 
 def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:
@@ -448,6 +494,8 @@ def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -
         if rule.kind is Effect.NOTHING:
             flow = _marked(flow, rule, is_certain=is_certain)
             continue
+        if rule.kind is Effect.UNTRACK and not flow.states & State.INVALID:
+            continue  # they are tracked already
         if rule.kind is Effect.UNTRACK:
             flow = replace(flow, states=State.UNTRACKED if is_certain else flow.states | State.UNTRACKED)
             untracking = rule

@@ -5,6 +5,7 @@ No library has to be there to tell which firewall a host uses, nor to make a bas
 
 import asyncio
 import ctypes
+import errno
 import os
 import socket
 import struct
@@ -97,8 +98,8 @@ def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes
             yield from (attributes(element) for _, element in attribute_list(values.get(_ELEMENTS, b"")))
 
 
-def has_element(family: int, table: str, name: str, key: bytes) -> bool:
-    """Whether the kernel finds a key in a set, also in one of intervals."""
+def has_element(family: int, table: str, name: str, key: bytes) -> bool | None:
+    """Whether the kernel finds a key in a set, also in one of intervals; None: it does not say."""
     value = _packed(1, _packed(1, key), nested=True)  # NFTA_SET_ELEM_KEY, NFTA_DATA_VALUE
     body = _family(family) + _attribute(_TABLE, table) + _attribute(_SET, name)
     body += _packed(_ELEMENTS, _packed(1, value, nested=True), nested=True)
@@ -106,8 +107,10 @@ def has_element(family: int, table: str, name: str, key: bytes) -> bool:
         with _open_socket() as kernel:
             kernel.send(_message(_SUBSYSTEM | _GETSETELEM, _REQUEST, body))
             return any(kind == _NEWSETELEM for kind, _, _ in _messages(kernel.recv(_BUFFER)))
-    except OSError:
-        return False
+    except OSError as error:
+        return False if error.errno == errno.ENOENT else None
+    except Unavailable:
+        return None
 
 
 def nft_tables() -> frozenset[tuple[int, str]]:

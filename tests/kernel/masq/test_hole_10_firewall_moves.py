@@ -222,7 +222,7 @@ async def test_hole_10_a_rule_of_another_program_that_drops_is_dead_forwarding_t
         await source_seen(lab, IPV4, "other_pod", "pod", next(ports))
 
 
-@pytest.mark.parametrize("accepts", ["-s 10.5.0.0/16", "-m conntrack --ctstate NEW"])
+@pytest.mark.parametrize("accepts", ["-s 10.5.0.0/16", "-m conntrack --ctstate NEW,ESTABLISHED"])
 async def test_hole_10_a_policy_that_drops_beside_a_rule_that_accepts_the_overlay_is_none(
     accepts: str, lab: Lab, tmp_path: Path
 ) -> None:

@@ -145,7 +145,7 @@ def test_connections_that_were_lost_for_want_of_random_ports() -> None:
 def test_packets_of_a_network_with_a_name_pass_its_own_device() -> None:
     wireguard = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard"}}')
     for suffix, device in (("", "flannel-wg"), ("-blue", "fl-wg-blue")):
-        there, back = flows_of(wireguard, SUBNETS[:1], suffix)
+        there, back, *_ = flows_of(wireguard, SUBNETS[:1], suffix)
         assert (there.outgoing, back.incoming) == (device, device)
         (carrier,) = tunnel_of(wireguard, suffix)
         assert device in carrier.elsewhere
