@@ -55,7 +55,8 @@ def _before(program: str, chain: str, number: int, match: str = _PEER, table: st
     return f"{program} -t {table} -I {chain} {number} {match}"
 
 
-_OUT: Final = "-s {subnet} -j ACCEPT"
+_IN: Final = "-s {network} -d {subnet} -i {device} -j ACCEPT"
+_OUT: Final = "-s {subnet} -i cni0 -j ACCEPT"
 _ANSWERS: Final = "-d {subnet} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 
 FIREWALL_FAULTS: Final = {
@@ -149,30 +150,21 @@ FIREWALL_FAULTS: Final = {
         "iptables-legacy -t mangle -A PREROUTING -s {network} -j DROP",
         "firewall-pods",
         f"{_DROPS}`-A PREROUTING -s {{network}} -j DROP`, chain PREROUTING of table mangle (iptables-legacy).",
-        " && ".join(
-            _before("iptables-legacy", "PREROUTING", 1, match, "mangle")
-            for match in ("-s {network} -d {subnet} -j ACCEPT", _OUT)
-        ),
+        " && ".join(_before("iptables-legacy", "PREROUTING", 1, match, "mangle") for match in (_IN, _OUT)),
         and_then="iptables-legacy -t mangle -F PREROUTING",
     ),
     "pods-dropped-by-a-policy": _firewall(
         "iptables-legacy -P FORWARD DROP",
         "firewall-pods",
         "The policy of chain FORWARD of table filter (iptables-legacy) is DROP, and no rule there accepts them.",
-        " && ".join(
-            f"iptables-legacy -t filter -A FORWARD {match}"
-            for match in ("-s {network} -d {subnet} -j ACCEPT", _OUT, _ANSWERS)
-        ),
+        " && ".join(f"iptables-legacy -t filter -A FORWARD {match}" for match in (_IN, _OUT, _ANSWERS)),
         and_then="iptables-legacy -P FORWARD ACCEPT && iptables-legacy -F FORWARD",
     ),
     "pods-dropped-by-a-policy-of-iptables-nft": _firewall(
         "iptables-nft -P FORWARD DROP",
         "firewall-pods",
         "The policy of chain FORWARD of table filter (iptables-nft) is drop, and no rule there accepts them.",
-        " && ".join(
-            f"iptables-nft -t filter -A FORWARD {match}"
-            for match in ("-s {network} -d {subnet} -j ACCEPT", _OUT, _ANSWERS)
-        ),
+        " && ".join(f"iptables-nft -t filter -A FORWARD {match}" for match in (_IN, _OUT, _ANSWERS)),
         and_then="iptables-nft -P FORWARD ACCEPT && iptables-nft -F FORWARD",
     ),
     "pods-dropped-by-nftables": _firewall(

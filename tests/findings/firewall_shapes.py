@@ -218,7 +218,7 @@ SHAPES: Final = {
         "iptables-nft -A FORWARD -o cni0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "
         "iptables-nft -A FORWARD -o cni0 -j DOCKER",
         named="A rule of docker drops them",
-        cure="iptables-nft -t filter -I DOCKER 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -j ACCEPT  # docker ",
+        cure="iptables-nft -t filter -I DOCKER 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -i flannel.1 -j ACCEPT  # docker ",
     ),
     "a chain that refuses": Shape(
         "iptables-nft -N nixos-fw-refuse; iptables-nft -A nixos-fw-refuse -j DROP; iptables-nft -N nixos-fw; "

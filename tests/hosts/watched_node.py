@@ -34,6 +34,7 @@ _RAW: Final = {
     "the node, as a host behind it": (BEHIND, NODE, 17),
     "a pod, as a host behind it": (BEHIND, POD, 17),
     "a pod, as a pod of the peer": (PEERS_POD, POD, 17),
+    "a pod, as another pod of the node": ("10.5.27.9", POD, 17),
 }
 """What a stranger puts on the underlay's wire: source, destination and protocol."""
 

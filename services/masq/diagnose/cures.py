@@ -7,11 +7,11 @@ packets that are lost, right before what drops them, and nothing else.
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from services.core.family import Network
-from services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop, ForeignTable
+from services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop, ForeignTable, NfHook
 
 UDP: Final = 17
 MOST_PEERS: Final = 64
@@ -23,6 +23,8 @@ PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
     ("/etc/sysconfig/nftables.conf", False, "nftables.service loads {path} at boot: write it in there too"),
 )
 """Files of rules, whether iptables reads them, and what to say."""
+_WITH_INCOMING: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.FORWARD))
+"""Hooks at which rules may ask for the interface that a packet has come by."""
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
@@ -45,6 +47,8 @@ class Accept:
     """Destination port."""
     is_answer: bool = False
     """Only packets of connections that exist are accepted."""
+    incoming: str = ""
+    """Interface that the packets come by; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ..
     before = drop.rule or drop.before
     chain = before.chain if before else drop.chain
     tool = tool_of(drop)
-    for accept in accepts:
+    has_incoming = drop.hook in _WITH_INCOMING
+    for accept in accepts if has_incoming else [replace(each, incoming="") for each in accepts]:
         if tool == NFT:
             place = ("handle", str(before.handle)) if before else ()
             verb = "insert" if before else "add"
@@ -165,6 +170,8 @@ def _iptables_match(accept: Accept) -> Iterator[str]:
     for option, networks in (("-s", accept.sources), ("-d", accept.destinations)):
         if networks:
             yield from (option, ",".join(map(_short, networks)))
+    if accept.incoming:
+        yield from ("-i", accept.incoming)
     if accept.protocol:
         yield from ("-p", "udp" if accept.protocol == UDP else str(accept.protocol))
     if accept.port:
@@ -180,6 +187,8 @@ def _nft_match(accept: Accept) -> Iterator[str]:
             yield from (word, option)
             some = ", ".join(map(_short, networks))
             yield some if len(networks) == 1 else f"{{ {some} }}"
+    if accept.incoming:
+        yield from ("iifname", accept.incoming)
     if accept.port:
         yield from ("udp", "dport", str(accept.port))
     elif accept.protocol:
@@ -260,7 +269,8 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
                 for option, networks in (("from", accept.sources), ("to", accept.destinations))
                 for word in ((option, str(networks[0])) if networks else ())
             ]
-            commands += [("ufw", "route", *verb, "allow", *ends)] if not accept.is_answer else []
+            by = ("in", "on", accept.incoming) if accept.incoming else ()
+            commands += [("ufw", "route", *verb, "allow", *by, *ends)] if not accept.is_answer else []
             continue
         how = ("udp" if accept.port else _UFW_PROTOCOLS.get(accept.protocol)) or ""
         if not how or not accept.sources:

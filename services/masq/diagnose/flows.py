@@ -85,18 +85,22 @@ def flows_of(
         device, bridge = tunnel.devices.get(version, "") if tunnel else "", bridges.get(version, "")
         there = Flow(own, row.cidr, bridge, device, is_for_us=False, clock=around.clock, way=_FORWARDED, name="pods")
         back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge, is_from_peers=True)
+        back = replace(back, only_by=device)
+        there = replace(there, only_by=bridge if around.ports else "")  # without a bridge each pod has an interface
         flows += [there, back, *_going_on(there), *_going_on(back)]
         if uplink := uplinks.get(version):
             out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
-            answer = replace(out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge)
+            answer = replace(
+                out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge, only_by=""
+            )
             flows += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         if bridge and around.is_bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
             flows += [
-                replace(there, incoming=port, outgoing="", way=_FROM_PORT, name="port"),
-                replace(back, incoming="", outgoing=port, way=_TO_PORT, name="port"),
-                replace(there, destination=own, incoming=port, outgoing="", way=_BRIDGED, name="port"),
+                replace(there, incoming=port, outgoing="", way=_FROM_PORT, name="port", only_by=""),
+                replace(back, incoming="", outgoing=port, way=_TO_PORT, name="port", only_by=""),
+                replace(there, destination=own, incoming=port, outgoing="", way=_BRIDGED, name="port", only_by=""),
             ]
     return flows
 

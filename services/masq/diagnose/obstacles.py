@@ -231,10 +231,10 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             is_outside = flow.name == "outside"
             source = () if is_outside and flow.is_answer else (flow.source,)
             destination = () if is_outside and not flow.is_answer else (flow.destination,)
-            made[Accept(source, destination, flow.protocol, flow.port, flow.is_answer)] = None
-    wide = [each.sources for each in made if not each.destinations]
+            made[Accept(source, destination, flow.protocol, flow.port, flow.is_answer, flow.only_by)] = None
+    wide = [(each.sources, each.incoming) for each in made if not each.destinations]
     kept = [each for each in made if not (each.is_answer and replace(each, is_answer=False) in made)]
-    return [each for each in kept if not (each.destinations and each.sources in wide)]
+    return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
 
 
 def _is_of(packet: Flow, flow: Flow) -> bool:

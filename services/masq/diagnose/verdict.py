@@ -143,6 +143,8 @@ class Flow:
     """This host sends them."""
     is_from_peers: bool = False
     """Pods of other nodes send them."""
+    only_by: str = ""
+    """The interface by which all of them come: by any other, the source is forged. Empty: there is none such."""
     is_answer: bool = False
     """They belong to connections that exist."""
     clock: int = 0

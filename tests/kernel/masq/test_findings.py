@@ -30,9 +30,10 @@ def dropping_now(probe: HostProbe) -> list[str]:
     return sorted(each.cure.partition("  # ")[0] for each in dropping(probe.tables(), Kind.NFTABLES, FLOWS))
 
 
-def both(start: str, own: str, network: str) -> str:
-    """What accepts the packets that pods send, and those that come for them."""
-    return " && ".join(f"{start} -s {source} -d {to} -j ACCEPT" for source, to in ((own, network), (network, own)))
+def both(start: str, own: str, network: str, device: str) -> str:
+    """What accepts the packets that pods send, and those that come for them, by the overlay's device alone."""
+    ends = f"{own} -d {network}", f"{network} -d {own} -i {device}"
+    return " && ".join(f"{start} -s {each} -j ACCEPT" for each in ends)
 
 
 async def test_what_else_of_the_host_is_in_the_way_is_found(host: Host, probe: HostProbe) -> None:
@@ -45,8 +46,8 @@ async def test_what_else_of_the_host_is_in_the_way_is_found(host: Host, probe: H
         *(
             both(f"{tool} -t filter -A FORWARD", *ends)
             for tool, ends in (
-                ("ip6tables-legacy", ("fd00:10:5:1b::/64", "fd00:10:5::/48")),
-                ("iptables-nft", ("10.5.27.0/24", "10.5.0.0/16")),
+                ("ip6tables-legacy", ("fd00:10:5:1b::/64", "fd00:10:5::/48", "flannel-v6.1")),
+                ("iptables-nft", ("10.5.27.0/24", "10.5.0.0/16", "flannel.1")),
             )
         ),
     ]

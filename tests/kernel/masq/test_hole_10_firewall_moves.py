@@ -204,7 +204,9 @@ async def test_hole_10_what_docker_leaves_in_the_legacy_tables_is_dead_forwardin
     (found,) = dropping(lookout.tables(), Kind.NFTABLES, flows_of(NETWORK, SUBNETS))
     assert found.is_broken
     start = "iptables-legacy -t filter -A FORWARD"
-    assert found.cure.startswith(f"{start} -s 10.5.0.0/16 -d 10.5.27.0/24 -j ACCEPT  # docker sets this policy")
+    assert found.cure.startswith(
+        f"{start} -s 10.5.0.0/16 -d 10.5.27.0/24 -i flannel.1 -j ACCEPT  # docker sets this policy"
+    )
     assert dropping(lookout.tables(), Kind.LEGACY, flows_of(NETWORK, SUBNETS)) == []
     lookout.close()
 

@@ -54,6 +54,7 @@ def test_a_family_that_the_network_does_not_have_is_nobodys_business() -> None:
     assert len(findings(around, Kind.NFTABLES, IPV6, ALL)) == 2
 
 
+DEVICES = {4: "flannel.1", 6: "flannel-v6.1"}
 ENDS = {4: ("10.5.27.0/24", "10.5.0.0/16"), 6: ("fd00:10:5:1b::/64", "fd00:10:5::/48")}
 
 
@@ -61,17 +62,21 @@ def appended(tool: str, version: int) -> str:
     """The two rules that accept what pods send, and what comes for them."""
     own, network = ENDS[version]
     return " && ".join(
-        f"{tool} -t filter -A FORWARD -s {source} -d {to} -j ACCEPT"
-        for source, to in ((own, network), (network, own))
+        f"{tool} -t filter -A FORWARD -s {ends} -j ACCEPT"
+        for ends in (f"{own} -d {network}", f"{network} -d {own} -i {DEVICES[version]}")
     )
 
 
 def added(place: str, *versions: int) -> str:
     """The same with nft."""
     words = {4: "ip", 6: "ip6"}
-    ways = [(words[version], ends) for version in versions for ends in (ENDS[version], ENDS[version][::-1])]
+    ways = [
+        (words[version], *ends, by)
+        for version in versions
+        for ends, by in ((ENDS[version], ""), (ENDS[version][::-1], f"iifname {DEVICES[version]} "))
+    ]
     return " && ".join(
-        f"nft add rule {place} {word} saddr {source} {word} daddr {to} accept" for word, (source, to) in ways
+        f"nft add rule {place} {word} saddr {source} {word} daddr {to} {by}accept" for word, source, to, by in ways
     )
 
 
