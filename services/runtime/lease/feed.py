@@ -32,6 +32,7 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),  # the time a connection may take, as on the server's side
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),  # each channel has a connection of its own
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CALL_SECONDS: Final = 15.0
@@ -52,6 +53,8 @@ class LeaseConnection:
     ) -> None:
         self.address = address
         self.node = node
+        self._transport = transport
+        self._largest = largest
         self.machine = machine
         """The token of this machine, for a dataplane's connection; see AcquireLeaseRequest in lease.proto."""
         options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
@@ -89,9 +92,17 @@ class LeaseConnection:
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
         """A sentence with the cause of the error and the remedy. The next call uses the certificate then in force."""
         why = await self._channel.why(error)
+        await self.renew_certificate()
+        return why
+
+    async def renew_certificate(self) -> None:
+        """The next call uses the certificate that is in force now; for a lost connection."""
         if await self._channel.renew():
             self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
-        return why
+
+    def beside(self) -> "LeaseConnection":
+        """Another connection to the same lease service."""
+        return LeaseConnection(self.address, self.node, self._transport, self._largest, self.machine)
 
     @property
     def absent_reason(self) -> str:

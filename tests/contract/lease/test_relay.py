@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, make_request
@@ -133,3 +135,34 @@ async def test_a_node_behind_relays_is_asked_for_as_few_reports_as_the_top_can_t
         assert said.pause.ToTimedelta().total_seconds() >= many / 1000
         for stream in streams:
             stream.cancel()
+
+
+async def test_more_nodes_than_a_connection_has_calls_keep_no_call_from_the_top(tmp_path: Path) -> None:
+    tiers = Tiers(tmp_path)
+    tiers.config.write_text(SMALL_JSON)
+
+    async def follow(stub: lease_pb2_grpc.LeaseServiceStub, node: str) -> None:
+        async for _ in stub.WatchLeases(pb.WatchLeasesRequest(node=node, view=pb.VIEW_ALL), wait_for_ready=True):
+            pass
+
+    async with AsyncExitStack() as opened:
+        tiers.start_top()
+        tiers.add_relay()
+        for service in tiers.services:
+            opened.push(service)
+        own = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each, as nodes have
+        channels = [
+            await opened.enter_async_context(grpc.aio.insecure_channel(tiers.bottom.address, options=own))
+            for _ in range(4)
+        ]
+        stubs = [lease_pb2_grpc.LeaseServiceStub(channel) for channel in channels]
+        tasks = [asyncio.create_task(follow(stubs[number % 4], f"n{number}")) for number in range(1_100)]
+        for task in tasks:
+            opened.callback(task.cancel)
+        above = await opened.enter_async_context(stub_of(tiers.top.address))
+        below = await opened.enter_async_context(stub_of(tiers.bottom.address))
+        asked = pb.GetConvergenceRequest()
+        async with asyncio.timeout(PATIENCE):
+            while len((await above.GetConvergence(asked)).nodes_pending) < len(tasks):  # noqa: ASYNC110 - in a process
+                await asyncio.sleep(0.1)
+        await below.AcquireLease(request_to_proto(make_request("n1", "172.16.0.1")), timeout=PATIENCE)

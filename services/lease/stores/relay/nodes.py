@@ -3,8 +3,8 @@
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 from services.core.errors import FlanneletteError
 from services.core.leases.progress import Progress
 from services.lease.watch.log import ChangeLog
+from services.runtime.lease.feed import LeaseConnection
 
 _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
@@ -62,6 +63,36 @@ class NodeStreams:
         while machine in self._machines(node):
             pause = _SHORTEST_PAUSE if await self._keep(node, machine) else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+
+
+_MOST_STREAMS: Final = 512
+"""Streams on one connection, half of the calls that a lease service takes on it: the rest is for other calls."""
+
+
+class Connections:
+    """The connections to the lease service above, as many as the streams of the nodes here take."""
+
+    def __init__(self, first: LeaseConnection) -> None:
+        self._first = first
+        self._streams = {first: 0}
+
+    @contextmanager
+    def stream(self) -> Iterator[LeaseConnection]:
+        """A connection with room for a stream, which it has until the block ends."""
+        connection = next((each for each, streams in self._streams.items() if streams < _MOST_STREAMS), None)
+        if connection is None:
+            connection = self._first.beside()
+            self._streams[connection] = 0
+        self._streams[connection] += 1
+        try:
+            yield connection
+        finally:
+            self._streams[connection] -= 1
+
+    async def close(self) -> None:
+        """Ends open calls."""
+        for each in self._streams:
+            await each.close()
 
 
 _MOST: Final = 20_000

@@ -16,7 +16,7 @@ from services.core.limits import MOST_LEASES, seconds_of, unix_time
 from services.lease.ipam.machines import is_another, name_taken
 from services.lease.progress.connected import ConnectedNodes
 from services.lease.stores.relay.events import KIND, TableEvents
-from services.lease.stores.relay.nodes import NodeStreams, ReportForwarder
+from services.lease.stores.relay.nodes import Connections, NodeStreams, ReportForwarder
 from services.lease.stores.store import LostLease, Reclaim, Reclaimed, Refusal, RefusalKind, Snapshot, StoreEvent
 from services.lease.watch.log import ChangeLog
 from services.runtime.lease.feed import ACQUIRE_SECONDS, Feed, LeaseConnection, readable_lease
@@ -53,6 +53,7 @@ class RelayStore:
         most: int = MOST_LEASES,
     ) -> None:
         self._connection = connection
+        self._connections = Connections(connection)
         self._lose = lose
         self._most = most
         self._lost: Mapping[str, LostLease] = {}
@@ -160,7 +161,7 @@ class RelayStore:
 
     async def close(self) -> None:
         """See Store."""
-        await self._connection.close()
+        await self._connections.close()
 
     async def _report_above(self, progress: Progress) -> float:
         """With a cursor of the lease service above."""
@@ -190,22 +191,25 @@ class RelayStore:
         """See NodeStreams. Where the lease service above refuses the machine its name, its stream here ends."""
         request = pb.WatchLeasesRequest(node=node, view=pb.VIEW_OWN, relayed=True, machine=machine)
         is_open = False
-        try:
-            async for message in self._connection.stub.WatchLeases(request):
-                if readable(message).lost:
-                    self._hand_on(node, LostLease(message.lost, asyncio.get_running_loop().time()))
-                if not is_open:
-                    is_open, self._admitted[node] = True, machine
-                    await self._reports.repeat(node)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                self._connected_nodes.refuse(node, machine, error.details() or "another machine has this name")
-        except Unavailable:
-            pass  # opened again; the stream of the table says what is wrong
-        finally:
-            if self._admitted.get(node) == machine:
-                del self._admitted[node]
-            self._hand_on(node, None)
+        with self._connections.stream() as connection:
+            try:
+                async for message in connection.stub.WatchLeases(request):
+                    if readable(message).lost:
+                        self._hand_on(node, LostLease(message.lost, asyncio.get_running_loop().time()))
+                    if not is_open:
+                        is_open, self._admitted[node] = True, machine
+                        await self._reports.repeat(node)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    self._connected_nodes.refuse(node, machine, error.details() or "another machine has this name")
+                elif error.code() in _AWAY:
+                    await connection.renew_certificate()
+            except Unavailable:
+                pass  # opened again; the stream of the table says what is wrong
+            finally:
+                if self._admitted.get(node) == machine:
+                    del self._admitted[node]
+                self._hand_on(node, None)
         return is_open
 
     def _hand_on(self, node: str, lost: LostLease | None) -> None:
