@@ -33,6 +33,28 @@ def _nft(hook: str, rule: str) -> str:
 
 
 FAULTS: Final = {
+    "IPsec policy about this pod": TracedFault(
+        "n1",
+        "ip xfrm policy add dir fwd src 10.5.27.2 dst {n2} action block",
+        "ip xfrm policy del dir fwd src 10.5.27.2 dst {n2}",
+        "ipsec",
+        "The IPsec policy `dir fwd src 10.5.27.2/32 dst {n2}` blocks these packets.",
+    ),
+    "IPsec policy of the other node": TracedFault(
+        "n2",
+        "ip xfrm policy add dir out src 0.0.0.0/0 dst {n2} action block",
+        "ip xfrm policy del dir out src 0.0.0.0/0 dst {n2}",
+        "ipsec",
+        "The IPsec policy `dir out src 0.0.0.0/0 dst {n2}` blocks these packets.",
+    ),
+    "IPsec policy about answers": TracedFault(
+        "n1",
+        "ip xfrm policy add dir fwd src {n2} dst 10.5.27.2 action block",
+        "ip xfrm policy del dir fwd src {n2} dst 10.5.27.2",
+        "ipsec",
+        "The IPsec policy `dir fwd src {n2} dst 10.5.27.2/32` blocks these packets.",
+        is_back=True,
+    ),
     "route replaced": TracedFault(
         "n1",
         "ip route replace {n2} dev eth0",
@@ -174,6 +196,11 @@ FAULTS: Final = {
     ),
 }
 HARMLESS: Final = {
+    "IPsec policy about another pod": (
+        "n1",
+        "ip xfrm policy add dir fwd src 10.5.27.9 dst 0.0.0.0/0 action block",
+        "ip xfrm policy del dir fwd src 10.5.27.9 dst 0.0.0.0/0",
+    ),
     "dropped on another interface": (
         "n2",
         _nft("input", 'iifname "eth7" udp dport 8472 drop'),

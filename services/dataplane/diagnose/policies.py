@@ -1,12 +1,12 @@
 """IPsec policies (xfrm) of other programs that block packets of pods, of the tunnel, or between pods and the host."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from itertools import chain
 from typing import Final
 
-from services.core.family import Family, Network
+from services.core.family import Family, Network, family_of
 from services.dataplane.diagnose.culprit import is_in
 from services.dataplane.diagnose.routes import is_in_use
 from services.dataplane.diagnose.seen import PeerPath, Policy, Seen, Subject
@@ -61,6 +61,22 @@ def check_policies(subject: Subject, seen: Seen) -> Iterator[Finding]:
         return
     in_order = sorted(seen.policies, key=lambda policy: policy.priority)
     for flow in chain.from_iterable(_flows(subject, family) for family in subject.networks):
+        for policy in dict.fromkeys(_blocking(in_order, flow)):
+            yield _finding(seen, policy, flow)
+
+
+def check_packet(
+    subject: Subject, seen: Seen, here: Network, there: Network, *, is_from_here: bool, is_forwarded: bool
+) -> Iterator[Finding]:
+    """The same for one packet between an address of this node and one of a peer's."""
+    paths = tuple(replace(path, subnet=there) for path in subject.paths)
+    narrow = replace(subject, own={family_of(here): here}, paths=paths)
+    in_order = sorted(seen.policies, key=lambda policy: policy.priority)
+    for flow in chain.from_iterable(_flows(narrow, family) for family in subject.networks):
+        if flow.path is None or flow.is_from_here is not is_from_here:
+            continue
+        if flow.is_of_pods and not is_forwarded:
+            flow = replace(flow, directions=frozenset((_OUT if is_from_here else _IN,)))
         for policy in dict.fromkeys(_blocking(in_order, flow)):
             yield _finding(seen, policy, flow)
 

@@ -29,6 +29,7 @@ from services.dataplane.trace.steps import (
     name_of,
     neighbour_step,
     object_steps,
+    policy_steps,
     why_not,
 )
 
@@ -42,6 +43,8 @@ def receiving(view: View) -> Iterator[Step]:
     if view.outer is not None and view.far is not None:
         yield from _carrier(view, view.outer, view.far)
     yield from object_steps(view, ("xfrm policy", "ike"), (DIR_IN, DIR_FWD))
+    if view.path is not None:
+        yield from policy_steps(view, view.ends.destination, view.ends.source, is_from_here=False)
     yield from device_step(view)
     yield from object_steps(view, ("wg", "fou", "command"))
     if not is_host:

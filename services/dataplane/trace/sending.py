@@ -28,6 +28,7 @@ from services.dataplane.trace.steps import (
     neighbour_step,
     object_steps,
     owner_of,
+    policy_steps,
     why_not,
 )
 
@@ -45,8 +46,7 @@ def sending(view: View) -> Iterator[Step]:
     yield from object_steps(view, ("neigh", "fdb", "wg", "command"))
     yield from device_step(view)
     yield from object_steps(view, ("xfrm policy", "ike"), (DIR_OUT,))
-    for each in found_by(view, "xfrm-block"):
-        yield Step(StepKind.IPSEC, each.evidence, Verdict.BROKEN, each.cause, each.cure)
+    yield from policy_steps(view, view.ends.source, view.ends.destination, is_from_here=True)
     yield from _underlay(view)
 
 

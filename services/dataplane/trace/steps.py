@@ -6,7 +6,7 @@ A packet passes a step by what the object does, not by whether it is ours: a fla
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from os import strerror
 from typing import Final
 
@@ -14,6 +14,7 @@ from services.core.family import Address
 from services.dataplane.diagnose.checks import CHECKS
 from services.dataplane.diagnose.culprit import Culprit, culprit, decision, plain, rule_text
 from services.dataplane.diagnose.paths import path_findings
+from services.dataplane.diagnose.policies import check_packet
 from services.dataplane.diagnose.seen import Lookup, sysctl
 from services.dataplane.events.finding import Finding
 from services.dataplane.netlink.iproute2_text import address, mac
@@ -28,6 +29,7 @@ from services.dataplane.netlink.objects import (
     Route,
 )
 from services.dataplane.netlink.uapi import NUD_FAILED
+from services.dataplane.trace.ends import End
 from services.dataplane.trace.look import View
 
 
@@ -105,6 +107,16 @@ def found_by(view: View, *checks: str) -> list[Finding]:
     found = [*path_findings(view.subject, view.seen)]
     found += [each for check in CHECKS.values() for each in check(view.subject, view.seen)]
     return [each for each in found if each.check in checks]
+
+
+def policy_steps(view: View, here: End, there: End, *, is_from_here: bool) -> Iterator[Step]:
+    """IPsec policies of other programs that block this packet, or may: they name a port."""
+    ends = (ip_network(here.address), ip_network(there.address))
+    for each in check_packet(
+        view.subject, view.seen, *ends, is_from_here=is_from_here, is_forwarded=not here.is_host
+    ):
+        verdict = Verdict.BROKEN if each.is_broken else Verdict.UNKNOWN
+        yield Step(StepKind.IPSEC, each.evidence, verdict, each.cause, each.cure)
 
 
 def judged(step: Step, findings: list[Finding], *, is_enough: bool = False) -> Step:

@@ -109,6 +109,7 @@ async def test_what_loses_nothing_is_not_marked(
         node = scene.n1 if on == "n1" else scene.n2
         await node.types(act.format_map({}))
         code, (there, back) = await ways(scene, 4, capsys)
+        assert await scene.flows(4)
         await node.types(undo)
         assert (code, there["outcome"], back["outcome"]) == (0, "arrives", "arrives"), there
 
