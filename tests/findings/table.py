@@ -42,7 +42,7 @@ _TABLE: Final = re.compile(re.escape(_HEAD) + r"(?:\|.*\n)*")
 
 
 def figures(lines: list[str], kept: Mapping[str, int]) -> dict[str, Any]:
-    """Of one run, by fault: the first family of each, with what it was measured on. Others keep their time."""
+    """Of one run, by fault: the first family of each, with what it was measured on. Others keep what they have."""
     found = {**kept}
     for run in map(json.loads, lines):
         if run["version"] == FAULTS[run["fault"]].versions[0]:
@@ -50,12 +50,12 @@ def figures(lines: list[str], kept: Mapping[str, int]) -> dict[str, Any]:
     system = os.uname()
     kernel = f"{system.sysname} {system.release.split('-')[0]}, {system.machine}"
     machine = f"{os.cpu_count()} cores with a load of {os.getloadavg()[1]:.0f}, {kernel}"
-    return {"machine": machine, "found_ms": {name: found[name] for name in FAULTS}}
+    return {"machine": machine, "found_ms": {name: found[name] for name in FAULTS if name in found}}
 
 
 def table(found_ms: Mapping[str, int]) -> str:
     """In Markdown."""
-    return _HEAD + "".join(_row(fault, found_ms.get(name, 0)) for name, fault in ALL.items())
+    return _HEAD + "".join(_row(fault, found_ms.get(name)) for name, fault in ALL.items())
 
 
 def shown() -> str:
@@ -65,12 +65,13 @@ def shown() -> str:
     return found
 
 
-def _row(fault: SilentFault, milliseconds: int) -> str:
+def _row(fault: SilentFault, milliseconds: int | None) -> str:
     own, peer = EXAMPLES[fault.versions[0]]
     said = words(own, peer) | {"directory": "/run", "n2": "n2", "root": ""}
     told = [fault.problem.format_map(said), fault.cause.format_map(said)]
     told += [f"`{fault.cure.format_map(said)}`"] if fault.cure else []
-    after = f"{milliseconds} ms" if milliseconds and fault.is_told else "the next check"
+    measured = "not measured" if milliseconds is None else f"{milliseconds} ms"
+    after = measured if fault.is_told else "the next check"
     cells = (fault.what or f"`{fault.act.format_map(said)}`", " ".join(told), after)
     return "".join(f"| {each.replace('|', chr(92) + '|').replace('*', '…')} " for each in cells) + "|\n"
 
