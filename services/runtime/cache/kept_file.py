@@ -20,34 +20,21 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """No link is followed and no FIFO waited for, should another program have put one there."""
 
 
-class KeptFile:
-    """One file; without a path nothing is kept.
+class ReplacedFile:
+    """One file that is replaced as a whole; without a path nothing is kept.
 
     Every failure costs what the file keeps, and nothing else; it is logged once, and `problem` says it. A file that
-    cannot be read is left where it is, and the next write renames it to `NAME.refused`. `older`: see
-    `unseal`. Not `is_synced`: a power cut may cost the file.
+    cannot be read is left where it is, and the next write renames it to `NAME.refused`. Not `is_synced`: a power cut
+    may cost the file.
     """
 
-    def __init__(self, path: Path | None, kind: str, *, older: bytes = b"", is_synced: bool = True) -> None:
+    def __init__(self, path: Path | None, *, is_synced: bool = True) -> None:
         self.path = path or Path()
         self.problem = ""
         """Why the file cannot be written; empty: it can, as far as was tried."""
-        self._kind = kind
-        self._older = older
         self._is_synced = is_synced
         self._is_rejected = False
         self._is_kept = path is not None
-
-    def read(self) -> bytes | None:
-        """The content, for the start; None: there is none, or none that can be used."""
-        self.clean()
-        try:
-            return unseal(self._kind, read_bytes(self.path), older=self._older) if self._is_kept else None
-        except FileNotFoundError:
-            return None
-        except (OSError, UnreadableState) as error:
-            self.reject(error)
-            return None
 
     def clean(self) -> None:
         """Removes what a process has left that was killed while it wrote."""
@@ -61,12 +48,11 @@ class KeptFile:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         log.error("the state file is not used, and will be renamed", path=str(self.path), reason=reason)
 
-    def write(self, content: Iterable[bytes]) -> bool:
-        """Replaces the file; returns whether that succeeded. Blocks while the disk is busy, if it `is_synced`."""
-        return self.put(seal(self._kind, content))
-
     def put(self, parts: Iterable[bytes]) -> bool:
-        """`write` for what is sealed already."""
+        """Replaces the file by what is sealed already; returns whether that succeeded.
+
+        Blocks while the disk is busy, if it `is_synced`.
+        """
         if not self._is_kept:
             return True
         try:
@@ -86,6 +72,30 @@ class KeptFile:
         if problem != self.problem:
             self.problem = problem
             log.warning("what the next start would need is not kept", reason=problem)
+
+
+class KeptFile(ReplacedFile):
+    """One that is sealed with its kind. `older`: see `unseal`."""
+
+    def __init__(self, path: Path | None, kind: str, *, older: bytes = b"", is_synced: bool = True) -> None:
+        super().__init__(path, is_synced=is_synced)
+        self._kind = kind
+        self._older = older
+
+    def read(self) -> bytes | None:
+        """The content, for the start; None: there is none, or none that can be used."""
+        self.clean()
+        try:
+            return unseal(self._kind, read_bytes(self.path), older=self._older) if self._is_kept else None
+        except FileNotFoundError:
+            return None
+        except (OSError, UnreadableState) as error:
+            self.reject(error)
+            return None
+
+    def write(self, content: Iterable[bytes]) -> bool:
+        """Seals the content and replaces the file, as `put`."""
+        return self.put(seal(self._kind, content))
 
 
 class MayFail(Protocol):

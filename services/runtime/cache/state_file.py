@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Self
 
 from services.core.limits import nearest_time
-from services.runtime.cache.kept_file import MODE, KeptFile, read_bytes
+from services.runtime.cache.kept_file import MODE, ReplacedFile, read_bytes
 from services.runtime.cache.node_state import NodeState, decode
 from services.runtime.os.sealed_file import UnreadableState
 from services.runtime.telemetry.logs import get_logger
@@ -16,7 +16,7 @@ from services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 
-class StateFile(KeptFile):
+class StateFile(ReplacedFile):
     """The file of the cached state. Without a usable directory nothing is stored, and the reason is logged once.
 
     The file is locked while this process lives: of two dataplanes with the same directory, the second stores and
@@ -24,7 +24,7 @@ class StateFile(KeptFile):
     """
 
     def __init__(self, directory: str, service: str, machine: str = "") -> None:
-        super().__init__(Path(directory, f"{service}.state"), f"flannelette-{service}-state")
+        super().__init__(Path(directory, f"{service}.state"))
         self.service = service
         self.machine = machine
         """The token of this machine: the state of another one is refused."""
