@@ -250,6 +250,38 @@ async def test_a_bridge_that_was_given_another_name_is_still_the_pods(node: Node
     assert node.master_of(veth) == "pods0"
 
 
+async def test_a_pod_whose_own_end_is_down_is_broken(node: Node) -> None:
+    pod, address, veth = node.pods[0]
+    route = pod.ip("route", "show", "default").split()
+    pod.ip("link", "set", "eth0", "down")
+    (found,) = await node.until_found("pod-port")
+    assert (found.broken, found.cure) == (True, "")
+    assert found.cause == f"{veth} has no carrier, since the end in the pod is down."
+    assert not await node.answers(address)
+    pod.ip("link", "set", "eth0", "up")
+    pod.ip("route", "replace", *route)
+    await node.until_it_flows()
+    await node.until_found()
+
+
+async def test_a_port_is_broken_while_the_spanning_tree_keeps_it(node: Node) -> None:
+    _, address, veth = node.pods[0]
+    node.ip("link set cni0 type bridge stp_state 1")
+    node.ip(f"link set {veth} nomaster")
+    (found,) = await node.until_found("pod-port")
+    async with asyncio.timeout(PATIENCE):
+        while "has left" in found.cause:
+            (found,) = await node.until_found("pod-port")
+    assert found.broken
+    assert f"{veth} is kept in the state " in found.cause
+    assert " by the spanning tree of cni0" in found.cause
+    assert not await node.answers(address)
+    assert found.cure == "ip link set cni0 type bridge stp_state 0"
+    node.ip(found.cure.removeprefix("ip "))
+    await node.until_it_flows()
+    await node.until_found()
+
+
 async def test_pods_send_to_the_address_that_cni_has_on_record(node: Node) -> None:
     for path in (node.state / "results").iterdir():
         path.write_text(path.read_text().replace('"10.5.27.1"', '"10.5.27.254"'))
