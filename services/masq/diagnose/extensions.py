@@ -54,7 +54,8 @@ def effect_of(name: str, revision: int, data: bytes) -> tuple[Effect, tuple[int,
 
 def conditions_of(name: str, revision: int, data: bytes, version: int) -> Asked:
     """What a match asks for; nothing for a comment. `version`: of IP, in whose table it stands."""
-    read = partial(_iprange, version=version) if name == "iprange" else _MATCHES.get(name)
+    of_version = _MATCHES_OF_VERSION.get(name)
+    read = partial(of_version, version) if of_version else _MATCHES.get(name)
     if read is None:
         yield UNKNOWN, f"-m {name}"
         return
@@ -142,7 +143,7 @@ def _mark(_revision: int, data: bytes) -> Asked:
     )
 
 
-def _addrtype(revision: int, data: bytes) -> Asked:
+def _addrtype(version: int, revision: int, data: bytes) -> Asked:
     source, to, *rest = struct.unpack_from("=HHI" if revision else "=HHII", data)
     inverse = rest[0] if revision else bool(rest[0]) | bool(rest[1]) << 1
     for option, types, negated, field in (
@@ -153,6 +154,8 @@ def _addrtype(revision: int, data: bytes) -> Asked:
             continue
         words = ",".join(word for bit, word in ((_LOCAL, "LOCAL"), (_UNICAST, "UNICAST")) if types & bit) or "..."
         text = f"-m addrtype {_not(f'{option} {words}', negated)}"
+        if version == 6 and types & _UNICAST:  # so is an address of this host, and all types have to fit
+            types = types & ~_UNICAST if types & _LOCAL else types | _LOCAL
         is_any = types & _LOCAL and types & _UNICAST
         if is_any or not types & (_LOCAL | _UNICAST):
             yield Condition(always=bool(is_any), negated=negated), text
@@ -162,7 +165,7 @@ def _addrtype(revision: int, data: bytes) -> Asked:
             yield Condition(is_for_us=bool(types & _LOCAL), negated=negated), text
 
 
-def _iprange(_revision: int, data: bytes, version: int) -> Asked:
+def _iprange(version: int, _revision: int, data: bytes) -> Asked:
     flags, size = data[64], 4 if version == 4 else 16
     for option, place, asked, inverse in (("--src-range", 0, 1, 0x10), ("--dst-range", 32, 2, 0x20)):
         if not flags & asked:
@@ -275,9 +278,12 @@ def _comment(_revision: int, _data: bytes) -> Asked:
     yield from ()
 
 
+_MATCHES_OF_VERSION: Final[dict[str, Callable[[int, int, bytes], Asked]]] = {
+    "addrtype": _addrtype, "iprange": _iprange,
+}  # fmt: skip
 _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "tcp": _tcp, "udp": _udp, "udplite": _udp, "multiport": _multiport, "conntrack": _conntrack, "state": _state,
-    "mark": _mark, "addrtype": _addrtype, "mac": _mac, "owner": _owner, "length": _length,
+    "mark": _mark, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
     "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
 }  # fmt: skip
