@@ -86,6 +86,7 @@ class AskedPackets:
                 flow,
                 incoming=names.get(flow.incoming, flow.incoming),
                 outgoing=names.get(flow.outgoing, flow.outgoing),
+                only_by=names.get(flow.only_by, flow.only_by),
             )
             for flow in flows_of(DUAL, SUBNETS, "", around)
         )

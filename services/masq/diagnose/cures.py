@@ -26,6 +26,10 @@ PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
 _WITH_INCOMING: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.FORWARD))
 """Hooks at which rules may ask for the interface that a packet has come by."""
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
+_NO_STATE: Final = (
+    "No rule there can tell answers to pods from other packets, because connection tracking has not seen these yet: "
+    "have the rule that drops name what it is for, or stand in a chain of filter"
+)
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
 """Names of firewalld's chains from 1.0 on; packets that such a chain does not accept end there."""
@@ -135,6 +139,9 @@ def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: C
         return Cure(
             (), "Accept them from the addresses of the other nodes alone, of which the kernel here knows none."
         )
+    if drop.is_early and any(each.is_answer for each in accepts):
+        others = [each for each in accepts if not each.is_answer]
+        return replace(cure_of(drop, others, owner, files, bridge), keep=_NO_STATE) if others else Cure((), _NO_STATE)
     name = owner.name if owner else ""
     special = {"firewalld": _firewalld, "ufw": _ufw, "fail2ban": _unban, "crowdsec": _unban}.get(name)
     made = special(drop, accepts, name) if special else None

@@ -112,6 +112,11 @@ class Bits:
     unknown: int = 0
 
 
+def is_before_tracking(hook: NfHook | None, priority: int) -> bool:
+    """Whether a base chain there sees packets before connection tracking does, so that they have no state yet."""
+    return hook is NfHook.INGRESS or (hook in (NfHook.PREROUTING, NfHook.OUTPUT) and priority < _CONNTRACK)
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Packets of one kind."""
@@ -161,8 +166,8 @@ class Flow:
         incoming = NOWHERE if hook in _WITHOUT_IN or (self.is_ours and hook is NfHook.POSTROUTING) else self.incoming
         outgoing = NOWHERE if hook in _WITHOUT_OUT else self.outgoing
         early = self.states if self.states == State.UNTRACKED else State.INVALID | self.states & State.UNTRACKED
-        is_early = hook is NfHook.INGRESS or (hook in (NfHook.PREROUTING, NfHook.OUTPUT) and priority < _CONNTRACK)
-        return replace(self, incoming=incoming, outgoing=outgoing, states=early if is_early else self.states)
+        states = early if is_before_tracking(hook, priority) else self.states
+        return replace(self, incoming=incoming, outgoing=outgoing, states=states)
 
     def numbers(self, field: str) -> tuple[Bits, ...]:
         """What may stand in a field of these packets: these, and all between; none: unknown."""
@@ -382,6 +387,8 @@ class Drop:
     """iptables-nft can show the table."""
     hook: NfHook | None = None
     """Of the base chain."""
+    is_early: bool = False
+    """The base chain sees packets before connection tracking does."""
 
 
 def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
@@ -444,7 +451,8 @@ def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) 
 def _drop_of(table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool) -> Drop:
     is_plain = all(each.is_plain for other in table.chains.values() for each in other.rules)
     where = (table.firewall, table.version, table.name, chain.name)
-    return Drop(*where, rule, is_certain, table.word, None, is_plain, chain.hook)
+    is_early = is_before_tracking(chain.hook, chain.priority)
+    return Drop(*where, rule, is_certain, table.word, None, is_plain, chain.hook, is_early)
 
 
 def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:

@@ -7,9 +7,11 @@ from ipaddress import ip_network
 import pytest
 
 from services.core.family import FAMILIES
+from services.core.finding import Finding
 from services.masq.diagnose.flows import probes
 from services.masq.diagnose.legacy_rules import read_legacy
 from services.masq.diagnose.nft_tables import read_nft
+from services.masq.diagnose.obstacles import dropping
 from services.masq.diagnose.verdict import TCP, Flow, ForeignTable, fate
 from services.masq.kernel.legacy_tables import TableReader
 from tests.findings.random_rules import KINDS, Rules, random_rules
@@ -80,6 +82,10 @@ ROWS = {
     "the type of an address of this host": _chain("input", "fib daddr type != local drop;"),
     "the type of an address of another host": _chain("forward", "fib daddr type local drop;"),
     "the type of a broadcast address": _chain("forward", "fib daddr type broadcast drop;"),
+    "addresses of this host are unicast in IPv6": "; ".join(
+        f"{program} -t mangle -A POSTROUTING -p udp --dport 8472 -m addrtype ! --src-type UNICAST -j DROP"
+        for program in ("iptables-legacy", "ip6tables-legacy")
+    ),
     "types of addresses in a set": _chain("forward", "fib daddr type { broadcast, multicast, unicast } drop;"),
     "lengths in a set": _chain("forward", "meta length { 84, 1450 } drop; ip length { 90-99, 1400-1499 } drop;"),
     "marks, codes and flags in a set": _chain(
@@ -135,6 +141,50 @@ def test_of_random_rules_what_is_lost_for_certain_is_lost_and_what_passes_for_ce
     assert tried > len(_SEEDS) // 2, "most of what is written is what the programs take"
 
 
+CURED = {
+    "answers are not new": True,
+    "a handshake ends in a connection that exists": True,
+    "all is invalid before connection tracking": True,
+    "the type of a broadcast address": True,
+    "lengths in a set": True,
+    "a policy before connection tracking": False,
+    "a rule at a card": False,
+}
+"""Rules, and whether cures let all packets pass: before connection tracking nothing tells answers."""
+MORE = {
+    "a policy before connection tracking": "nft 'table inet t { chain c { "
+    "type filter hook prerouting priority -300; policy drop; }; }'",
+    "a rule at a card": 'nft \'table netdev t { chain c { type filter hook ingress device "eth" priority 0; '
+    "ip saddr != 192.0.2.0/24 drop; }; }'",
+}
+
+
+@pytest.mark.parametrize("row", CURED)
+def test_a_command_is_a_cure_only_if_packets_pass_after_it(row: str, scene: Scene) -> None:
+    scene.host.run("sh", "-ec", (ROWS | MORE)[row])
+    try:
+        typed = set[str]()
+        while cures := [found.cure for found in _broken(scene.packets) if found.cure and found.cure not in typed]:
+            typed.add(cures[0])
+            scene.host.run("sh", "-ec", cures[0])
+        left = _broken(scene.packets)
+        assert not any(found.cure for found in left), "a command that was typed is not printed again"
+        assert bool(left) is not CURED[row]
+        assert all("connection tracking has not seen" in found.cause for found in left)
+        certain, _ = _verdict(scene.packets)
+        assert certain == scene.packets.lost(patient=True)
+    finally:
+        _flush(scene.host)
+
+
+def _broken(packets: AskedPackets) -> list[Finding]:
+    """Findings about rules that drop packets, as for a host without rules of ours."""
+    pods, tunnel = packets.flows()
+    tables = _tables()
+    found = (*dropping(tables, "", list(map(_between_pods, pods))), *dropping(tables, "", tunnel))
+    return [each for each in found if each.is_broken]
+
+
 def _takes(host: Host, rules: Rules) -> bool:
     """Whether the program takes the rules, all of which are in force then, or refuses them."""
     try:
@@ -165,8 +215,7 @@ def _difference(packets: AskedPackets) -> str:
 
 def _verdict(packets: AskedPackets) -> tuple[set[str], set[str]]:
     """The names of the packets that are lost for certain, and those that may be."""
-    legacy = [read_legacy(raw) for family in FAMILIES for raw in TableReader(family).tables()]
-    tables: list[ForeignTable] = [*legacy, *read_nft()]
+    tables = _tables()
     pods, tunnel = packets.flows()
     certain, perhaps = set[str](), set[str]()
     for flow in (*map(_between_pods, pods), *tunnel):
@@ -174,6 +223,11 @@ def _verdict(packets: AskedPackets) -> tuple[set[str], set[str]]:
             drops = fate(tables, flow.way, probe)
             (certain if any(drop.is_certain for drop in drops) else perhaps).update([_name(probe)] if drops else [])
     return certain, perhaps
+
+
+def _tables() -> list[ForeignTable]:
+    legacy = [read_legacy(raw) for family in FAMILIES for raw in TableReader(family).tables()]
+    return [*legacy, *read_nft()]
 
 
 def _between_pods(flow: Flow) -> Flow:
