@@ -36,9 +36,11 @@ _HANDSHAKES_A_CHECK: Final = 64
 _STRANGE_SECONDS: Final = HANDSHAKE_MS / 1000 + 1
 """Seconds after which a connection over TLS that is still open has shown a certificate."""
 _MOST_STRANGERS: Final = 256
-"""Largest number of connections over TLS whose client is not known, of 60 KiB each; of more, `_KEPT_STRANGERS` stay.
+"""Largest number of connections over TLS whose client is not known, of 60 KiB each; of more, three quarters stay.
+
+Where an address may have more connections, as for the nodes behind one NAT, which connect at once, it is so many.
 """
-_KEPT_STRANGERS: Final = 192
+_STRANGERS_AT_ALL: Final = 2_048
 _MOST_FAILURES: Final = 16
 """Strangers of one address that go or are closed within the time below, while there are too many in all: then the
 address gets no connection for a while.
@@ -122,6 +124,7 @@ class ConnectionLimiter:
             raise Misconfigured(f"--max-connections-per-address is {most}: use 1 or more")
         self._ports = ports
         self._most = most
+        self._most_strangers = max(_MOST_STRANGERS, min(most, _STRANGERS_AT_ALL))
         self._callers = callers
         self._known: dict[int, _Connection | _Listener | None] = {}
         """By inode, which is unique while the socket is open; None: not a connection to one of the ports."""
@@ -240,9 +243,9 @@ class ConnectionLimiter:
         banned = frozenset(peer for peer, each in self._failures.items() if each.banned_until > now)
         chosen = [each for each in strangers if each.peer in banned]
         rest = [each for each in strangers if each.peer not in banned]
-        if len(rest) > _MOST_STRANGERS:
+        if len(rest) > self._most_strangers:
             self._crowded_until = now + _FAILURE_SECONDS
-            chosen += _least_fair(rest)[: len(rest) - _KEPT_STRANGERS]
+            chosen += _least_fair(rest)[: len(rest) - self._most_strangers * 3 // 4]
         _STRANGERS_CLOSED.inc(sum(map(_shut_down, chosen)))
         self._shut_down |= {each.inode for each in chosen}
         if now < self._crowded_until:

@@ -8,7 +8,7 @@ import os
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
 
 from services.runtime.lease.wire import request_to_proto
 from services.runtime.tls.files import TlsFiles
@@ -24,7 +25,7 @@ from tests.examples.leases import make_request
 from tests.faults.silent_connections import silent
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.services.certificates import Certificates, flags
+from tests.services.certificates import Certificates, flags, transport
 from tests.services.lease import ServiceProcess, eventually, stub_of
 
 MANY: Final = 10_000 if os.environ.get("FLANNELETTE_SOAK") else 600
@@ -114,6 +115,22 @@ async def test_hole_02_one_address_has_no_more_than_its_share(tmp_path: Path, la
         name = "flannelette_connections_closed_total "
         counted = next(line for line in service.metrics().splitlines() if line.startswith(name))
         assert float(counted.split()[1]) >= 250
+
+
+async def test_hole_02_nodes_behind_one_address_that_connect_at_once_are_no_flood_where_they_are_allowed(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    nodes, files = 400, [lab.client("h1"), lab.client("h2")]
+    async with serving(tmp_path, lab.server(), f"--max-connections-per-address={nodes}") as service:
+        async with AsyncExitStack() as opened:
+            own = [("grpc.use_local_subchannel_pool", 1)]
+            channels = [transport(files[number % 2]).channel(service.address, own) for number in range(nodes)]
+            for channel in channels:
+                await opened.enter_async_context(channel)
+            stubs = map(lease_pb2_grpc.LeaseServiceStub, channels)
+            asked = pb.GetStatusRequest()
+            await asyncio.gather(*(stub.GetStatus(asked, wait_for_ready=True, timeout=PATIENCE) for stub in stubs))
+        assert "their addresses get none for a while" not in service.process.log.read_text()
 
 
 async def test_hole_02_connections_in_all_are_limited(tmp_path: Path, lab: Certificates) -> None:
