@@ -259,8 +259,9 @@ class RuleReader:
             self._put(target, _Load())
             return
         name = text(values.get(1, b""))
-        is_large, found = self.is_large(name), [] if self.is_large(name) else self.read_set(name)
-        load = self._get(_number(values, 2), max((len(each.first) for each in found), default=1))
+        is_large, read = self.is_large(name), self.read_set(name)
+        found = [] if is_large else read
+        load = self._get(_number(values, 2), max((len(each.first) for each in read), default=1))
         parts = () if load.mask else load.parts
         shown = [part for part in parts if part.what != "padding"]
         names = " . ".join(self._name(part.what) or "..." for part in shown)

@@ -54,6 +54,13 @@ def _chain(hook: str, rules: str, priority: int = 0) -> str:
     return f"nft '{_BASE.format(hook=hook, priority=priority, rules=rules)}'"
 
 
+def _large(element: str, flags: str = "") -> str:
+    """A set of so many elements that the kernel is asked about one."""
+    others = "".join(f", 203.0.113.{number} . 787" for number in range(1, 251))
+    made = f"set s {{ type ipv4_addr . inet_service; {flags} elements = {{ {element}{others} }}; }}; chain c"
+    return _chain("forward", "ip saddr . udp dport @s drop;").replace("chain c", made)
+
+
 ROWS = {
     "answers are not new": "iptables-nft -P FORWARD DROP; "
     "iptables-nft -A FORWARD -m conntrack --ctstate NEW -j ACCEPT",
@@ -87,6 +94,9 @@ ROWS = {
         for program in ("iptables-legacy", "ip6tables-legacy")
     ),
     "types of addresses in a set": _chain("forward", "fib daddr type { broadcast, multicast, unicast } drop;"),
+    "a pair that is in a large set": _large("10.5.27.2 . 787"),
+    "a pair that is in no large set": _large("10.5.27.2 . 788"),
+    "a pair in a range of a large set": _large("10.5.27.0/24 . 700-800", "flags interval;"),
     "lengths in a set": _chain("forward", "meta length { 84, 1450 } drop; ip length { 90-99, 1400-1499 } drop;"),
     "marks, codes and flags in a set": _chain(
         "forward", "meta mark { 0x0, 0x5 } udp dport 787 drop; icmp code { 0 } drop; tcp flags { syn } drop;"
