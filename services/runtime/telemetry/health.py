@@ -115,5 +115,5 @@ class _NetworkHealth(Health):
     @property
     def findings(self) -> list[Finding]:
         """See Health."""
-        found = (each for find in (*self.finders, *self._whole.finders) for each in find())
+        found = (each for find in (*self.finders, *self._whole.finders) for each in _found_by(find))
         return sorted(found, key=lambda each: each.weight)

@@ -66,5 +66,6 @@ def test_a_look_that_fails_is_found_and_ends_nothing() -> None:
 
     health = Health()
     health.finders += [without_descriptors, lambda: [Finding("state-file", "Cannot write.")]]
-    assert {each.check for each in health.findings} == {"own-checks", "state-file"}
-    assert "Too many open files" in "".join(each.cause for each in health.findings)
+    for each in (health, health.of_network("blue")):
+        assert {found.check for found in each.findings} == {"own-checks", "state-file"}
+        assert "Too many open files" in "".join(found.cause for found in each.findings)
