@@ -12,7 +12,7 @@ from typing import Final
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 
-from services.core.errors import InvalidInput
+from services.core.errors import InvalidInput, Unavailable
 from services.core.family import Network
 from services.core.network import NetworkConfig
 from services.masq.api.service import MasqServicer
@@ -101,7 +101,7 @@ async def _network(settings: MasqSettings, network: NodeNetwork, process: Proces
             host_checks=probe.checks,
             earlier_network=cached.network,
             journal=journal,
-            refusal=partial(_refusal, claims),
+            refusal=partial(refusal_by_others, claims),
             unclaimed=partial(free_ranges, claims),
             connected=connected_networks,
         )
@@ -139,11 +139,11 @@ async def _network(settings: MasqSettings, network: NodeNetwork, process: Proces
             claims.close()
 
 
-def _refusal(claims: Claims, network: NetworkConfig) -> str:
-    """Why another network of the host is in the way of this one; empty: none is."""
+def refusal_by_others(claims: Claims, network: NetworkConfig) -> str:
+    """Why another network of the host is in the way of this one, or may be; empty: none is."""
     try:
         claims.take(Claim(RANGE, str(cidr)) for cidr in networks_of(network))
-    except InvalidInput as error:
+    except (InvalidInput, Unavailable) as error:
         return str(error)
     return ""
 
