@@ -89,6 +89,7 @@ async def test_hole_18_what_the_page_says_to_type_follows_a_packet(node: Node) -
         async with asyncio.timeout(PATIENCE):
             while not reading.done():  # nft may not listen yet when the first one passes
                 await source_seen(node.lab, IPV4, "pod", "outside", next(ports))
+                await asyncio.sleep(0.05)  # what is there at once is read without a turn of the loop
     finally:
         reading.cancel()
         nft.kill()
