@@ -170,6 +170,7 @@ async def test_five_faults_of_single_nodes_are_named(scene: Scene) -> None:
         *(("outside", "h2", address, family, "both") for family, address in OUTSIDE.items()),
         *ways("pod", "h1 h2 h5", "h3"),
         ("overlay", "h4", "all", "", "both"),
+        *ways("pod", "h1 h2 h3", "h5"),
         *ways("pod", "h1 h2 h3 h5", pod),
         *ways("outside", "h5", OUTSIDE[V4]),
     }
