@@ -4,11 +4,13 @@ libxtables may end its process when it dislikes something, and cannot have MASQU
 The only file that imports iptc.
 """
 
+import ctypes
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import iptc
+import iptc.xtables
 
 from services.core.errors import Unavailable
 from services.core.family import Family
@@ -181,11 +183,35 @@ def masquerade_knows_fully_random(family: Family) -> bool:
         target = rule.create_target("MASQUERADE")
     except iptc.XTablesError as error:
         raise Unavailable(f"an extension of iptables is missing ({error}): apt-get install iptables") from None
+    _fit_options(target._module.x6_options)
     try:
         target.set_parameter("random-fully")
     except (iptc.XTablesError, AttributeError):
         return False
     return True
+
+
+def _fit_options(entries: Any) -> None:
+    """Has iptc find every option of an extension, with the length that this libxtables gives an entry.
+
+    iptables 1.8.11 has one field more (`base`, with padding, both zero here), and the same soname: in its lists iptc
+    saw the first option alone. `entries` has more than one.
+    """
+    entry = iptc.xtables.xt_option_entry
+    length = ctypes.sizeof(entry)
+    first = ctypes.addressof(entries.contents)
+    if ctypes.c_uint64.from_address(first + length).value:  # where the name of the second one would be
+        return
+
+    def lookup(_: Any, options: Any, name: bytes) -> Any:
+        address = ctypes.addressof(options.contents)
+        while (found := entry.from_address(address)).name:
+            if found.name == name:
+                return found
+            address += length + ctypes.sizeof(ctypes.c_uint64)
+        return None
+
+    iptc.xtables.xtables._option_lookup = lookup
 
 
 def _bare_rule(form: Form | None) -> BareRule | None:
