@@ -52,7 +52,7 @@ def restart(mark: str, argv: Sequence[str]) -> NoReturn:
 
     The mark is an environment variable. Each program has its own, so that one can start another inside.
     """
-    unshare = _what_works()
+    unshare = own_namespaces()
     os.environ[mark] = f"{os.getuid()} {_user_namespace()}"
     sys.stdout.flush()
     sys.stderr.flush()
@@ -100,7 +100,8 @@ def _user_namespace(process: int | str = "self") -> int:
     return os.stat(f"/proc/{process}/ns/user").st_ino  # noqa: PTH116 - no file, a namespace
 
 
-def _what_works() -> tuple[str, ...]:
+def own_namespaces() -> tuple[str, ...]:
+    """The command that runs another one in a private network, root's or a user's. Raises NamespacesForbidden."""
     find_system_tools()
     problem = ""
     for unshare in (_OWN_NETWORK, _OWN_USER_TOO) if os.getuid() == 0 else (_OWN_USER_TOO,):

@@ -28,6 +28,7 @@ from services.runtime.os.processes import owners
 _MARK: Final = re.compile(r"#[0-9a-f]{16}")
 _GROUPS: Final = 1 << 29 | 1 << 30
 """RTNLGRP_IPV4_MROUTE_R and RTNLGRP_IPV6_MROUTE_R: for multicast routing daemons, and silent where none runs."""
+_FORBIDDEN: Final = frozenset((errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM))
 _ATTEMPTS: Final = 1000
 """Any process may have the port id of an inode that is still to come; it would need those of all."""
 _THREAD: Final = Path("/proc/thread-self")
@@ -71,11 +72,12 @@ class HeldName:
         with ExitStack() as opened:
             found, proof = _provable(kind)
             opened.callback(found.close)
-            opened.callback(proof.close)
+            if proof is not None:
+                opened.callback(proof.close)
             try:
                 found.bind(f"\0{name}")
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or not proof.getsockname()[1]:
+                if error.errno != errno.EADDRINUSE or proof is None or not proof.getsockname()[1]:
                     raise
                 found.bind(f"\0{name}#{secrets.token_hex(8)}")
             self.inode = _inode(found)
@@ -86,12 +88,21 @@ class HeldName:
         self._sockets.close()
 
 
-def _provable(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
-    """A unix socket, and its companion; without the right, one that is bound to nothing. Raises OSError."""
+def _provable(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket | None]:
+    """A unix socket, and its companion; without the right, one that is bound to nothing. Raises OSError.
+
+    None: there is no rtnetlink, or none for this process, which is said by what needs it.
+    """
     for _ in range(_ATTEMPTS):
         with ExitStack() as opened:
             found = opened.enter_context(socket.socket(socket.AF_UNIX, kind))
-            proof = opened.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
+            try:
+                proof = opened.enter_context(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE))
+            except OSError as error:
+                if error.errno not in _FORBIDDEN:
+                    raise
+                opened.pop_all()
+                return found, None
             try:
                 proof.bind((_inode(found), _GROUPS))
             except OSError as error:

@@ -4,6 +4,7 @@ import grpc
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 
+from lab.private import own_namespaces
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
@@ -78,7 +79,7 @@ async def test_what_a_stopped_dataplane_has_left_is_removed_only_on_request_and_
     ran = await run(node.directory, "teardown", "masq", "--keep-foreign", "--yes")
     assert ran.code == 2
     assert "--keep-foreign is for the dataplane" in ran.err
-    ran = await run(node.directory, "teardown", "--keep-foreign", "--dry-run", prefix=("unshare", "-Urn"))
+    ran = await run(node.directory, "teardown", "--keep-foreign", "--dry-run", prefix=own_namespaces())
     assert (ran.code, ran.out) == (0, "# dataplane: nothing to do\n")
     ran = await run(node.directory, "teardown", "--keep-foreign", "--dry-run", FLANNELD_ROUTE_PROTOCOL="many")
     assert ran.code == 2

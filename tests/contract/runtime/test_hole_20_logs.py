@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lab.private import own_namespaces
 from tests.patience import PATIENCE
 
 SAY = """
@@ -77,10 +78,7 @@ def test_hole_20_a_service_that_is_not_ready_says_why_in_plain_words(tmp_path: P
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                "unshare",
-                "--user",
-                "--map-root-user",
-                "--net",
+                *own_namespaces(),
                 sys.executable,
                 "-m",
                 "services.dataplane.main",
