@@ -79,7 +79,9 @@ def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
             continue  # its routes are gone with the device
         missing = tuple(connected_route(subject, seen, way, connected)) if way.check == TUNNEL else ()
         yield from missing
-        if not missing and not _is_right(seen, way):
+        if missing:
+            continue  # whatever the detour lacks is no cause of its own
+        if not _is_right(seen, way):
             yield from _of_way(seen, subject, way)
         yield from underlay_findings(subject, seen, way)
 

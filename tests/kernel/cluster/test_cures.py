@@ -43,6 +43,7 @@ OPENS = {
         "stranger: the node, as a host behind it",
         "stranger: a pod, as a host behind it",
         "stranger: a pod, as a pod of the peer",
+        "stranger: a pod, as another pod of the node",
     },
 }
 """Forged sources alone: a loose reverse path filter takes those that have a route by another interface, and what was

@@ -140,6 +140,22 @@ async def test_an_ipsec_policy_about_one_peer_leaves_the_node_ready_for_the_othe
         await pods.until_nothing_is_found()
 
 
+async def test_a_gateway_of_the_detour_that_answers_nothing_is_no_second_problem(scenes: Scenes) -> None:
+    async with scenes.borrowed(Kind()) as pods:
+        await pods.n1("ip route del 10.99.0.0/16 dev eth0")
+        found = await pods.found("underlay-network")
+        for _ in range(2):
+            assert not await pods.flows()
+        async with asyncio.timeout(PATIENCE):
+            while "FAILED" not in pods.hosts.cluster.run("ip neigh show 10.99.0.1 dev eth0"):
+                await pods.flows()
+        await pods.running.resync()
+        assert [each.check for each in (await pods.running.status()).findings] == ["underlay-network"]
+        await pods.n1(found.cure)
+        await pods.until_nothing_is_found()
+        await pods.until_it_flows()
+
+
 async def test_hole_11_the_overlays_device_forwards_again(scenes: Scenes) -> None:
     async with scenes.borrowed(Kind()) as pods:
         with pods.stream() as stream:
