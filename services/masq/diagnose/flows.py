@@ -184,14 +184,17 @@ def single_pods(flows: Iterable[Flow], tables: Iterable[ForeignTable]) -> list[t
     """The same packets of single pods and nodes that rules name, with the address or subnet of each."""
     mentioned, found = list(_mentioned(tables)), list[tuple[Network, Flow]]()
     for flow in flows:
+        is_second = flow.states == State.ESTABLISHED and (flow.name == "pods" or not flow.is_answer)
+        if is_second or flow.name not in ("pods", "outside", "local"):
+            continue
         for each in mentioned:
-            inside = [end for end in (flow.source, flow.destination) if contains(end, each) and end != each]
-            is_second = flow.states == State.ESTABLISHED and (flow.name == "pods" or not flow.is_answer)
-            if not inside or is_second or flow.name not in ("pods", "outside", "local"):
-                continue
-            source = each if contains(flow.source, each) and flow.source != each else flow.source
-            destination = each if source is flow.source else flow.destination
-            found.append((each, replace(flow, source=source, destination=destination)))
+            is_source, is_destination = (
+                end != each and contains(end, each) for end in (flow.source, flow.destination)
+            )
+            if is_source or is_destination:
+                source = each if is_source else flow.source
+                destination = flow.destination if is_source else each
+                found.append((each, replace(flow, source=source, destination=destination)))
     return found[:_MOST_MENTIONED]
 
 

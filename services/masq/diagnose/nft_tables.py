@@ -155,7 +155,8 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
         reader = RuleReader(version, read_set, ask_set, lambda of: len(read_set(of)) > MOST_ELEMENTS)
         rules.setdefault(chain, []).extend(reader.rules(values, numbers[chain]))
     found = {each: replace(chain, rules=tuple(rules.get(each, ()))) for each, chain in chains.items()}
-    return ForeignTable(NFT, version, name, found, len(read) <= _MOST_RULES, _OTHERS.get(family, ""))
+    is_plain = all(rule.is_plain for each in rules.values() for rule in each)
+    return ForeignTable(NFT, version, name, found, len(read) <= _MOST_RULES, _OTHERS.get(family, ""), is_plain)
 
 
 def _is_in(family: int, table: str, name: str, parts: Sequence[Part], flow: Flow) -> Match:

@@ -22,6 +22,7 @@ from services.masq.diagnose.verdict import (
     ForeignTable,
     NfHook,
     State,
+    concerning,
     fate,
     tracked,
     without,
@@ -55,7 +56,7 @@ def dropping(
     made = [_finding(each, whole, flows, files) for each in found]
     certain = {each.drop for each in found if each.drop.is_certain}
     for pod, flow in single_pods(flows, whole):
-        for drop in _certain(whole, flow):
+        for drop in _certain(concerning(whole, flow), flow):
             if drop not in certain and not is_before_policy(drop, kind):
                 finding = _of_one(pod, drop, flow, whole, flows, files)
                 made += [finding] if finding else []
@@ -68,8 +69,9 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Co
     for flow in flows:
         if flow.name != "pods" or flow.is_from_peers or flow.states != State.NEW:
             continue
-        for probe in probes(flow, whole):
-            for drop in fate(whole, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
+        near = concerning(whole, flow)
+        for probe in probes(flow, near):
+            for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
                     found.append(_translation(drop, flow, whole, files))
     return list(dict.fromkeys(found))
@@ -81,8 +83,9 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Fi
     for flow in flows:
         if flow.name != "outside" or flow.states != State.NEW:
             continue
-        for probe in probes(flow, whole)[:1]:
-            drop = tracked(whole, _TRACKED[:1], probe)
+        near = concerning(whole, flow)
+        for probe in probes(flow, near)[:1]:
+            drop = tracked(near, _TRACKED[:1], probe)
             if drop and drop.rule:
                 found.append(_untracked(drop, flow))
     return list(dict.fromkeys(found))
@@ -96,8 +99,9 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
     for flow in flows:
         if flow.name == "port" and not has_frames:
             continue
-        for probe in probes(flow, whole) if fate(whole, flow.way, flow) else []:
-            for drop in fate(whole, flow.way, probe):
+        near = concerning(whole, flow)
+        for probe in probes(flow, near) if fate(near, flow.way, flow) else []:
+            for drop in fate(near, flow.way, probe):
                 if probe.name == "tunnel" and not _peer(probe) and not drop.is_certain:
                     continue  # some address may be refused that no node has
                 lost.setdefault(drop, {})[probe] = None

@@ -264,6 +264,17 @@ class Condition:
     """Conditions that all have to hold."""
     negated: bool = False
 
+    def excludes(self, flow: Flow) -> bool:
+        """Whether it asks for addresses that no packet of the flow has."""
+        if self.negated:
+            return False
+        ends = ((self.source, flow.source), (self.destination, flow.destination))
+        return (
+            any(wanted is not None and _address(wanted, network) is Match.NO for wanted, network in ends)
+            or any(each.excludes(flow) for each in self.each or ())
+            or (self.one_of is not None and all(each.excludes(flow) for each in self.one_of))
+        )
+
     def holds(self, flow: Flow) -> Match:
         """For all packets of the flow, for none, or for some."""
         found = self._holds(flow)
@@ -359,6 +370,8 @@ class ForeignTable:
     """False: it has so many rules that they were not all read, so nothing is certain."""
     family: str = ""
     """`netdev`, `bridge`; empty: that of the version."""
+    is_plain: bool = True
+    """iptables-nft can show the table."""
 
     @property
     def word(self) -> str:
@@ -449,10 +462,9 @@ def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) 
 
 
 def _drop_of(table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool) -> Drop:
-    is_plain = all(each.is_plain for other in table.chains.values() for each in other.rules)
     where = (table.firewall, table.version, table.name, chain.name)
     is_early = is_before_tracking(chain.hook, chain.priority)
-    return Drop(*where, rule, is_certain, table.word, None, is_plain, chain.hook, is_early)
+    return Drop(*where, rule, is_certain, table.word, None, table.is_plain, chain.hook, is_early)
 
 
 def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:
@@ -463,6 +475,23 @@ def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:
         if name not in chains
     }
     return replace(table, chains=kept)
+
+
+def concerning(tables: Iterable[ForeignTable], flow: Flow) -> list[ForeignTable]:
+    """The tables without the rules that no packet of the flow matches, because of its addresses.
+
+    Of thousands of rules a few are left, which every packet that stands for the flow is then asked about.
+    """
+    return [
+        replace(table, chains={name: _concerning(chain, flow) for name, chain in table.chains.items()})
+        for table in tables
+        if table.version in (0, flow.source.version)
+    ]
+
+
+def _concerning(chain: ForeignChain, flow: Flow) -> ForeignChain:
+    kept = tuple(rule for rule in chain.rules if not any(each.excludes(flow) for each in rule.conditions))
+    return chain if len(kept) == len(chain.rules) else replace(chain, rules=kept)
 
 
 def is_used(table: ForeignTable) -> bool:

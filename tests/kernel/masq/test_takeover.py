@@ -68,6 +68,18 @@ async def test_the_bare_rules_of_v0_12_go_in_the_transaction_that_brings_ours(
     assert await put_right(firewall, SEARCHED) == []
 
 
+async def test_they_are_found_behind_thousands_of_foreign_rules(host: Host, firewall: Firewall) -> None:
+    foreign = [f"-A FORWARD -s 172.16.{i >> 8}.{i & 255}/32 -j ACCEPT" for i in range(3_000)]
+    host.run(f"{firewall.name}-restore", stdin="\n".join(["*filter", *foreign[:1_500], "COMMIT", ""]))
+    host.run(f"{firewall.name}-restore", "--noflush", stdin=V0_12.format(random="").replace(":FORWARD DROP\n", ""))
+    host.run(f"{firewall.name}-restore", "--noflush", stdin="\n".join(["*filter", *foreign[1_500:], "COMMIT", ""]))
+    states = await firewall.check(SEARCHED, repair=True)
+    assert [state.as_wanted for state in states] == [True] * 4
+    left = rules(host, firewall, "filter", "FORWARD")
+    assert len(left) == len(foreign) + 2, left[1_490:1_510]
+    assert not [line for line in left if "10.5.0.0" in line]
+
+
 async def test_they_go_too_where_a_later_flanneld_has_left_them_beside_its_chains(
     host: Host, firewall: Firewall
 ) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from ipaddress import ip_network
+from random import Random
 
 import pytest
 
@@ -9,7 +10,16 @@ from services.core.finding import Finding
 from services.core.network import parse_network
 from services.masq.diagnose.flows import flows_of, tunnel_of
 from services.masq.diagnose.host_checks import HostChecks, findings
-from services.masq.diagnose.verdict import Condition, ForeignChain, ForeignRule, ForeignTable, NfHook
+from services.masq.diagnose.verdict import (
+    Condition,
+    Flow,
+    ForeignChain,
+    ForeignRule,
+    ForeignTable,
+    NfHook,
+    concerning,
+    fate,
+)
 from services.masq.diagnose.verdict import Effect as Does
 from services.masq.firewalls.firewall import FirewallKind as Kind
 from services.masq.rules.model import RuleSettings
@@ -154,3 +164,36 @@ def test_packets_of_a_network_with_a_name_pass_its_own_device() -> None:
         assert (there.outgoing, back.incoming) == (device, device)
         (carrier,) = tunnel_of(wireguard, suffix)
         assert device in carrier.elsewhere
+
+
+def random_table(random: Random) -> ForeignTable:
+    """Rules about addresses in and around those of pods, with chains that jump to each other."""
+    ends = [ip_network(f"10.{random.choice((5, 6))}.{random.choice((27, 3))}.0/24") for _ in range(4)]
+    ends += [ip_network("10.5.0.0/16"), ip_network("10.5.27.2/32"), ip_network("192.0.2.0/24")]
+
+    def condition() -> Condition:
+        one = Condition(random.choice((None, *ends)), random.choice((None, *ends)), negated=random.random() < 0.2)
+        two = Condition(one_of=tuple(Condition(random.choice(ends)) for _ in range(random.randrange(3))))
+        each = Condition(each=(one, Condition(protocol=random.choice((6, 17)))))
+        return random.choice((one, one, two, each, replace(two, negated=True), replace(each, negated=True)))
+
+    def rule(chain: str, below: str) -> ForeignRule:
+        conditions = tuple(condition() for _ in range(random.choice((0, 1, 1, 2))))
+        kind = random.choice((Does.DROP, Does.ACCEPT, Does.RETURN, Does.NOTHING, Does.JUMP, Does.GOTO))
+        target = below if kind in (Does.JUMP, Does.GOTO) else ""
+        marks = (0xFF, random.randrange(4)) if kind is Does.NOTHING else None
+        return ForeignRule(str(random.random()), conditions, kind, target, chain, marks=marks)
+
+    chains = {
+        name: ForeignChain(name, tuple(rule(name, below) for _ in range(random.randrange(8))), hook)
+        for name, below, hook in (("FORWARD", "one", NfHook.FORWARD), ("one", "two", None), ("two", "", None))
+    }
+    return ForeignTable("nft", 4, "filter", chains)
+
+
+def test_rules_about_the_addresses_of_others_change_nothing() -> None:
+    for seed in range(2_000):
+        table = random_table(Random(seed))  # noqa: S311 - nothing is secret
+        for flow in (IPV4[0], Flow(ip_network("10.5.27.2"), ip_network("10.5.3.2"), protocol=6, port=80)):
+            near = concerning([table], flow)
+            assert fate(near, flow.way, flow) == fate([table], flow.way, flow), (seed, table)

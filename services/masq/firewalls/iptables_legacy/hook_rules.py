@@ -6,15 +6,19 @@ python-iptables would walk over every rule before the jump, and the extensions o
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
 from services.masq.diagnose.legacy_rules import rule_of
+from services.masq.diagnose.verdict import Condition, ForeignRule
+from services.masq.firewalls.iptables.old_flannel import BareRule
 from services.masq.firewalls.iptables.repair import FoundJump, FoundRule
 from services.masq.firewalls.iptables.rule_syntax import ChainForm
 from services.masq.kernel.legacy_tables import ELEMENT, RawChain, RawTable, layout_of
 
 _GOTO: Final = {4: 0x02, 6: 0x04}  # IPT_F_GOTO, IP6T_F_GOTO
+_ADDRESS_BYTES: Final = {4: 4, 6: 16}
 
 
 def jumps_and_span(wanted: ChainForm, table: RawTable) -> tuple[tuple[FoundJump, ...], Span]:
@@ -33,6 +37,33 @@ def jumps_and_span(wanted: ChainForm, table: RawTable) -> tuple[tuple[FoundJump,
         return [rule_at(each) for each in chains[name].rules] if name in chains else None
 
     return jumps, span_of(wanted.table, len(others), lambda place: rule_at(others[place]), chain_of)
+
+
+def bare_rules(table: RawTable, hook: str) -> list[BareRule | None]:
+    """Of the rules of a hook's chain those that ask for addresses only, without the options of their targets.
+
+    None: another rule, or one about a network that the chain does not name both as a source and as a destination.
+    """
+    size = _ADDRESS_BYTES[table.version]
+    chains = table.chains()
+    rules = chains[hook].rules if hook in chains else []
+    ends = [struct.unpack_from(f"={size}s{size}s{size}s{size}s", table.entries, start) for start, _ in rules]
+    sources, destinations = [(each[0], each[2]) for each in ends], [(each[1], each[3]) for each in ends]
+    both = {*sources} & {*destinations} - {(bytes(size), bytes(size))}
+    return [
+        _bare_rule(rule_of(table.version, hook, table.entries[slice(*place)], {})) if {*pair} & both else None
+        for place, pair in zip(rules, zip(sources, destinations, strict=True), strict=True)
+    ]
+
+
+def _bare_rule(rule: ForeignRule) -> BareRule | None:
+    ends = {True: "", False: ""}
+    for each in rule.conditions:
+        network = each.source or each.destination
+        if network is None or replace(each, source=None, destination=None, negated=False) != Condition():
+            return None
+        ends[each.source is not None] = f"{'!' if each.negated else ''}{network}"
+    return BareRule(ends[True], ends[False], rule.target)
 
 
 def _hook_rule(table: RawTable, chain: str, place: tuple[int, int], names: Mapping[int, str]) -> HookRule:
