@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1 import lease_pb2_grpc
 
 from bench.result import Bench, BenchFailed, Result
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+from flannelette.services.core.leases.flannel_json import format_value
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
+from flannelette.services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of, parse_holder
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
 from lab.programs import NoEtcd, find_etcd
-from services.core.leases.flannel_json import format_value
-from services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
-from services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of, parse_holder
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Put, Transaction
 
 _ENDPOINT: Final = "http://127.0.0.1:2379"
 """In a network namespace of our own."""
@@ -193,7 +193,7 @@ def _cpu_seconds(running: "Sequence[subprocess.Popen[bytes]]") -> float:
 def _run(parameters: Mapping[str, int]) -> Result:
     sizes = (parameters["leases"], parameters["parallel"], parameters["services"])
     measured = []
-    for module in ("services.lease.main", "bench.acquire_naive"):
+    for module in ("flannelette.services.lease.main", "bench.acquire_naive"):
         with tempfile.TemporaryDirectory() as directory:
             try:
                 measured.append(asyncio.run(_measure(module, Path(directory), *sizes)))

@@ -9,16 +9,16 @@ import random
 import sys
 from dataclasses import replace
 
-from services.core.errors import NotYet
-from services.core.ipam.subnet_choice import choose_subnets
-from services.core.ipam.subnet_pool import SubnetPool
-from services.core.leases.flannel_json import format_value, parse_lease
-from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
-from services.core.network import parse_network
-from services.lease.main import main
-from services.lease.stores.etcd.acquire import NodeCalls
-from services.lease.stores.etcd.keys import KeyKind
-from services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
+from flannelette.services.core.errors import NotYet
+from flannelette.services.core.ipam.subnet_choice import choose_subnets
+from flannelette.services.core.ipam.subnet_pool import SubnetPool
+from flannelette.services.core.leases.flannel_json import format_value, parse_lease
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
+from flannelette.services.core.network import parse_network
+from flannelette.services.lease.main import main
+from flannelette.services.lease.stores.etcd.acquire import NodeCalls
+from flannelette.services.lease.stores.etcd.keys import KeyKind
+from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
 
 _turn = asyncio.Lock()
 """Hundreds of listings at once would only need more memory."""

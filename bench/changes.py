@@ -20,10 +20,10 @@ from bench.listener import RouteListener
 from bench.node import node_on
 from bench.process import cpu_seconds, resident_mib, running
 from bench.result import BenchFailed
+from flannelette.services.core.leases.flannel_json import format_value
+from flannelette.services.lease.stores.etcd.keys import Keyspace
+from flannelette.services.lease.stores.etcd.rpc.values import end_of
 from lab.netns import NetworkNamespace
-from services.core.leases.flannel_json import format_value
-from services.lease.stores.etcd.keys import Keyspace
-from services.lease.stores.etcd.rpc.values import end_of
 
 PATIENCE: Final = 120.0
 _KEYS: Final = Keyspace(PREFIX)

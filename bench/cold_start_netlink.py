@@ -25,11 +25,11 @@ from pyroute2 import IPRoute
 from bench.host import check, host_with_device
 from bench.leases import MOST_LEASES
 from bench.result import Bench, BenchFailed, Result
-from services.dataplane.kernel.reconciler import Reconciler, Scope
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.messages import batches
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, steps
+from flannelette.services.dataplane.kernel.reconciler import Reconciler, Scope
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.messages import batches
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, steps
 
 PYROUTE2_PEERS: Final = 1_000
 """Its time grows with the number of objects, and 10,000 peers would take most of the time of this bench."""

@@ -10,14 +10,14 @@ from typing import Final
 
 from bench.leases import lease as lease_of
 from bench.result import BenchFailed
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.flannel_json import format_value
+from flannelette.services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
 from lab.programs import NoEtcd, find_etcd
-from services.core.errors import Unavailable
-from services.core.leases.flannel_json import format_value
-from services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Put, Transaction
 
 PREFIX: Final = "/coreos.com/network"
 _CONFIG: Final = b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1 import lease_pb2_grpc
 
 from bench.result import Bench, BenchFailed, Result
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
 
 _CLIENTS: Final = 4
 """Processes with subscribers."""
@@ -131,7 +131,7 @@ def _run(parameters: Mapping[str, int]) -> Result:
         network = Path(directory, "net.json")
         network.write_text('{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}')
         store = ("--store-file=memory", f"--net-config-path={network}", f"--socket-dir={directory}")
-        with _started("services.lease.main", *store) as service:
+        with _started("flannelette.services.lease.main", *store) as service:
             ours = _measure(service, f"unix:{directory}/lease.sock", watchers, changes)
         with _started("bench.fanout_naive", f"{directory}/naive.sock") as service:
             naive = _measure(service, f"unix:{directory}/naive.sock", watchers, changes)

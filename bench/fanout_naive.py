@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.lease import Lease, Subnet, lease_key
-from services.core.leases.table import Step, Upserted
-from services.runtime.lease.wire import lease_to_proto, request_from_proto, step_to_proto
-from services.runtime.rpc.server import Server
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import Lease, Subnet, lease_key
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.runtime.lease.wire import lease_to_proto, request_from_proto, step_to_proto
+from flannelette.services.runtime.rpc.server import Server
 
 _SERVICE: Final = "flannelette.lease.v1.LeaseService"
 

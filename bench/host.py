@@ -11,15 +11,15 @@ from typing import Final
 
 from bench.leases import NETWORK, OWN_ADDRESS, UNDERLAY, subnets
 from bench.result import BenchFailed
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.kernel.ownership import OwnershipRules
+from flannelette.services.dataplane.kernel.reconciler import Scope
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.underlay.selection import Underlay
 from lab.netns import NetworkNamespace
-from services.core.family import IPV4
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.kernel.ownership import OwnershipRules
-from services.dataplane.kernel.reconciler import Scope
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.underlay.selection import Underlay
 
 PROTOCOL: Final = 77
 """Of our routes."""

@@ -46,13 +46,13 @@ class Round:
 
 
 async def _ours(url: str) -> tuple[int, Fold]:
-    from services.core.network import parse_network
-    from services.lease.stores.kube.annotations import annotations
-    from services.lease.stores.kube.api_server import Access
-    from services.lease.stores.kube.client import KubeClient
-    from services.lease.stores.kube.json_reader import read_batch
-    from services.lease.stores.kube.values import Timing
-    from services.lease.stores.kube.watch import Mirror
+    from flannelette.services.core.network import parse_network
+    from flannelette.services.lease.stores.kube.annotations import annotations
+    from flannelette.services.lease.stores.kube.api_server import Access
+    from flannelette.services.lease.stores.kube.client import KubeClient
+    from flannelette.services.lease.stores.kube.json_reader import read_batch
+    from flannelette.services.lease.stores.kube.values import Timing
+    from flannelette.services.lease.stores.kube.watch import Mirror
 
     keys = annotations()
     network = parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}', leases_subnets=False)

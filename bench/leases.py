@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
-from services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
 
 NETWORK: Final = IPv4Network("10.0.0.0/8")
 UNDERLAY: Final = IPv4Network("172.16.0.0/12")

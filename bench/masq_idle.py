@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
-from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 
 from bench.masq import CHAINS, add_foreign, ask_each, reset
 from bench.process import children, cpu_seconds, running
 from bench.result import Bench, BenchFailed, Result
-from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
+from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
+from flannelette.services.masq.firewalls.firewall import Firewall
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
 
 _NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
 FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")
@@ -54,7 +54,7 @@ def lease_service(directory: Path) -> Iterator[None]:
     config = directory / "net-conf.json"
     config.write_text(_NETWORK)
     flags = (f"--socket-dir={directory}", f"--net-config-path={config}", f"--store-file={directory}/leases.db")
-    with running(sys.executable, "-m", "services.lease.main", *flags):
+    with running(sys.executable, "-m", "flannelette.services.lease.main", *flags):
         asyncio.run(_acquire(f"unix:{directory}/lease.sock"))
         yield
 
@@ -82,7 +82,7 @@ def running_masq(directory: Path, firewall: str) -> "Iterator[subprocess.Popen[b
     setting = "nftables" if firewall == "nftables" else "iptables"
     places = (f"--socket-dir={directory}", f"--state-dir={directory}/state")
     flags = ("--node=n1", *places, "--ip-masq", f"--firewall={setting}")
-    with running(sys.executable, "-m", "services.masq.main", *flags) as process:
+    with running(sys.executable, "-m", "flannelette.services.masq.main", *flags) as process:
         chosen = asyncio.run(_ready(f"unix:{directory}/masq.sock"))
         if chosen != firewall:
             raise BenchFailed(f"masq chose {chosen} on a host of {firewall}")

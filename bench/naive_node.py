@@ -9,16 +9,16 @@ import queue
 import sys
 from ipaddress import IPv4Address
 
-import services.lease.stores.etcd.rpc.messages  # noqa: F401 - makes etcd3 importable with today's protobuf
+import flannelette.services.lease.stores.etcd.rpc.messages  # noqa: F401 - makes etcd3 importable with today's protobuf
 
 import etcd3  # isort: skip
 from pyroute2 import IPRoute
 
 from bench.cold_start_netlink import call
 from bench.host import PROTOCOL
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 from lab.netns import NetworkNamespace
-from services.core.family import IPV4
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 
 _PREFIX = "/coreos.com/network/subnets/"
 

@@ -57,7 +57,7 @@ class Node:
     def _start(self, name: str, *flags: str) -> None:
         log = self.directory / f"{name}.log"
         shared = (f"--node={_NODE}", f"--socket-dir={self.directory}")
-        process = running(sys.executable, "-m", f"services.{name}.main", *shared, *flags, log=log)
+        process = running(sys.executable, "-m", f"flannelette.services.{name}.main", *shared, *flags, log=log)
         self.running[name] = self.processes.enter_context(process)
 
     async def until_ready(self) -> float:

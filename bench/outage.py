@@ -22,7 +22,7 @@ from bench.process import cpu_seconds
 from bench.result import Bench, Result
 
 _NAIVE: Final = """
-import services.lease.stores.etcd.rpc.messages  # makes etcd3 importable with today's protobuf
+import flannelette.services.lease.stores.etcd.rpc.messages  # makes etcd3 importable with today's protobuf
 import etcd3
 import threading
 client = etcd3.client(host="127.0.0.1", port={port})
@@ -38,7 +38,7 @@ def _run(parameters: Mapping[str, int]) -> Result:
         naive = _NAIVE.format(port=endpoint.rpartition(":")[2], prefix=f"{PREFIX}/")
         arguments = (f"--etcd-endpoints={endpoint}", f"--socket-dir={directory}")
         with (
-            _process("-m", "services.lease.main", "--store=etcd", "--central", *arguments) as ours,
+            _process("-m", "flannelette.services.lease.main", "--store=etcd", "--central", *arguments) as ours,
             _process("-c", naive) as peer,
         ):
             time.sleep(settle)

@@ -18,6 +18,7 @@ from typing import Final
 from bench.flanneld import flannelds
 from bench.process import cpu_seconds, running
 from bench.result import BenchFailed, NotHere
+from flannelette.services.runtime.os.ethtool import set_checksum_offload
 from lab import look, programs, topology
 from lab.build import carry_out, make_pod
 from lab.charon import missing
@@ -25,7 +26,6 @@ from lab.directory import end_proxies
 from lab.netns import NetworkNamespace
 from lab.options import Options
 from lab.topology import NETWORK, Host
-from services.runtime.os.ethtool import set_checksum_offload
 
 _PATIENCE: Final = 600.0
 """Seconds; a slow machine takes minutes."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import grpc.aio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 from bench.etcd import fill, running_etcd
 from bench.host import empty_host
@@ -17,6 +15,8 @@ from bench.leases import NETWORK, UNDERLAY
 from bench.node import Node, node_on
 from bench.process import cpu_seconds
 from bench.result import Bench, BenchFailed, Result
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 _RATE: Final = 4
 """Packets a second: the default."""

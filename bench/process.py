@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import flannelette
-
-import services
 from bench.result import BenchFailed
 
 _MIB: Final = 1024
@@ -21,9 +19,8 @@ _Result = TypeVar("_Result")
 
 def compile_sources() -> None:
     """Bytecode for what the processes import from here: a service that is installed has it, from pip."""
-    for package in (flannelette, services):
-        for place in package.__path__:
-            compileall.compile_dir(place, quiet=2)
+    for place in flannelette.__path__:
+        compileall.compile_dir(place, quiet=2)
 
 
 @contextmanager

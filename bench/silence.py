@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1 import lease_pb2_grpc
 
 from bench.process import cpu_seconds, resident_mib, running
 from bench.result import Bench, BenchFailed, Result
-from services.runtime.rpc.server_limits import raise_descriptor_limit
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+from flannelette.services.runtime.rpc.server_limits import raise_descriptor_limit
 
 _PORT: Final = 7070
 """In a network namespace of our own."""
@@ -75,7 +75,7 @@ def _run(parameters: Mapping[str, int]) -> Result:
         network.write_text('{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}')
         address = f"unix:{directory}/lease.sock"
         store = ("--store-file=memory", f"--net-config-path={network}", f"--listen={address},127.0.0.1:{_PORT}")
-        with running(sys.executable, "-m", "services.lease.main", *store) as service:
+        with running(sys.executable, "-m", "flannelette.services.lease.main", *store) as service:
             alone = [_acquire(address, number) for number in range(calls)]
             strangers = [_silent(number) for number in range(connections)]
             on_arrival = _acquire(address, 0)

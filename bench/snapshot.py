@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from flannelette.lease.v1 import lease_pb2 as pb
 
 from bench.etcd import PREFIX, client_of, fill, running_etcd
 from bench.result import Bench, BenchFailed, Result
-from services.core.leases.flannel_json import parse_lease
-from services.core.leases.lease import Lease
-from services.lease.stores.etcd.keys import KeyKind, Keyspace
-from services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.flannel_json import parse_lease
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 
 _PATIENCE: Final = 60.0
 

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterator
 from typing import Final, Self
 
+from flannelette.services.dataplane.settings import ROUTE_PROTOCOL
+from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
 from lab.netns import NetworkNamespace
-from services.dataplane.settings import ROUTE_PROTOCOL
-from services.runtime.process.networks import NAMED_PROTOCOLS
 
 _GROUPS: Final = 0x4 | 0x40  # RTMGRP_NEIGH (also forwarding entries), RTMGRP_IPV4_ROUTE: rtnetlink(7)
 _ROUTE: Final = (24, 25)  # RTM_NEWROUTE, RTM_DELROUTE

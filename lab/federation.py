@@ -71,7 +71,7 @@ async def _make(
 
 async def _certs(*words: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.ctl.main", "certs", *words),
+        *(sys.executable, "-m", "flannelette.services.ctl.main", "certs", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from flannelette.services.core.formats.word_list import word_list
 from lab.directory import where
 from lab.private import user_id, way_in
-from services.core.formats.word_list import word_list
 
 MARK: Final = "FLANNELETTE_LAB_PRIVATE"
 """The variable of a lab's process that `private` sets."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from flannelette.cloud.v1 import cloud_pb2, cloud_pb2_grpc
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
+from flannelette.services.runtime.rpc.server_channel import ServerChannel
+from flannelette.services.runtime.rpc.transport import PLAIN
 from lab.options import PICTURES
-from services.runtime.rpc.server_channel import ServerChannel
-from services.runtime.rpc.transport import PLAIN
 
 _RETRY = (
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -124,7 +124,7 @@ async def release_leases(address: str, node: str) -> None:
 async def cloud_status(address: str) -> str:
     """What `flannelette cloud status` prints."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.ctl.main", "cloud", "status", f"--address={address}"),
+        *(sys.executable, "-m", "flannelette.services.ctl.main", "cloud", "status", f"--address={address}"),
         stdout=asyncio.subprocess.PIPE,
         env={name: text for name, text in os.environ.items() if not name.startswith("FLANNELETTE_")},
     )
@@ -137,7 +137,7 @@ async def draw(contexts: Path, picture: Path) -> bool:
     words = ["--context", "lab", "topology", "-o", PICTURES[picture.suffix]]
     with picture.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.ctl.main", *words),
+            *(sys.executable, "-m", "flannelette.services.ctl.main", *words),
             stdout=file,
             env={**os.environ, "FLANNELETTE_CONTEXTS": str(contexts)},
         )

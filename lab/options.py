@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from flannelette.services.core.formats.word_list import word_list
 from lab.topology import NETWORKS
-from services.core.formats.word_list import word_list
 
 BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec", "aws-vpc")
 KERNEL_KINDS: Final = ("ipip", "wireguard")

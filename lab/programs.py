@@ -202,7 +202,7 @@ def _end(network: str) -> str:
 
 
 def _service(name: str, *flags: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", f"services.{name}.main", *flags)
+    return (sys.executable, "-m", f"flannelette.services.{name}.main", *flags)
 
 
 def find_etcd(name: str = "etcd") -> str:

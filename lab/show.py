@@ -9,13 +9,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.masq.v1 import masq_pb2
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.masq.v1 import masq_pb2
 from lab.cluster import Pod
 from lab.inside import CONTEXTS, bin_directory
 from lab.reach import Answer, Matrix, Outside
@@ -198,7 +198,7 @@ def _short_commands(contexts: Path, network: str) -> list[str]:
     """The command line, for which `export` names all hosts once."""
     scripts = bin_directory()
     export = f"export FLANNELETTE_CONTEXTS={quote(str(contexts))}" + (f' PATH="{scripts}:$PATH"' if scripts else "")
-    flannelette = "flannelette" if scripts else f"{sys.executable} -m services.ctl.main"
+    flannelette = "flannelette" if scripts else f"{sys.executable} -m flannelette.services.ctl.main"
     about = f" --network {network}" if network else ""
     cloud = contexts.with_name("cloud") / "cloud.sock"
     shown = [f"nodes{about}", "status --on h1", f"peers --on h1{about}", "connectivity"]

@@ -22,7 +22,7 @@ python -m grpc_tools.protoc -Iproto --python_out="$target" --grpc_python_out="$t
     --mypy_out="quiet:$target" --mypy_grpc_out="quiet,only_async:$target" $(find proto/flannelette -name '*.proto' | sort)
 
 if [ "$target" != proto ]; then
-    diff --recursive --unified --exclude='*.proto' --exclude=py.typed --exclude=__pycache__ \
+    diff --recursive --unified --exclude='*.proto' --exclude=py.typed --exclude=__init__.py --exclude=services --exclude=__pycache__ \
         proto/flannelette "$target/flannelette" || {
         echo "The generated code is not what the .proto files give: run make proto and commit it." >&2
         exit 1

@@ -74,7 +74,7 @@ def unsigned() -> list[str]:
 def levels(service: str) -> int:
     """The longest chain of imports inside a service; a module that is imported in a circle counts once."""
     graph = services_graph()
-    inside = [name for name in graph.modules if f"{name}.".startswith(f"services.{service}.")]
+    inside = [name for name in graph.modules if f"{name}.".startswith(f"flannelette.services.{service}.")]
     return longest({name: graph.find_modules_directly_imported_by(name) for name in inside})
 
 
@@ -99,7 +99,7 @@ def stops() -> dict[str, int]:
 @cache
 def services_graph() -> grimp.ImportGraph:
     """Who imports whom in services/."""
-    return grimp.build_graph("services")
+    return grimp.build_graph("flannelette")
 
 
 def sources(directory: str) -> list[Path]:
@@ -108,14 +108,15 @@ def sources(directory: str) -> list[Path]:
 
 
 def module_of(path: Path) -> str:
-    """`services.core.leases.lease` of services/core/leases/lease.py."""
+    """`flannelette.services.core.leases.lease` of services/core/leases/lease.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = ("flannelette", *parts) if is_service(path) else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def is_module(name: str) -> bool:
     """Whether the name is a file that is no entry point, not a package."""
-    return not (ROOT / name.replace(".", "/")).is_dir() and not name.endswith((".main", ".settings"))
+    return not (ROOT / "proto" / name.replace(".", "/")).is_dir() and not name.endswith((".main", ".settings"))
 
 
 def is_service(path: Path) -> bool:

@@ -54,4 +54,4 @@ grep FLANNEL_SUBNET /run/flannel/subnet.env
 kill "$lease" "$dataplane" "$masq"
 wait
 # Libraries of stores that need a server.
-/usr/lib/flannelette/bin/python -c "import services.lease.stores.etcd.store, services.lease.stores.kube.store, kubernetes.aio.config"
+/usr/lib/flannelette/bin/python -c "import flannelette.services.lease.stores.etcd.store, flannelette.services.lease.stores.kube.store, kubernetes.aio.config"

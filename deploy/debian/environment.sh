@@ -26,7 +26,7 @@ find "$environment/bin" -type f ! -name 'flannelette*' -delete
 rm -rf "$environment/include" "$environment/lib64" "$environment/bin/flannelette-cloud"
 sed -i '/^command = /d' "$environment/pyvenv.cfg"
 for program in "$environment"/bin/flannelette*; do
-    module=$(sed -n 's/^from \(services[a-z.]*\) import main$/\1/p' "$program")
+    module=$(sed -n 's/^from \(flannelette[a-z.]*\) import main$/\1/p' "$program")
     printf '#!/%s/bin/python\nimport sys\n\nfrom %s import main\n\nsys.exit(main())\n' "$place" "${module:?}" >"$program"
 done
 

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.access import Principal, Role
+from flannelette.services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
 from lab.programs import Program
 from lab.topology import Host
-from services.core.access import Principal, Role
-from services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
 
 _PORT: Final = 7070
 _PATIENCE: Final = 120.0

@@ -179,7 +179,7 @@ class Run:
     async def _say(self, *words: str) -> str:
         """What the command line says; nothing: nothing is wrong."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.ctl.main", "--context=lab", *words),
+            *(sys.executable, "-m", "flannelette.services.ctl.main", "--context=lab", *words),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={"FLANNELETTE_CONTEXTS": str(self._directory / CONTEXTS)},

@@ -70,7 +70,7 @@ async def clean_up(kubectl: Kubectl, nodes: Sequence[Node]) -> None:
 def clean_up_words(node: str) -> tuple[str, ...]:
     """kubectl's arguments for one of them."""
     image = f"flannelette-dataplane:{tomllib.loads((TREE / 'pyproject.toml').read_text())['project']['version']}"
-    program = ("python3", "-m", "services.dataplane.api.cleanup")
+    program = ("python3", "-m", "flannelette.services.dataplane.api.cleanup")
     return ("debug", f"node/{node}", "--profile=netadmin", f"--image={image}", "--attach=false", "--", *program)
 
 
@@ -124,7 +124,7 @@ async def _install_chart(kubectl: Kubectl, options: Options, config: Path, chart
 
 
 async def _certs(*words: str | Path) -> None:
-    await run(sys.executable, "-m", "services.ctl.main", "certs", *map(str, words))
+    await run(sys.executable, "-m", "flannelette.services.ctl.main", "certs", *map(str, words))
 
 
 def _network_patch(options: Options) -> dict[str, Any]:

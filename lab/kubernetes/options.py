@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flannelette.services.core.formats.word_list import word_list
 from lab.options import FAMILIES, BadOption, given_options, one_of, whole_number
-from services.core.formats.word_list import word_list
 
 BACKENDS: Final = ("vxlan", "host-gw")
 OVERLAYS: Final = ("per-node", "central", "helm")

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import structlog
 
+from flannelette.services.core.leases.lease import Lease
 from lab.simulate.kernel import SimulatedKernel, entries_for
 from lab.simulate.node import Marker, Node
 from lab.simulate.sharing import Shared
 from lab.simulate.store import etcd_client, stored_leases
-from services.core.leases.lease import Lease
 
 _AT_ONCE: Final = 20
 """Nodes that are stopped at the same time."""

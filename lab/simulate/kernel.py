@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Itera
 from ipaddress import IPv4Address
 from typing import Final, TypeAlias
 
-from services.core.leases.lease import Lease, VxlanData
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.monitor import Change
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route
+from flannelette.services.core.leases.lease import Lease, VxlanData
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.monitor import Change
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route
 
 Entry: TypeAlias = tuple[str, str, str]
 """Table, what it is asked for, and what it answers: `("route", "10.0.1.0/24", "10.0.1.0")`."""

@@ -8,26 +8,25 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.family import IPV4, Network
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.backends.vxlan import stable_mac
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.dataplane.node.progress_reporter import Reporter, progress_after
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.runtime.lease.feed import LeaseConnection
 from lab.simulate.kernel import SimulatedKernel
 from lab.simulate.sharing import Shared, SharedFeed, SharedTransport
-from services.core.errors import FlanneletteError
-from services.core.family import IPV4, Network
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.core.leases.progress import Progress
-from services.core.network import NetworkConfig
-from services.dataplane.backends import BUILT
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.backends.vxlan import stable_mac
-from services.dataplane.events.journal import Journal
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.links.desired import Device
-from services.dataplane.node.lease_renewer import LeaseRenewer
-from services.dataplane.node.progress_reporter import Reporter, progress_after
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.settings import DataplaneSettings
-from services.dataplane.underlay.selection import Underlay
-from services.runtime.lease.feed import LeaseConnection
 
 _SETTINGS: Final = DataplaneSettings()
 _UNDERLAY_INDEX, _DEVICE_INDEX = 2, 3

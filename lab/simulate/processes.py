@@ -121,7 +121,7 @@ class LeaseService(Running):
         self.address = f"unix:{home}/lease.sock"
         self._metrics = home / "metrics.sock"
         where = (f"--socket-dir={home}", f"--healthz-ip=unix:{self._metrics}")
-        self._start = (*_nice(tier * _NICER), sys.executable, "-m", "services.lease.main", *store, *where)
+        self._start = (*_nice(tier * _NICER), sys.executable, "-m", "flannelette.services.lease.main", *store, *where)
         super().__init__(f"tier {tier}", f"lease-{tier}-{number}", (*self._start, _served(node)), directory)
 
     async def restart(self, node: str = "") -> None:

@@ -8,12 +8,12 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final
 
+from flannelette.services.core.errors import FlanneletteError, Unavailable
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.runtime.lease.feed import LeaseConnection
 from lab.simulate.options import Options
 from lab.simulate.processes import CrowdProcess, Etcd, LeaseService, ProcessFailed, now
 from lab.simulate.store import etcd_client, put_network, stored_leases
-from services.core.errors import FlanneletteError, Unavailable
-from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.runtime.lease.feed import LeaseConnection
 
 _NETWORK: Final = '{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}'
 _FIRST_ADDRESS: Final = IPv4Address("172.16.0.1")

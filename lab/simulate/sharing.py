@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Change, Step, Upserted
-from services.runtime.lease.feed import Feed
-from services.runtime.rpc.transport import Options, Transport
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Change, Step, Upserted
+from flannelette.services.runtime.lease.feed import Feed
+from flannelette.services.runtime.rpc.transport import Options, Transport
 
 _MOST: Final = 512
 """Messages that are remembered: nodes that are behind each other by more parse again."""

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from services.core.leases.lease import Lease
-from services.lease.stores.etcd.keys import KeyKind, Keyspace, decode
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace, decode
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
 
 PREFIX: Final = "/coreos.com/network"
 _KEYS: Final = Keyspace(PREFIX)

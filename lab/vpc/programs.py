@@ -41,7 +41,7 @@ def cloud(lease_address: str, directory: Path) -> Program:
     home = directory / CLOUD
     flags = (f"--lease-address={lease_address}", f"--socket-dir={home}", f"--state-dir={home / 'state'}")
     where = (f"AWS_ENDPOINT_URL={EC2_URL}", f"AWS_EC2_METADATA_SERVICE_ENDPOINT={METADATA_URL}")
-    return _program(CLOUD, directory, ("env", *where, *_sdk("services.cloud.main", *flags)))
+    return _program(CLOUD, directory, ("env", *where, *_sdk("flannelette.services.cloud.main", *flags)))
 
 
 def vpc_file(directory: Path) -> Path:

@@ -6,17 +6,17 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from flannelette.cloud.v1 import cloud_pb2 as pb
-from flannelette.cloud.v1 import cloud_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.cloud.routes import Row
-from services.cloud.writer import Writer
-from services.core.finding import Finding
-from services.runtime.events.journal import Journal, RecordedEvent
-from services.runtime.events.stream import Reading, watch
-from services.runtime.process.version import version
-from services.runtime.telemetry.health import Health
+from flannelette.cloud.v1 import cloud_pb2 as pb
+from flannelette.cloud.v1 import cloud_pb2_grpc
+from flannelette.services.cloud.routes import Row
+from flannelette.services.cloud.writer import Writer
+from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.events.journal import Journal, RecordedEvent
+from flannelette.services.runtime.events.stream import Reading, watch
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.telemetry.health import Health
 
 
 class CloudServicer(cloud_pb2_grpc.CloudServiceServicer):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 
-from services.cloud.routes import Change, Cloud, CloudError, Key, Trouble, Verb
-from services.cloud.threads import in_thread
-from services.runtime.telemetry.metrics import Counter
+from flannelette.services.cloud.routes import Change, Cloud, CloudError, Key, Trouble, Verb
+from flannelette.services.cloud.threads import in_thread
+from flannelette.services.runtime.telemetry.metrics import Counter
 
 _ERRORS = Counter("flannelette_cloud_errors", "Calls to the cloud that failed, by what follows", ["trouble"])
 

@@ -10,20 +10,19 @@ from typing import Final
 
 from flannelette.cloud.v1 import cloud_pb2_grpc
 from flannelette.lease.v1 import lease_pb2
-
-from services.cloud.api import CloudServicer
-from services.cloud.journal import EventKind
-from services.cloud.routes import Cloud
-from services.cloud.settings import CloudSettings
-from services.cloud.writer import Writer
-from services.core.errors import NotImplementedYet
-from services.core.network import NetworkConfig
-from services.runtime.cache.kept_file import unwritten
-from services.runtime.events.event_file import EventFile
-from services.runtime.events.journal import Event, Journal, note_readiness
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.process.process import Process, run
-from services.runtime.process.version import version
+from flannelette.services.cloud.api import CloudServicer
+from flannelette.services.cloud.journal import EventKind
+from flannelette.services.cloud.routes import Cloud
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.cloud.writer import Writer
+from flannelette.services.core.errors import NotImplementedYet
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.cache.kept_file import unwritten
+from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.events.journal import Event, Journal, note_readiness
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.process.process import Process, run
+from flannelette.services.runtime.process.version import version
 
 _PROVIDERS: Final = {
     "ali-vpc": ("ali", "Ali"),
@@ -38,7 +37,7 @@ def make_cloud(settings: CloudSettings, network: NetworkConfig) -> Cloud:
     """The provider of a network. Raises CloudError, InvalidInput, NotImplementedYet: its SDK is not installed."""
     module, name = _PROVIDERS[network.backend_type]
     try:
-        provider = getattr(import_module(f"services.cloud.providers.{module}"), name)
+        provider = getattr(import_module(f"flannelette.services.cloud.providers.{module}"), name)
     except ImportError as error:
         raise NotImplementedYet(
             f"backend {network.backend_type} needs a provider's SDK ({error}): pip install 'flannelette[{module}]'"

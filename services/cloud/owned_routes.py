@@ -5,8 +5,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from services.cloud.routes import Key, Table
-from services.runtime.cache.kept_file import KeptFile
+from flannelette.services.cloud.routes import Key, Table
+from flannelette.services.runtime.cache.kept_file import KeptFile
 
 _KIND: Final = "flannelette-cloud-routes"
 

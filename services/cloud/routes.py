@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from services.core.errors import Unavailable
-from services.core.family import IPV4, Address, Network
-from services.core.finding import Finding
-from services.core.leases.conflicts import losses
-from services.core.leases.lease import Lease
-from services.core.network import NetworkConfig, contains
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4, Address, Network
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.leases.conflicts import losses
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.network import NetworkConfig, contains
 
 _NEARLY_FULL: Final = 0.8
 Key: TypeAlias = tuple[str, str, str]

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import flag
-from services.runtime.rpc.socket_paths import moved_address, socket_address
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import flag
+from flannelette.services.runtime.rpc.socket_paths import moved_address, socket_address
 
 _URL: Final = re.compile(r"https?://[^/\s]")
 

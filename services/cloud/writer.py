@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from services.cloud.batches import Outcome, carry_out
-from services.cloud.journal import EventKind
-from services.cloud.owned_routes import OwnedRoutes
-from services.cloud.routes import (
+from flannelette.services.cloud.batches import Outcome, carry_out
+from flannelette.services.cloud.journal import EventKind
+from flannelette.services.cloud.owned_routes import OwnedRoutes
+from flannelette.services.cloud.routes import (
     Change,
     Cloud,
     CloudError,
@@ -26,17 +26,17 @@ from services.cloud.routes import (
     problems_of,
     wanted_routes,
 )
-from services.cloud.threads import in_thread
-from services.core.backend_options import CLOUDS
-from services.core.errors import FlanneletteError, NotYet, Unavailable
-from services.core.family import IPV4
-from services.core.finding import Finding
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig
-from services.runtime.events.journal import Event, Journal, Subject
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
-from services.runtime.telemetry.metrics import Counter, Gauge
+from flannelette.services.cloud.threads import in_thread
+from flannelette.services.core.backend_options import CLOUDS
+from flannelette.services.core.errors import FlanneletteError, NotYet, Unavailable
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.events.journal import Event, Journal, Subject
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.metrics import Counter, Gauge
 
 log = get_logger()
 

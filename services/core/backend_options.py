@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.errors import InvalidInput
-from services.core.formats.gojson import GoObject
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.formats.gojson import GoObject
 
 CLOUDS: Final = ("aws-vpc", "gce", "ali-vpc", "tencent-vpc")
 """Backends whose routes are in a cloud's tables, and which nothing on a node has to carry."""

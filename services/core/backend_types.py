@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_options import (
+from flannelette.services.core.backend_options import (
     Option,
     each_of,
     ipsec_options,
@@ -17,11 +17,11 @@ from services.core.backend_options import (
     told_keys,
     unknown_options,
 )
-from services.core.errors import InvalidInput
-from services.core.family import IPV4, Family
-from services.core.formats.gojson import GoObject
-from services.core.limits import LARGEST_MTU, SMALLEST_MTU
-from services.core.tunnel import (
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.limits import LARGEST_MTU, SMALLEST_MTU
+from flannelette.services.core.tunnel import (
     FOU_DEVICE,
     IPIP_DEVICE,
     UDP,

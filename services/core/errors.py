@@ -13,7 +13,7 @@
     ├── NotImplementedYet  this version or this store does not do that
     └── Unavailable        something we need is away: retry with back-off
 
-Every message is one sentence or two: what is wrong, and what to do about it. `services.runtime.rpc.interceptor`
+Every message is one sentence or two: what is wrong, and what to do about it. `services/runtime/rpc/interceptor.py`
 alone knows which gRPC status each one is.
 """
 

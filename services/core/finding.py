@@ -19,7 +19,7 @@ class Finding:
     cause: str = ""
     cure: str = ""
     """The exact command; empty: none, or the cause says what to do. One that `doctor --fix` may carry out is a
-    `services.core.cure.Cure(Command(CODE, ARGUMENTS))`; plain text is shown and never carried out."""
+    `Cure(Command(CODE, ARGUMENTS))`; plain text is shown and never carried out."""
     evidence: str = ""
     is_broken: bool = False
     """Packets are lost for certain."""

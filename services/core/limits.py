@@ -7,7 +7,7 @@ and nothing that is told on, leaves what a float, a `datetime` or google.protobu
 import math
 from typing import Final, Protocol
 
-from services.core.errors import InvalidInput
+from flannelette.services.core.errors import InvalidInput
 
 LATEST: Final = 253_402_300_798.0
 """Unix seconds: a second before the year 10000, where a Timestamp ends."""

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.backend_types import BACKEND_TYPES, SECRETS, check_options
-from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, IPV4, Address, Family, Network
-from services.core.formats.gojson import GoObject, without_secrets
-from services.core.formats.ip_text import parse_address, parse_cidr
-from services.core.special_addresses import network_warning
-from services.core.tunnel import Tunnel
+from flannelette.services.core.backend_types import BACKEND_TYPES, SECRETS, check_options
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
+from flannelette.services.core.formats.gojson import GoObject, without_secrets
+from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
+from flannelette.services.core.special_addresses import network_warning
+from flannelette.services.core.tunnel import Tunnel
 
 _WHERE: Final = "the network configuration"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ipaddress import ip_network
 from typing import Final, NamedTuple
 
-from services.core.family import Address, Network
+from flannelette.services.core.family import Address, Network
 
 
 class Block(NamedTuple):

@@ -13,18 +13,18 @@ try:
 except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
-from services.core.formats.visible import visible
-from services.core.formats.word_list import word_list
-from services.ctl.certs.commands import certs
-from services.ctl.cli import cloud as cloud_routes
-from services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
-from services.ctl.cli.docker_opts import docker_opts
-from services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
+from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.ctl.certs.commands import certs
+from flannelette.services.ctl.cli import cloud as cloud_routes
+from flannelette.services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
+from flannelette.services.ctl.cli.docker_opts import docker_opts
+from flannelette.services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
 
 if TYPE_CHECKING:
-    from services.ctl.connect.call import CallFailed
-    from services.ctl.connect.contexts import Nodes
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.call import CallFailed
+    from flannelette.services.ctl.connect.contexts import Nodes
+    from flannelette.services.ctl.render.screen import Screen
 
 P = ParamSpec("P")
 
@@ -51,7 +51,7 @@ _ONE: Final = ("svg", "dot", "mermaid", "junit")
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from services.runtime.process.version import version as installed
+        from flannelette.services.runtime.process.version import version as installed
 
         click.echo(f"flannelette {installed()}")
         context.exit()
@@ -93,10 +93,10 @@ def _command(
     @click.pass_obj
     @functools.wraps(function)
     def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
-        from services.core.errors import Misconfigured
-        from services.ctl.cli.nodes import nodes_of, one_of
-        from services.ctl.connect.call import CallFailed
-        from services.ctl.render.screen import screen
+        from flannelette.services.core.errors import Misconfigured
+        from flannelette.services.ctl.cli.nodes import nodes_of, one_of
+        from flannelette.services.ctl.connect.call import CallFailed
+        from flannelette.services.ctl.render.screen import screen
 
         inner = Shared(**{name: values.pop(name) for name in Shared.__slots__})
         shared = outer.overridden_by(inner)
@@ -130,9 +130,9 @@ def _in_each_network(nodes: "Nodes", output: "Screen", is_one: bool, run: Callab
     """
     import asyncio
 
-    from services.core.errors import Misconfigured
-    from services.ctl.commands.answers import by_network
-    from services.ctl.connect.call import CallFailed
+    from flannelette.services.core.errors import Misconfigured
+    from flannelette.services.ctl.commands.answers import by_network
+    from flannelette.services.ctl.connect.call import CallFailed
 
     networks = asyncio.run(by_network(nodes))
     if is_one and len(networks) > 1:
@@ -186,7 +186,7 @@ for _name, _of_cloud in cloud_routes.CLOUD_COMMANDS.items():
 @cli.command()
 def version() -> None:
     """Print the version."""
-    from services.runtime.process.version import version as installed
+    from flannelette.services.runtime.process.version import version as installed
 
     click.echo(f"flannelette {installed()}")
 
@@ -209,7 +209,7 @@ def flanneld(flags: tuple[str, ...]) -> None:
     --kube-subnet-mgr or --store is given. If one service ends, all end. --help
     lists the flags.
     """
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "services.flanneld.main", *flags])  # noqa: S606 - no shell, ours
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "flannelette.services.flanneld.main", *flags])  # noqa: S606 - no shell, ours
 
 
 def main() -> None:

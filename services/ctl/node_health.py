@@ -8,10 +8,9 @@ from typing import Final, TypeAlias
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-
-from services.ctl.connect.call import CallFailed
-from services.ctl.connect.targets import Service, Target
-from services.ctl.units import count
+from flannelette.services.ctl.connect.call import CallFailed
+from flannelette.services.ctl.connect.targets import Service, Target
+from flannelette.services.ctl.units import count
 
 CURE: Final = "\ncure: "
 """Before the cure in a remark of this module: text from a service has no end of a line, and forges none."""

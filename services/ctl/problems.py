@@ -10,12 +10,11 @@ from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-
-from services.core.cure import Command, read_cure
-from services.ctl.connect.call import LOOK_AT_LOG, CallFailed
-from services.ctl.connect.targets import SERVICES, Service
-from services.ctl.node_health import BROKEN, CURE, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
-from services.ctl.units import count, moment
+from flannelette.services.core.cure import Command, read_cure
+from flannelette.services.ctl.connect.call import LOOK_AT_LOG, CallFailed
+from flannelette.services.ctl.connect.targets import SERVICES, Service
+from flannelette.services.ctl.node_health import BROKEN, CURE, LAST_KNOWN, NO_MASQUERADE, UNREACHED, NodeHealth, State
+from flannelette.services.ctl.units import count, moment
 
 Finding: TypeAlias = dataplane_pb2.Finding | masq_pb2.Finding | lease_pb2.Finding | cloud_pb2.Finding
 
@@ -47,8 +46,8 @@ class Problem:
     problem: str
     """The symptom, one sentence or two."""
     cure: str = ""
-    """The exact command, where one cures it, as `services.core.cure.Cure` if its parts are known; else the cause or
-    the problem says what to do."""
+    """The exact command, where one cures it, as a Cure (services/core/cure.py) if its parts are known; else the cause
+    or the problem says what to do."""
     evidence: str = ""
     """What was asked, such as of the kernel, and the answer."""
     cause: str = ""

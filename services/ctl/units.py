@@ -8,7 +8,7 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.core.limits import nearest_time
+from flannelette.services.core.limits import nearest_time
 
 _MOST_NODES: Final = 10
 _BYTE_UNITS: Final = ("B", "kB", "MB", "GB", "TB")

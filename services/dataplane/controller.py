@@ -6,34 +6,33 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.errors import Unavailable
-from services.core.leases.progress import Progress
-from services.core.leases.table import Table
-from services.dataplane.backends.backend import Backends
-from services.dataplane.diagnose.seen import KnownPods
-from services.dataplane.events.causes import Observations
-from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.node.config_tracker import ConfigTracker
-from services.dataplane.node.lease_renewer import LeaseRenewer
-from services.dataplane.node.network_change import NetworkChange
-from services.dataplane.node.node_lease import NodeLease
-from services.dataplane.node.overlay_config import OverlayConfig
-from services.dataplane.node.progress_reporter import Reporter, progress_after
-from services.dataplane.node.subnet_file import read_previous_subnets
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.settings import DataplaneSettings
-from services.runtime.cache.cache_writer import CacheWriter
-from services.runtime.cache.cached_table import PATIENCE, CachedTable
-from services.runtime.cache.state_file import StateFile
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.process.exclusive import Exclusive
-from services.runtime.process.version import version
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Table
+from flannelette.services.dataplane.backends.backend import Backends
+from flannelette.services.dataplane.diagnose.seen import KnownPods
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.node.config_tracker import ConfigTracker
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.dataplane.node.network_change import NetworkChange
+from flannelette.services.dataplane.node.node_lease import NodeLease
+from flannelette.services.dataplane.node.overlay_config import OverlayConfig
+from flannelette.services.dataplane.node.progress_reporter import Reporter, progress_after
+from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.runtime.cache.cache_writer import CacheWriter
+from flannelette.services.runtime.cache.cached_table import PATIENCE, CachedTable
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.process.exclusive import Exclusive
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 

@@ -13,52 +13,52 @@ from pathlib import Path
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 
 try:
-    from services.dataplane.netlink import pyroute2_parts as pyroute2_parts
+    from flannelette.services.dataplane.netlink import pyroute2_parts as pyroute2_parts
 except ModuleNotFoundError as error:
     package = str(error.name).partition(".")[0]
     sys.exit(f"flannelette-dataplane needs the package {package}: pip install 'flannelette[dataplane]'")
 
-from services.dataplane.api.service import DataplaneServicer
-from services.dataplane.api.status import findings_of, reported_findings, states
-from services.dataplane.backends import BUILT
-from services.dataplane.backends.task import TaskReports, run_backend_tasks
-from services.dataplane.commands.runner import HookRunner
-from services.dataplane.controller import Controller
-from services.dataplane.diagnose.diagnosis import Diagnosis
-from services.dataplane.diagnose.host_programs import HostFiles
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.events.causes import Cause
-from services.dataplane.events.journal import EventKind, Journal
-from services.dataplane.events.metrics import NumberCollector
-from services.dataplane.ike.charon_actuator import CharonActuator
-from services.dataplane.kernel.namespace import require_rights, sole_dataplane
-from services.dataplane.netlink.actuator import CombinedActuator
-from services.dataplane.netlink.fou.fou_actuator import FouActuator
-from services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.monitor import Monitor
-from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
-from services.dataplane.node.cni import CniInstaller, read_configuration
-from services.dataplane.node.own_findings import lacking_findings, own_findings
-from services.dataplane.probes.prober import Prober
-from services.dataplane.probes.record import Answering
-from services.dataplane.settings import DataplaneSettings
-from services.dataplane.watch import watch_kernel
-from services.runtime.cache.kept_file import unwritten
-from services.runtime.cache.machine import MachineToken
-from services.runtime.cache.state_file import StateFile
-from services.runtime.events.event_file import EventFile
-from services.runtime.lease.feed import LeaseConnection
-from services.runtime.os.claims import Claims, claims_of
-from services.runtime.os.names import stranger_findings
-from services.runtime.os.single_instance import lock_name
-from services.runtime.process.networks import NodeNetwork
-from services.runtime.process.options import node_name
-from services.runtime.process.process import Job, Process, run
-from services.runtime.rpc.by_network import by_network
-from services.runtime.telemetry.logs import get_logger
-from services.runtime.telemetry.metrics import REGISTRY
-from services.runtime.telemetry.network import in_network, job_of
+from flannelette.services.dataplane.api.service import DataplaneServicer
+from flannelette.services.dataplane.api.status import findings_of, reported_findings, states
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.backends.task import TaskReports, run_backend_tasks
+from flannelette.services.dataplane.commands.runner import HookRunner
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.diagnose.diagnosis import Diagnosis
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.events.causes import Cause
+from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.events.metrics import NumberCollector
+from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
+from flannelette.services.dataplane.kernel.namespace import require_rights, sole_dataplane
+from flannelette.services.dataplane.netlink.actuator import CombinedActuator
+from flannelette.services.dataplane.netlink.fou.fou_actuator import FouActuator
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.monitor import Monitor
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from flannelette.services.dataplane.node.cni import CniInstaller, read_configuration
+from flannelette.services.dataplane.node.own_findings import lacking_findings, own_findings
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.dataplane.probes.record import Answering
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.dataplane.watch import watch_kernel
+from flannelette.services.runtime.cache.kept_file import unwritten
+from flannelette.services.runtime.cache.machine import MachineToken
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.lease.feed import LeaseConnection
+from flannelette.services.runtime.os.claims import Claims, claims_of
+from flannelette.services.runtime.os.names import stranger_findings
+from flannelette.services.runtime.os.single_instance import lock_name
+from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.options import node_name
+from flannelette.services.runtime.process.process import Job, Process, run
+from flannelette.services.runtime.rpc.by_network import by_network
+from flannelette.services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.metrics import REGISTRY
+from flannelette.services.runtime.telemetry.network import in_network, job_of
 
 log = get_logger()
 

@@ -7,15 +7,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.core.family import FAMILIES, Address, Network
-from services.core.formats.ip_text import parse_address, parse_cidr
-from services.dataplane.backends.backend import NodeFiles
-from services.dataplane.peers.validation import OperatorLimits
-from services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
-from services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import flag
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import FAMILIES, Address, Network
+from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
+from flannelette.services.dataplane.backends.backend import NodeFiles
+from flannelette.services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
+from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import flag
 
 ROUTE_PROTOCOL: Final = 77
 """Of the network without a name."""

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Set
 from typing import Final, TypeAlias
 
-from services.dataplane.controller import Controller
-from services.dataplane.events.causes import Cause, Observation, Observations
-from services.dataplane.kernel.reconciler import Reconciler, rules_of
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.monitor import Change, ChangedObject
-from services.dataplane.netlink.objects import ROUTE, KernelObject
-from services.dataplane.netlink.uapi import AF_BRIDGE, AF_INET
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.events.causes import Cause, Observation, Observations
+from flannelette.services.dataplane.kernel.reconciler import Reconciler, rules_of
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
+from flannelette.services.dataplane.netlink.uapi import AF_BRIDGE, AF_INET
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 _SETTLE_SECONDS: Final = 0.01
 """One fault is many notifications (a link that goes down takes every route along): they end in one comparison."""

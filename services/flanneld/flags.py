@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.dataplane.settings import DataplaneSettings
-from services.lease.settings import LeaseSettings
-from services.masq.settings import MasqSettings
-from services.runtime.process.networks import suffix_of
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import parse_settings, split_flags
-from services.runtime.telemetry.http import is_served
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.process.networks import suffix_of
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import parse_settings, split_flags
+from flannelette.services.runtime.telemetry.http import is_served
 
 SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
     "lease": LeaseSettings,

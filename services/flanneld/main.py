@@ -6,15 +6,15 @@ import signal
 import sys
 from functools import partial
 
-from services.core.errors import Misconfigured
-from services.flanneld.flags import Child, children
-from services.flanneld.metrics import collect
-from services.flanneld.supervisor import health_before, supervise
-from services.runtime.process.settings import HelpRequested, unknown_variables
-from services.runtime.process.version import version
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.http import http_server
-from services.runtime.telemetry.logs import configure_logs, get_logger
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.flanneld.flags import Child, children
+from flannelette.services.flanneld.metrics import collect
+from flannelette.services.flanneld.supervisor import health_before, supervise
+from flannelette.services.runtime.process.settings import HelpRequested, unknown_variables
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.http import http_server
+from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
 
 log = get_logger()
 

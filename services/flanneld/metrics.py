@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from services.runtime.telemetry.metrics import exposition
+from flannelette.services.runtime.telemetry.metrics import exposition
 
 _SECONDS: Final = 2.0
 _REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -12,13 +12,13 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.flanneld.flags import Child
-from services.runtime.os.parent import with_parent
-from services.runtime.process.options import listen_addresses, transport_of
-from services.runtime.process.settings import unknown_variables
-from services.runtime.process.start_notice import StartNotice, notify_status
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.flanneld.flags import Child
+from flannelette.services.runtime.os.parent import with_parent
+from flannelette.services.runtime.process.options import listen_addresses, transport_of
+from flannelette.services.runtime.process.settings import unknown_variables
+from flannelette.services.runtime.process.start_notice import StartNotice, notify_status
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
@@ -63,7 +63,7 @@ async def _start(child: Child) -> Process:
     # Of variables that no flag has, this process has told.
     left_out = {"NOTIFY_SOCKET", *unknown_variables(type(child.settings), os.environ)}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    program = (sys.executable, "-P", "-m", f"services.{child.service}.main")
+    program = (sys.executable, "-P", "-m", f"flannelette.services.{child.service}.main")
     return await asyncio.create_subprocess_exec(*program, *child.arguments, env=environment | with_parent())
 
 

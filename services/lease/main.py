@@ -14,32 +14,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.leases.table import Table
-from services.lease.admission.cache_file import SnapshotCache
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.api.requests import Identity
-from services.lease.api.service import SERVICE, LeaseService, add_to_server
-from services.lease.events.journal import EventKind, Journal
-from services.lease.imports.cluster import ImportedCluster
-from services.lease.imports.imports import Imports
-from services.lease.imports.policy import Import
-from services.lease.metrics import HELD_REMOVALS, follow_subnets
-from services.lease.settings import IN_MEMORY, LeaseSettings
-from services.lease.stores.store import Store
-from services.lease.watch.broker import Broker
-from services.runtime.cache.kept_file import MayFail, unwritten
-from services.runtime.events.event_file import EventFile
-from services.runtime.events.journal import Event, note_readiness
-from services.runtime.process.options import listen_addresses, node_name
-from services.runtime.process.process import Process, run
-from services.runtime.process.version import version
-from services.runtime.rpc.socket_paths import directory_of
-from services.runtime.telemetry.health import Health
-from services.runtime.tls.credentials import pair_findings
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.leases.table import Table
+from flannelette.services.lease.admission.cache_file import SnapshotCache
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.api.requests import Identity
+from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
+from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.lease.imports.cluster import ImportedCluster
+from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.imports.policy import Import
+from flannelette.services.lease.metrics import HELD_REMOVALS, follow_subnets
+from flannelette.services.lease.settings import IN_MEMORY, LeaseSettings
+from flannelette.services.lease.stores.store import Store
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.cache.kept_file import MayFail, unwritten
+from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.events.journal import Event, note_readiness
+from flannelette.services.runtime.process.options import listen_addresses, node_name
+from flannelette.services.runtime.process.process import Process, run
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.rpc.socket_paths import directory_of
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.tls.credentials import pair_findings
 
 if TYPE_CHECKING:
-    from services.lease.stores.kube.api_server import KubeSettings
+    from flannelette.services.lease.stores.kube.api_server import KubeSettings
 
 _LARGEST_LISTING = 64 << 20
 """Bytes: ListLeases of the lease service above has every lease in one message."""
@@ -153,7 +153,7 @@ async def identity_of(settings: LeaseSettings) -> Identity:
     if settings.central or settings.store == "embedded":
         return Identity()
     if settings.store == "kube" and not settings.node:
-        from services.lease.stores.kube.nodes import node_of_our_pod
+        from flannelette.services.lease.stores.kube.nodes import node_of_our_pod
 
         return Identity(await node_of_our_pod(_kube_settings(settings)) or node_name(settings))
     return Identity(node_name(settings))
@@ -168,8 +168,8 @@ def open_store(settings: LeaseSettings, node: str, broker: Broker, process: Proc
 
 
 def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.etcd.rpc.settings import EtcdSettings
-    from services.lease.stores.etcd.store import EtcdStore
+    from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+    from flannelette.services.lease.stores.etcd.store import EtcdStore
 
     store = EtcdStore(
         EtcdSettings(
@@ -196,7 +196,7 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 
 def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.kube.store import KubeStore
+    from flannelette.services.lease.stores.kube.store import KubeStore
 
     store = KubeStore(_kube_settings(settings), node=node)
     process.jobs["events"] = store.write_events
@@ -204,8 +204,8 @@ def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 
 def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
-    from services.lease.stores.kube.annotations import annotations
-    from services.lease.stores.kube.api_server import KubeSettings
+    from flannelette.services.lease.stores.kube.annotations import annotations
+    from flannelette.services.lease.stores.kube.api_server import KubeSettings
 
     return KubeSettings(
         api_url=settings.kube_api_url,
@@ -217,7 +217,7 @@ def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
 
 
 def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.embedded.store import EmbeddedStore
+    from flannelette.services.lease.stores.embedded.store import EmbeddedStore
 
     store = EmbeddedStore(
         None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
@@ -230,8 +230,8 @@ def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Proce
 
 
 def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from services.lease.stores.relay.store import RelayStore
-    from services.runtime.lease.feed import LeaseConnection
+    from flannelette.services.lease.stores.relay.store import RelayStore
+    from flannelette.services.runtime.lease.feed import LeaseConnection
 
     if settings.upstream in listen_addresses(settings, "lease"):
         raise Misconfigured(f"--upstream={settings.upstream} is this lease service itself: give that of another one")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from services.core.family import FAMILIES, Family
-from services.core.ipam.subnet_pool import Usage
-from services.runtime.telemetry.metrics import Counter, Gauge, Histogram
+from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.runtime.telemetry.metrics import Counter, Gauge, Histogram
 
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")
 WATCHERS: Final = Gauge("flannelette_lease_watchers", "Open WatchLeases streams")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.core.limits import LONGEST
-from services.lease.imports.policy import Export, Import, parse_export, parse_imports
-from services.runtime.process.networks import network_name, suffix_of
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import flag, given
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.limits import LONGEST
+from flannelette.services.lease.imports.policy import Export, Import, parse_export, parse_imports
+from flannelette.services.runtime.process.networks import network_name, suffix_of
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import flag, given
 
 IN_MEMORY: Final = "memory"
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -11,35 +11,34 @@ from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-
-from services.core.errors import InvalidInput, Unavailable
-from services.core.family import Network
-from services.core.network import NetworkConfig
-from services.masq.api.service import MasqServicer
-from services.masq.firewalls.auto import AutoFirewall
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.iptables_legacy.lock import lock_path
-from services.masq.kernel.connected import connected_networks
-from services.masq.reconcile.input_cache import InputCache
-from services.masq.reconcile.journal import EventKind
-from services.masq.reconcile.reconciler import Reconciler
-from services.masq.rules.inputs import networks_of
-from services.masq.settings import MasqSettings
-from services.runtime.cache.cached_table import CachedTable
-from services.runtime.cache.kept_file import unwritten
-from services.runtime.cache.state_file import StateFile
-from services.runtime.events.event_file import EventFile
-from services.runtime.events.journal import Event, Journal, note_readiness
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.os.claims import RANGE, Claim, Claims, claims_of
-from services.runtime.os.names import stranger_findings
-from services.runtime.os.single_instance import lock_name, single_instance_within
-from services.runtime.process.networks import NodeNetwork
-from services.runtime.process.options import node_name
-from services.runtime.process.process import Job, Process, run
-from services.runtime.process.version import version
-from services.runtime.rpc.by_network import by_network
-from services.runtime.telemetry.network import in_network, job_of
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.family import Network
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.masq.api.service import MasqServicer
+from flannelette.services.masq.firewalls.auto import AutoFirewall
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path
+from flannelette.services.masq.kernel.connected import connected_networks
+from flannelette.services.masq.reconcile.input_cache import InputCache
+from flannelette.services.masq.reconcile.journal import EventKind
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.inputs import networks_of
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.cache.cached_table import CachedTable
+from flannelette.services.runtime.cache.kept_file import unwritten
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.events.journal import Event, Journal, note_readiness
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.os.claims import RANGE, Claim, Claims, claims_of
+from flannelette.services.runtime.os.names import stranger_findings
+from flannelette.services.runtime.os.single_instance import lock_name, single_instance_within
+from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.options import node_name
+from flannelette.services.runtime.process.process import Job, Process, run
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.rpc.by_network import by_network
+from flannelette.services.runtime.telemetry.network import in_network, job_of
 
 _ADVICE: Final = (
     "stop it first: two would undo each other's rules; one for another network needs --network with the name of that"

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 
-from services.core.errors import Misconfigured
-from services.core.family import Network
-from services.masq.rules.model import RuleSettings
-from services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import flag
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import Network
+from flannelette.services.masq.rules.model import RuleSettings
+from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)

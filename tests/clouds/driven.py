@@ -9,12 +9,12 @@ import sys
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from services.cloud.batches import Outcome, carry_out
-from services.cloud.main import make_cloud
-from services.cloud.routes import CloudError, Wanted, plan
-from services.cloud.settings import CloudSettings
-from services.core.errors import FlanneletteError
-from services.core.network import parse_network
+from flannelette.services.cloud.batches import Outcome, carry_out
+from flannelette.services.cloud.main import make_cloud
+from flannelette.services.cloud.routes import CloudError, Wanted, plan
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.network import parse_network
 
 
 def main() -> None:

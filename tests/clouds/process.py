@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc.aio
+
 from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1 import cloud_pb2_grpc
 from flannelette.lease.v1 import lease_pb2
-
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
@@ -53,7 +53,7 @@ class CloudProcess:
                 [
                     cloud_python(),
                     "-m",
-                    "services.cloud.main",
+                    "flannelette.services.cloud.main",
                     f"--socket-dir={directory}",
                     f"--state-dir={directory}/cloud-state",
                     *arguments,

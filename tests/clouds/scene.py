@@ -4,16 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from services.cloud.journal import EventKind
-from services.cloud.routes import Change, Cloud, CloudError, Route, Target, Trouble, Verb, View
-from services.cloud.routes import Table as RouteTable
-from services.cloud.writer import Writer
-from services.core.family import Address
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Step, Table, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.runtime.events.journal import Journal
-from services.runtime.telemetry.health import Health
+from flannelette.services.cloud.journal import EventKind
+from flannelette.services.cloud.routes import Change, Cloud, CloudError, Route, Target, Trouble, Verb, View
+from flannelette.services.cloud.routes import Table as RouteTable
+from flannelette.services.cloud.writer import Writer
+from flannelette.services.core.family import Address
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Step, Table, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.runtime.events.journal import Journal
+from flannelette.services.runtime.telemetry.health import Health
 
 AWS = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}')
 

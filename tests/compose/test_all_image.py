@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.runtime.process.version import VERSION
+from flannelette.services.runtime.process.version import VERSION
 from tests.compose.composition import docker
 from tests.services.lease import eventually
 

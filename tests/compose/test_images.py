@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime.process.version import VERSION
+from flannelette.services.runtime.process.version import VERSION
 from tests.compose.composition import docker
 from tests.paths import ROOT
 
@@ -140,7 +140,7 @@ import boto3, importlib
 for name in ("ec2", "sts", "sso", "sso-oidc", "signin"):
     print(boto3.client(name, region_name="eu-central-1").meta.endpoint_url)
 for name in ("ali", "aws", "gce", "tencent"):
-    importlib.import_module(f"services.cloud.providers.{name}")
+    importlib.import_module(f"flannelette.services.cloud.providers.{name}")
 """
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
-
-from services.ctl.connect.call import CallFailed
-from services.ctl.connect.targets import targets
-from services.ctl.node_health import Answers, NodeHealth, assess
-from services.ctl.render.overview import condition_of
-from services.ctl.render.topology.model import Health, Topology, read_topology
+from flannelette.services.ctl.connect.call import CallFailed
+from flannelette.services.ctl.connect.targets import targets
+from flannelette.services.ctl.node_health import Answers, NodeHealth, assess
+from flannelette.services.ctl.render.overview import condition_of
+from flannelette.services.ctl.render.topology.model import Health, Topology, read_topology
 from tests.ctl import samples
 from tests.ctl.fakes import FakeNode
 

@@ -19,7 +19,7 @@ Failure: TypeAlias = tuple[str, str, str, str, str]
 async def run(scene: Scene, *words: str) -> tuple[int, str]:
     """Exit code and standard output of `flannelette` with the context of all nodes."""
     environment = os.environ | {"FLANNELETTE_CONTEXTS": str(scene.cluster.directory / "contexts.toml")}
-    command = [sys.executable, "-m", "services.ctl.main", *words]
+    command = [sys.executable, "-m", "flannelette.services.ctl.main", *words]
     done = await asyncio.to_thread(
         subprocess.run, command, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=PATIENCE * 3
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
+
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-from google.protobuf.message import Message
-
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
 

@@ -1,7 +1,8 @@
 """Nodes of a small cluster in every state, for the tests of the command line."""
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
+
+from flannelette.lease.v1 import lease_pb2 as pb
 
 
 def node(number: int, *, connected: bool | None = True, behind: int | None = 0, failed: int = 0) -> pb.Node:

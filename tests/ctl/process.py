@@ -81,7 +81,7 @@ def _read_all(descriptor: int) -> str:
 
 
 def _command(words: tuple[str, ...], prefix: tuple[str, ...]) -> tuple[str, ...]:
-    return (*prefix, sys.executable, "-m", "services.ctl.main", *words)
+    return (*prefix, sys.executable, "-m", "flannelette.services.ctl.main", *words)
 
 
 def environment(directory: Path, more: dict[str, str]) -> dict[str, str]:

@@ -89,7 +89,7 @@ async def on_terminal(
         "--ctty",
         sys.executable,
         "-m",
-        "services.ctl.main",
+        "flannelette.services.ctl.main",
         *words,
         stdin=slave,
         stdout=slave,

@@ -64,7 +64,13 @@ class Lab:
         return self.run("outside", find_etcd("etcdctl"), f"--endpoints={ENDPOINT}", *words)
 
     def flannelette(self, host: str, *words: str) -> Any:
-        command = [sys.executable, "-m", "services.ctl.main", f"--socket-dir={self.process.directory}/{host}", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "flannelette.services.ctl.main",
+            f"--socket-dir={self.process.directory}/{host}",
+            *words,
+        ]
         done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False, timeout=PATIENCE)
         return json.loads(done.stdout)
 

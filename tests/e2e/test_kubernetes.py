@@ -136,7 +136,7 @@ async def test_a_container_that_hangs_fails_its_liveness_probe_and_is_well_after
 
 
 def certs(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "services.ctl.main", "certs", *words], check=True)
+    subprocess.run([sys.executable, "-m", "flannelette.services.ctl.main", "certs", *words], check=True)
 
 
 def hand_out(tls: Path, node: Kubelet) -> None:

@@ -37,7 +37,7 @@ async def until_made_by(node: Kubelet, *protocols: str) -> None:
 
 def clean_up(node: Kubelet) -> None:
     """As docs/kubernetes.md has it for the way back."""
-    command = node.namespace.command(sys.executable, "-m", "services.dataplane.api.cleanup")
+    command = node.namespace.command(sys.executable, "-m", "flannelette.services.dataplane.api.cleanup")
     subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
 
 

@@ -152,7 +152,7 @@ def test_a_lab_can_be_looked_into_and_a_service_that_dies_comes_back(home: Path)
 
         assert (
             "h1    10.99.0.11  programmed"
-            in process.inside("h2", sys.executable, "-m", "services.ctl.main", "peers").stdout
+            in process.inside("h2", sys.executable, "-m", "flannelette.services.ctl.main", "peers").stdout
         )
         assert "eth0" in process.inside("pod1", "ip", "-br", "link").stdout
         ping = [sys.executable, "-m", "lab.inside", "pod1", sys.executable, "-m", "lab.ping"]

@@ -18,7 +18,7 @@ def test_a_lab_outlives_its_etcd_and_tells_of_each_death_at_once(home: Path) -> 
     with lab(home, "NODES=1", "STORE=etcd") as process:
         process.until_printed("Ctrl-C ends the lab")
         kill(process, "--data-dir")
-        kill(process, "services.dataplane.main")
+        kill(process, "flannelette.services.dataplane.main")
         process.until_printed("the etcd died (SIGKILL), restart number 1 follows")
         process.until_printed("the dataplane of h1 died (SIGKILL), restart number 1 follows")
         process.until_printed("the etcd is ready again")

@@ -28,7 +28,14 @@ def process() -> Iterator[LabProcess]:
 
 def flannelette(process: LabProcess, *words: str) -> subprocess.CompletedProcess[str]:
     """The command line, asking the lab's central lease service."""
-    command = [sys.executable, "-m", "services.ctl.main", "--lease", f"{process.directory}/lease/lease.sock", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "flannelette.services.ctl.main",
+        "--lease",
+        f"{process.directory}/lease/lease.sock",
+        *words,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
 
 

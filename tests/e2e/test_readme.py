@@ -46,7 +46,7 @@ def run(*command: str) -> str:
 def as_typed(command: str, running: LabProcess) -> str:
     """The command of the page, for this lab and this Python."""
     ours = command.replace("/tmp/flannelette-$(id -u)", str(running.directory))  # noqa: S108 - the page's
-    return re.sub(r"^flannelette\b", f"{sys.executable} -m services.ctl.main", ours, flags=re.MULTILINE)
+    return re.sub(r"^flannelette\b", f"{sys.executable} -m flannelette.services.ctl.main", ours, flags=re.MULTILINE)
 
 
 def test_the_lab_prints_what_the_page_shows(running: LabProcess) -> None:
@@ -83,7 +83,7 @@ def test_a_look_inside_works_as_printed(running: LabProcess) -> None:
 def test_each_named_look_succeeds(look: list[str], running: LabProcess) -> None:
     assert f"`{look[0]}`" in QUICK_START.read_text()
     contexts = f"FLANNELETTE_CONTEXTS={running.directory}/contexts.toml"
-    assert run("env", contexts, sys.executable, "-m", "services.ctl.main", "--on", "h1", *look)
+    assert run("env", contexts, sys.executable, "-m", "flannelette.services.ctl.main", "--on", "h1", *look)
 
 
 def test_the_front_page_has_the_two_labs_and_the_tests() -> None:

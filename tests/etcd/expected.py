@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.core.errors import InvalidInput
-from services.core.leases.flannel_json import parse_lease
-from services.core.leases.lease import Lease
-from services.core.network import NetworkConfig, parse_network
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.flannel_json import parse_lease
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.network import NetworkConfig, parse_network
 from tests.etcd.keys import PREFIX
 from tests.etcd.server import EtcdServer
 

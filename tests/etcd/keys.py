@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Final
 
-from services.core.leases.lease import FamilyRequest, LeaseRequest
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.server import EtcdServer
 
 QUICK: Final = Timing(call=2.0, ping=0.5, pong=0.5, retry_first=0.05, retry_most=0.2, retry_not_allowed=0.2)

@@ -1,10 +1,10 @@
 """Keys of etcd's prefix as a listing or an event has them, and the pure model made of them."""
 
-from services.core.leases.table import Upserted
-from services.lease.stores.etcd.keys import Keyspace, decode
-from services.lease.stores.etcd.prefix import Prefix
-from services.lease.stores.etcd.rpc.values import Batch, Event, Item, Position
-from services.lease.stores.store import Changed
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.stores.etcd.keys import Keyspace, decode
+from flannelette.services.lease.stores.etcd.prefix import Prefix
+from flannelette.services.lease.stores.etcd.rpc.values import Batch, Event, Item, Position
+from flannelette.services.lease.stores.store import Changed
 
 KEYS = Keyspace("/net")
 NAME, OTHER = "10.5.1.0-24", "10.5.2.0-24"

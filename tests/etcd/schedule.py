@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import FlanneletteError
-from services.core.leases.table import Table
-from services.lease.main import build
-from services.lease.settings import LeaseSettings
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.values import Put
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.process.process import Process
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.leases.table import Table
+from flannelette.services.lease.main import build
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.process.process import Process
 from tests.etcd.expected import Truth, truth_of
 from tests.etcd.keys import CONFIG, PREFIX, wants, write
 from tests.etcd.server import EtcdServer

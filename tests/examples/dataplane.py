@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 
-from services.core.family import IPV4, IPV6, family_of
-from services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink import actuator
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import KernelObject, Route
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.family import IPV4, IPV6, family_of
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink import actuator
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import KernelObject, Route
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 ETH0 = 2
 FLANNEL = 3

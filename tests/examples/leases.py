@@ -4,11 +4,10 @@ from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from zlib import crc32
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, VxlanData, lease_key
-from services.core.leases.table import Step
-from services.core.network import NetworkConfig, parse_network
-from services.runtime.lease.wire import step_from_proto
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, VxlanData, lease_key
+from flannelette.services.core.leases.table import Step
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.runtime.lease.wire import step_from_proto
 
 NETWORK_JSON = '{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'
 SMALL_JSON = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'

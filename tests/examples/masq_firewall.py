@@ -5,18 +5,17 @@ from ipaddress import ip_network
 from typing import Any
 
 from flannelette.masq.v1 import masq_pb2 as pb
-
-from services.core.family import FAMILIES, IPV4, Family, Network
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Step, Table, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.masq.api.service import MasqServicer
-from services.masq.diagnose.host_checks import HostChecks
-from services.masq.firewalls.fake import FakeFirewall
-from services.masq.firewalls.firewall import Placement
-from services.masq.reconcile.reconciler import Reconciler
-from services.masq.rules.model import RuleSettings, wanted_chains
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.family import FAMILIES, IPV4, Family, Network
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Step, Table, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.masq.api.service import MasqServicer
+from flannelette.services.masq.diagnose.host_checks import HostChecks
+from flannelette.services.masq.firewalls.fake import FakeFirewall
+from flannelette.services.masq.firewalls.firewall import Placement
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.model import RuleSettings, wanted_chains
+from flannelette.services.runtime.telemetry.health import Health
 
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 LEASE = Lease("10.5.27.0-24", "n1", (Subnet(ip_network("10.5.27.0/24")),), "vxlan")

@@ -2,9 +2,9 @@
 
 import struct
 
-from services.dataplane.netlink import dumps as dump
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from flannelette.services.dataplane.netlink import dumps as dump
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 
 SEQUENCE, PORT = 7, 4711
 MULTI = 0x02

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV4, IPV6, Family
-from services.core.network import FamilyNetwork, parse_network
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4, IPV6, Family
+from flannelette.services.core.network import FamilyNetwork, parse_network
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import combinations
 
-from services.core.family import family_of
-from services.core.network import contains
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.core.family import family_of
+from flannelette.services.core.network import contains
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from tests.examples.dataplane import (
     CAPTURED,
     DUAL_LINKS,

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
-from services.core.leases.lease import Lease
-from services.dataplane.events.journal import Journal
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from services.dataplane.netlink.objects import Hook, KernelObject
-from services.dataplane.peers.peer import PeerContext
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.objects import Hook, KernelObject
+from flannelette.services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel
 from tests.examples.leases import by_name
 

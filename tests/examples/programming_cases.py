@@ -8,15 +8,15 @@ from typing import Final
 
 import pytest
 
-from services.core.leases.lease import Lease, VxlanData
-from services.dataplane.backends.alloc import Alloc
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.ipip import Ipip
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.core.leases.lease import Lease, VxlanData
+from flannelette.services.dataplane.backends.alloc import Alloc
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.ipip import Ipip
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.objects import KernelObject, Neighbour, Plan
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.underlay.connected_routes import connected_routes
 from tests.examples.dataplane import CAPTURED, ETH0, FLANNEL, HOST_GW_LINKS, LINKS, NAMES, lease, route, subnet
 from tests.examples.leases import SMALL
 from tests.examples.peer_contexts import DUAL

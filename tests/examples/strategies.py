@@ -4,8 +4,16 @@ from ipaddress import ip_address, ip_network
 
 from hypothesis import strategies as st
 
-from services.core.family import IPV4, IPV6, Address, Family, Network
-from services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData, lease_key
+from flannelette.services.core.family import IPV4, IPV6, Address, Family, Network
+from flannelette.services.core.leases.lease import (
+    BackendData,
+    Lease,
+    OpaqueData,
+    Subnet,
+    VxlanData,
+    WireguardData,
+    lease_key,
+)
 
 families = st.sampled_from([IPV4, IPV6])
 

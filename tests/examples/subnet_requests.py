@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_address, ip_network
 
-from services.core.family import Network
-from services.core.ipam.subnet_choice import choose_subnets
-from services.core.ipam.subnet_pool import SubnetPool, Use
-from services.core.leases.lease import FamilyRequest, LeaseRequest
-from services.core.network import NetworkConfig, parse_network
+from flannelette.services.core.family import Network
+from flannelette.services.core.ipam.subnet_choice import choose_subnets
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Use
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest
+from flannelette.services.core.network import NetworkConfig, parse_network
 
 PUBLIC = {4: ip_address("192.0.2.1"), 6: ip_address("2001:db8::1")}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from services.runtime.tls.files import TlsFiles
+from flannelette.services.runtime.tls.files import TlsFiles
 
 ADDRESSES: Final = 100
 HELLO: Final = b"\x16\x03\x01\x3c\x00\x01\x00\x3b\xfc\x03\x03" + bytes(15_000)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import Message
+
+from flannelette.lease.v1 import lease_pb2 as pb
 
 VXLAN = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 

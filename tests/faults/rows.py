@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
 from tests.faults import acts as acts
 from tests.faults.acts import Act, typed
 

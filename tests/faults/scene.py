@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from flannelette.lease.v1 import lease_pb2
-
 from tests.etcd.server import EtcdServer
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.two_hosts import TwoHosts

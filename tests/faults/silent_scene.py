@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
-
 from lab.pings import Pinger
 from lab.stream import Path, Stream
 from tests.hosts.dataplane import Running, environment
@@ -66,7 +65,7 @@ class Pods:
     async def flannelette(self, *words: str) -> tuple[int, str]:
         """Exit code and output of the command line, on n1."""
         cluster = self.hosts.cluster
-        line = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={cluster.directory}", *words)
+        line = (sys.executable, "-m", "flannelette.services.ctl.main", f"--socket-dir={cluster.directory}", *words)
         run = partial(
             subprocess.run, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
         )

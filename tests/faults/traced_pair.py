@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
+from flannelette.services.ctl.connect.contexts import Nodes, Place
 from lab.pings import Pinger
-from services.ctl.connect.contexts import Nodes, Place
 from tests.faults.silent_scene import pod_address
 from tests.hosts.dataplane import Running, environment
 from tests.hosts.namespaces import NamespaceMaker
@@ -24,7 +23,7 @@ from tests.hosts.two_hosts import Row, network, rows_of, subnet_env
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
 
-_MASQ: Final = ("-m", "services.masq.main", "--ip-masq", "--firewall=nftables", "--iptables-resync=600")
+_MASQ: Final = ("-m", "flannelette.services.masq.main", "--ip-masq", "--firewall=nftables", "--iptables-resync=600")
 
 
 class Node:
@@ -90,7 +89,7 @@ class Pair:
     async def flannelette(self, *words: str, on: str = "") -> tuple[int, str]:
         """Exit code and output of the command line, which reaches both nodes, or one of them."""
         where = (f"--socket-dir={self.home / on}",) if on else ("--context=pair",)
-        line = (sys.executable, "-m", "services.ctl.main", *where, *words)
+        line = (sys.executable, "-m", "flannelette.services.ctl.main", *where, *words)
         contexts = {"FLANNELETTE_CONTEXTS": str(self.home / "contexts.toml")}
         run = partial(subprocess.run, env=environment() | contexts, capture_output=True, text=True, check=False)
         done = await asyncio.to_thread(run, line, timeout=PATIENCE)

@@ -8,7 +8,9 @@ from tests.paths import ROOT
 
 _CARD: Final = f"{sys.executable} {ROOT}/tests/faults/broken_card.py nic-far eth0"
 
-_FIX: Final = f"{sys.executable} -m services.ctl.main --socket-dir={{directory}} doctor dataplane --fix --yes"
+_FIX: Final = (
+    f"{sys.executable} -m flannelette.services.ctl.main --socket-dir={{directory}} doctor dataplane --fix --yes"
+)
 """Where there may be no ethtool; it fails while there is a problem."""
 
 _AWAY: Final = "ip link add away type bridge && ip link set away up && "

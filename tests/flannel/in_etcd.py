@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Final
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.family import Network
-from services.core.leases.flannel_json import parse_key, parse_lease
-from services.core.leases.lease import lease_key
-from services.core.network import FamilyNetwork, parse_network
-from services.lease.stores.etcd.keys import Keyspace
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import EtcdLeaseGone, Put, Transaction, Unchanged
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.flannel_json import parse_key, parse_lease
+from flannelette.services.core.leases.lease import lease_key
+from flannelette.services.core.network import FamilyNetwork, parse_network
+from flannelette.services.lease.stores.etcd.keys import Keyspace
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import EtcdLeaseGone, Put, Transaction, Unchanged
 from tests.etcd.keys import item_at
 
 _LIVES: Final = 86_400

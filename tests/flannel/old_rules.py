@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from services.core.family import IPV4, Network, family_of
+from flannelette.services.core.family import IPV4, Network, family_of
 from tests.hosts.masq import Host, golden
 
 V0_12 = """\

@@ -16,7 +16,6 @@ from subprocess import CalledProcessError
 from typing import Any, Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
 from lab import topology
 from lab.build import carry_out, make_pod, make_router
 from lab.charon import around_in, socket_in

@@ -36,7 +36,7 @@ class Node:
 
     async def flannelette(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The command line, on n1."""
-        command = self.cluster.namespace.command(sys.executable, "-m", "services.ctl.main", *words)
+        command = self.cluster.namespace.command(sys.executable, "-m", "flannelette.services.ctl.main", *words)
         run = partial(
             subprocess.run, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
         )

@@ -11,10 +11,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from flannelette.services.dataplane.udp.supervisor import PROXY
 from lab.pings import Pinger
 from lab.stream import Path as StreamPath
 from lab.stream import Stream
-from services.dataplane.udp.supervisor import PROXY
 from tests.flannel.real import Flanneld, SharedStore
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

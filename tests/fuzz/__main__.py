@@ -76,7 +76,7 @@ def _guided(name: str, seconds: int, runs: int) -> None:
     """Never returns: libFuzzer ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=["services"], enable_loader_override=False):
+    with atheris.instrument_imports(include=["flannelette.services"], enable_loader_override=False):
         from tests.fuzz.limits import quiet
         from tests.fuzz.messages import changed
         from tests.fuzz.mutation import book

@@ -14,9 +14,9 @@ from ipaddress import ip_address
 from itertools import count
 from typing import Final
 
-from services.core.family import FAMILIES
-from services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings, flows_of, tunnel_of
-from services.masq.diagnose.verdict import Flow
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings, flows_of, tunnel_of
+from flannelette.services.masq.diagnose.verdict import Flow
 from tests.hosts.four_hosts import IN, Lab
 from tests.hosts.masq import DUAL, SUBNETS
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

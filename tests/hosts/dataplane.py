@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
-
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
@@ -25,7 +25,7 @@ from tests.services.lease import ServiceProcess
 VXLAN: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 HOST_GW: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
 STABLE: Final = "ea:1c:bd:03:3e:64"
-MODULE: Final = ("-m", "services.dataplane.main")
+MODULE: Final = ("-m", "flannelette.services.dataplane.main")
 
 
 class Cluster:

@@ -13,12 +13,12 @@ from ipaddress import ip_address, ip_network
 from itertools import cycle
 from pathlib import Path
 
-from services.core.family import FAMILIES, IPV4, Family, Network
-from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from services.masq.firewalls.nftables.firewall import NftablesFirewall
-from services.masq.rules.model import Action, Chain, Packet, deciding_rule
+from flannelette.services.core.family import FAMILIES, IPV4, Family, Network
+from flannelette.services.masq.firewalls.firewall import Firewall
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.rules.model import Action, Chain, Packet, deciding_rule
 from tests.hosts.masq import DUAL_CHAINS, Host
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE

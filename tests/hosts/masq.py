@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from services.core.family import IPV4, Family
-from services.core.network import parse_network
-from services.masq.firewalls.auto import AutoFirewall
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.firewall import ANYWHERE, ChainState, Firewall, Placement
-from services.masq.rules.model import Chain, RuleSettings, wanted_chains
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.firewalls.auto import AutoFirewall
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.firewall import ANYWHERE, ChainState, Firewall, Placement
+from flannelette.services.masq.rules.model import Chain, RuleSettings, wanted_chains
 from tests import paths
 from tests.hosts.namespaces import NetworkNamespace
 

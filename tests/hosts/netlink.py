@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.core.family import IPV4, Family
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
-from services.dataplane.netlink.raw_socket import QUEUE_BYTES, RawTransport
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
+from flannelette.services.dataplane.netlink.raw_socket import QUEUE_BYTES, RawTransport
 from tests.hosts.namespaces import NetworkNamespace
 
 PROTOCOL = 77

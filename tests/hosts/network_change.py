@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from flannelette.dataplane.v1 import dataplane_pb2
-
 from lab import look, programs, topology
 from lab.build import make_pod
 from lab.changes import ChangeWatch
@@ -119,7 +118,7 @@ class Scene:
         central = ["--lease", f"unix:{directory / 'lease' / 'lease.sock'}"]
         where = ["--socket-dir", str(directory / host)]
         where += central if self.cluster.options.store == "embedded" else []
-        command = [sys.executable, "-m", "services.ctl.main", *where, *words]
+        command = [sys.executable, "-m", "flannelette.services.ctl.main", *where, *words]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 

@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.runtime.cache.node_state import NodeState, decode
+from flannelette.services.runtime.cache.node_state import NodeState, decode
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker
 

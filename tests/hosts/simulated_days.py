@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2
 
-from services.core.errors import NotFound, Unavailable
-from services.core.leases.lease import Lease, LeaseRequest, Subnet, VxlanData, lease_key
-from services.core.leases.progress import Progress
-from services.core.leases.table import Removed, StoreStatus, Upserted
-from services.dataplane.backends import BUILT
-from services.dataplane.controller import Controller
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.monitor import Monitor
-from services.dataplane.settings import DataplaneSettings
-from services.dataplane.watch import watch_kernel
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.api.requests import Identity
-from services.lease.api.service import LeaseService
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.cache.state_file import StateFile
-from services.runtime.lease.feed import LeaseConnection
-from services.runtime.lease.wire import lease_from_proto, request_to_proto
-from services.runtime.telemetry.health import Health
+from flannelette.lease.v1 import lease_pb2
+from flannelette.services.core.errors import NotFound, Unavailable
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, VxlanData, lease_key
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.monitor import Monitor
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.dataplane.watch import watch_kernel
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.api.requests import Identity
+from flannelette.services.lease.api.service import LeaseService
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.lease.feed import LeaseConnection
+from flannelette.services.runtime.lease.wire import lease_from_proto, request_to_proto
+from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.leases import SMALL
 from tests.hosts.namespaces import NetworkNamespace
 from tests.services.lease import FakeStore

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
-
 from lab.pings import Pinger
 from lab.stream import Path, Stream
 from tests.hosts.dataplane import Cluster, cluster_of

@@ -45,7 +45,7 @@ class Shell:
 
     async def type_block(self, block: Block, instead: Mapping[str, str] | None = None) -> str:
         """What its commands print, with words that differ here."""
-        words = {".venv/bin/flannelette": f"{sys.executable} -m services.ctl.main"} | dict(instead or {})
+        words = {".venv/bin/flannelette": f"{sys.executable} -m flannelette.services.ctl.main"} | dict(instead or {})
         commands = block.commands
         for old, new in words.items():
             commands = commands.replace(old, new)

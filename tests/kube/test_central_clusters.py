@@ -30,7 +30,7 @@ def shell(cluster: Cluster, tmp_path: Path) -> Shell:
 
 
 async def certs(*words: str | Path) -> None:
-    await run(sys.executable, "-m", "services.ctl.main", "certs", *map(str, words))
+    await run(sys.executable, "-m", "flannelette.services.ctl.main", "certs", *map(str, words))
 
 
 async def certify(other: West, shell: Shell) -> None:

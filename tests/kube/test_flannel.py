@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from flannelette.services.runtime.process.version import VERSION
 from lab.kubernetes.cluster import Cluster
 from lab.kubernetes.options import Options
-from services.runtime.process.version import VERSION
 from tests.kube.flood import flood
 from tests.kube.page import Shell
 from tests.kube.workloads import DAEMON_SET, OURS, get, until, until_rolled_out

@@ -51,7 +51,7 @@ async def test_a_nodes_pod_says_whom_the_node_reaches(cluster: Cluster) -> None:
 async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "contexts.toml").write_text('current = "here"\n[here]\nkubernetes = true\n')
     shell = Shell(cluster, tmp_path)
-    command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m services.ctl.main"
+    command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m flannelette.services.ctl.main"
     for node in cluster.nodes:
         assert f"{node.name} is healthy" in await shell.type(f"{command} --on {node.name} status")
     assert await shell.type(f"{command} doctor") == f"{len(cluster.nodes)} nodes: no problems found\n"
@@ -77,7 +77,7 @@ async def test_a_sysdump_has_what_each_container_sees_and_no_token(cluster: Clus
     )
     await shell.type(f"kubectl {' '.join(inside)} dataplane -- flannelette sysdump -w - > {tmp_path}/pod.tar.gz")
     assert '"leases": [' in unpacked((tmp_path / "pod.tar.gz").read_bytes())[f"{name}/leases.json"]
-    command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m services.ctl.main"
+    command = f"FLANNELETTE_CONTEXTS={tmp_path}/contexts.toml {sys.executable} -m flannelette.services.ctl.main"
     await shell.type(f"{command} sysdump -w {tmp_path}/all.tar.gz")
     files = unpacked((tmp_path / "all.tar.gz").read_bytes())
     for node in cluster.nodes:

@@ -54,7 +54,7 @@ class West:
             f"--tls-ca-file={self.tls / 'ca.crt'}",
             f"--import={imports}",
         )
-        command = (sys.executable, "-m", "services.lease.main", "--store=embedded", *flags)
+        command = (sys.executable, "-m", "flannelette.services.lease.main", "--store=embedded", *flags)
         await self._start(Program("lease", "", HOST.namespace, command, home))
 
     async def start_pod(self, peers: int) -> Pod:

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE
 from tests.services.lease import eventually
 from tests.tools import CACHE, find_tool
 
-_MODULES: Final = {name: f"services.{name}.main" for name in ("lease", "dataplane", "masq", "ctl")}
+_MODULES: Final = {name: f"flannelette.services.{name}.main" for name in ("lease", "dataplane", "masq", "ctl")}
 _CTL_USER: Final = 10001
 """And group, of the image with the command line."""
 

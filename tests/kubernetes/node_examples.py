@@ -1,8 +1,8 @@
 """Nodes as the Kubernetes store knows them, for its unit tests."""
 
-from services.core.network import parse_network
-from services.lease.stores.kube.annotations import annotations
-from services.lease.stores.kube.values import Node
+from flannelette.services.core.network import parse_network
+from flannelette.services.lease.stores.kube.annotations import annotations
+from flannelette.services.lease.stores.kube.values import Node
 
 KEYS = annotations()
 F = "flannel.alpha.coreos.com/"

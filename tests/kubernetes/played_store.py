@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from services.lease.stores.kube.api_server import KubeSettings
-from services.lease.stores.kube.store import KubeStore
-from services.lease.stores.kube.values import Timing
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.kube.api_server import KubeSettings
+from flannelette.services.lease.stores.kube.store import KubeStore
+from flannelette.services.lease.stores.kube.values import Timing
 from tests.kubernetes.played_api import ScriptedApi, node, scripted_api
 from tests.services.follower import Follower
 

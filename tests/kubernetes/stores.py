@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.kube.annotations import annotations
-from services.lease.stores.kube.api_server import KubeSettings
-from services.lease.stores.kube.store import KubeStore
-from services.lease.stores.kube.values import Timing
+from flannelette.services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.kube.annotations import annotations
+from flannelette.services.lease.stores.kube.api_server import KubeSettings
+from flannelette.services.lease.stores.kube.store import KubeStore
+from flannelette.services.lease.stores.kube.values import Timing
 from tests.kubernetes.api_server import ApiServer
 
 V4 = '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'

@@ -106,7 +106,7 @@ def _run(process: LabProcess, words: str, seconds: float | None = None) -> str:
     """What a command prints on a terminal; interrupted after so many seconds, if any."""
     contexts = process.directory / "contexts.toml"
     environment = {**os.environ, "FLANNELETTE_CONTEXTS": str(contexts)}
-    command = f"stty cols {_COLUMNS} rows {_LINES}; {sys.executable} -m services.ctl.main {words}"
+    command = f"stty cols {_COLUMNS} rows {_LINES}; {sys.executable} -m flannelette.services.ctl.main {words}"
     with Terminal(command, ROOT, environment) as terminal:
         if seconds:
             time.sleep(seconds)

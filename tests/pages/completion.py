@@ -4,7 +4,7 @@ from typing import Final
 
 from click.shell_completion import get_completion_class
 
-from services.ctl.main import cli
+from flannelette.services.ctl.main import cli
 from tests.paths import ROOT
 
 FILES: Final = {"bash": "flannelette.bash", "zsh": "_flannelette", "fish": "flannelette.fish"}

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from services.ctl.cli.options import EXAMPLES, SECTIONS
-from services.ctl.main import cli as cli
+from flannelette.services.ctl.cli.options import EXAMPLES, SECTIONS
+from flannelette.services.ctl.main import cli as cli
 from tests.paths import ROOT
 
 FOLDER: Final = ROOT / "deploy/man"
@@ -31,7 +31,7 @@ def command_page() -> str:
 def service_page(name: str) -> str:
     """flannelette-NAME.8: what `--help` prints, as it is."""
     done = subprocess.run(
-        [sys.executable, "-m", f"services.{name}.main", "--help"],
+        [sys.executable, "-m", f"flannelette.services.{name}.main", "--help"],
         capture_output=True,
         text=True,
         check=True,

@@ -142,7 +142,7 @@ def _path(program: re.Match[str]) -> str:
     name = program[1]
     if not name.startswith("flannelette"):
         return f"{sys.prefix}/bin/{name}"
-    return f"{sys.executable} -m services.{name.removeprefix('flannelette').lstrip('-') or 'ctl'}.main"
+    return f"{sys.executable} -m flannelette.services.{name.removeprefix('flannelette').lstrip('-') or 'ctl'}.main"
 
 
 def _end(process: LabProcess) -> None:

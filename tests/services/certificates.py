@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from services.core.access import Principal, Role
-from services.ctl.certs.folder import AUTHORITY, certificate_path, keep, key_path
-from services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
-from services.runtime.rpc.transport import Transport
-from services.runtime.tls.credentials import Credentials
-from services.runtime.tls.files import TlsFiles
+from flannelette.services.core.access import Principal, Role
+from flannelette.services.ctl.certs.folder import AUTHORITY, certificate_path, keep, key_path
+from flannelette.services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
+from flannelette.services.runtime.rpc.transport import Transport
+from flannelette.services.runtime.tls.credentials import Credentials
+from flannelette.services.runtime.tls.files import TlsFiles
 
 URIS = {
     "h1": Principal(Role.DATAPLANE, "h1").uri,

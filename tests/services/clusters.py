@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, StoreStatus, Upserted
-from services.core.network import NetworkConfig
-from services.runtime.lease.wire import step_to_proto
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.lease.wire import step_to_proto
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-
 from tests.hosts.dataplane import Cluster, Running
 from tests.patience import PATIENCE, pauses
 

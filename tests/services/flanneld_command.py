@@ -33,7 +33,15 @@ class Flanneld:
         self._host = host
         self.log = directory / "flanneld.log"
         self.subnet_file = directory / "subnet.env"
-        command = (sys.executable, "-P", "-m", "services.ctl.main", "flanneld", "--node=n1", "--iface=eth0")
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "flannelette.services.ctl.main",
+            "flanneld",
+            "--node=n1",
+            "--iface=eth0",
+        )
         places = (
             f"--socket-dir={directory}",
             f"--subnet-file={self.subnet_file}",

@@ -6,14 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.table import StoreStatus, Upserted
-from services.core.network import NetworkConfig
-from services.dataplane.events.journal import Journal
-from services.dataplane.node.lease_renewer import LeaseRenewer
-from services.lease.stores.store import Changed, Refusal, Snapshot, Store, StoreEvent
-from services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.table import StoreStatus, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.lease.stores.store import Changed, Refusal, Snapshot, Store, StoreEvent
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from tests.patience import PATIENCE
 
 

@@ -14,22 +14,22 @@ from types import TracebackType
 from typing import Any
 
 import grpc.aio
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.errors import NotFound
-from services.core.family import Network
-from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
-from services.core.leases.progress import Progress
-from services.core.leases.table import Step
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.api.requests import Identity
-from services.lease.api.service import SERVICE, LeaseService, add_to_server
-from services.lease.stores.store import Reclaim, Reclaimed, Snapshot, StoreEvent
-from services.lease.watch.broker import Broker
-from services.runtime.lease.wire import step_from_proto
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.process import Process
+from flannelette.services.core.errors import NotFound
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Step
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.api.requests import Identity
+from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
+from flannelette.services.lease.stores.store import Reclaim, Reclaimed, Snapshot, StoreEvent
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.lease.wire import step_from_proto
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.process import Process
 from tests.examples.leases import NETWORK, by_name
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE, pauses
@@ -163,7 +163,7 @@ async def next_step(call: Any) -> Step:
 
 
 class ServiceProcess:
-    """`python -m services.lease.main` with these arguments; its log is in `log`."""
+    """`python -m flannelette.services.lease.main` with these arguments; its log is in `log`."""
 
     def __init__(
         self,
@@ -176,7 +176,14 @@ class ServiceProcess:
         self.directory = directory
         self.address = f"unix:{directory}/lease.sock"
         self.log = directory / "lease.log"
-        command = [*around, sys.executable, "-m", "services.lease.main", f"--socket-dir={directory}", *arguments]
+        command = [
+            *around,
+            sys.executable,
+            "-m",
+            "flannelette.services.lease.main",
+            f"--socket-dir={directory}",
+            *arguments,
+        ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command if namespace is None else namespace.command(*command),

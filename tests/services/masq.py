@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
-from grpc_health.v1 import health_pb2_grpc
-
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
@@ -36,7 +36,7 @@ class Masq:
                 [
                     sys.executable,
                     "-m",
-                    "services.masq.main",
+                    "flannelette.services.masq.main",
                     "--node=n1",
                     f"--socket-dir={self.directory}",
                     f"--state-dir={self.directory}/state",

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc.aio
+
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-
 from lab.directory import end_proxies
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
@@ -48,7 +48,7 @@ class Service:
         self.address = f"unix:{host.directory}/{kind}{suffix}.sock"
         served = [f"--network={name}=unix:{host.home}/{name}/lease.sock" for name in networks]
         where = [f"--node={host.name}", f"--socket-dir={host.directory}", f"--state-dir={host.directory}/state"]
-        program = (sys.executable, "-m", f"services.{kind}.main")
+        program = (sys.executable, "-m", f"flannelette.services.{kind}.main")
         self._command = host.namespace.command(*program, *where, *served, *flags)
         self._environment = environment() | {
             "XTABLES_LOCKFILE": f"{host.directory}/xtables.lock",
@@ -104,7 +104,7 @@ class Host:
 
     def flannelette(self, *words: str) -> str:
         """What the command line prints here."""
-        program = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={self.directory}")
+        program = (sys.executable, "-m", "flannelette.services.ctl.main", f"--socket-dir={self.directory}")
         done = subprocess.run([*program, *words], env=environment(), capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, ip_address
 from typing import Any
 
-from services.core.errors import FlanneletteError
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, VxlanData, lease_key
-from services.core.leases.table import Table
-from services.dataplane.events.journal import Journal
-from services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, VxlanData, lease_key
+from flannelette.services.core.leases.table import Table
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from tests.virtual_time import now, run_virtually
 
 DAY = 86_400.0

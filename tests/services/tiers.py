@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.limits import MOST_LEASES
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.lease.wire import lease_from_proto, request_to_proto
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.limits import MOST_LEASES
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.wire import lease_from_proto, request_to_proto
 from tests.services.lease import ServiceProcess, stub_of
 
 

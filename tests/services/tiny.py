@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from services.core.errors import Misconfigured, Unavailable
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.process import Process, run
-from services.runtime.process.settings import flag
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.process import Process, run
+from flannelette.services.runtime.process.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)

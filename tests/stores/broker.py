@@ -2,10 +2,10 @@
 
 import asyncio
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import StoreStatus
-from services.lease.stores.store import Snapshot
-from services.lease.watch.broker import Broker
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import StoreStatus
+from flannelette.services.lease.stores.store import Snapshot
+from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import NETWORK, by_name
 
 

@@ -10,15 +10,15 @@ from typing import Final, Protocol
 
 import pytest
 
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData, WireguardData
-from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.embedded.store import EmbeddedStore
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Delete, Put, Transaction
-from services.lease.stores.etcd.store import EtcdStore
-from services.lease.stores.store import Store
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData, WireguardData
+from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Delete, Put, Transaction
+from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.store import Store
 from tests.etcd.server import EtcdServer
 
 HOUR: Final = 3600.0

@@ -9,12 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Removed
-from services.lease import metrics
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Removed
+from flannelette.services.lease import metrics
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import NETWORK, make_lease
 from tests.services.lease import FakeStore
 from tests.virtual_time import now, run_virtually

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Change, Removed, Upserted
-from services.lease.admission.mass_removal import MassRemovalGuard
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Change, Removed, Upserted
+from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import NETWORK, by_name, make_lease
 
 SHARE = 0.5

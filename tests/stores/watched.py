@@ -13,14 +13,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.leases.table import Table
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.api.queries import list_quarantine
-from services.lease.imports.imports import Imports
-from services.lease.stores.store import Store, StoreEvent
-from services.lease.watch.broker import Broker
-from services.lease.watch.streams import watch_all
+from flannelette.services.core.leases.table import Table
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.api.queries import list_quarantine
+from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.stores.store import Store, StoreEvent
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.streams import watch_all
 from tests.examples.leases import read
 from tests.patience import PATIENCE
 from tests.services.lease import FakeStore

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
-from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 
+from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from lab import programs
 from lab.cluster import Cluster
 from lab.etcd import ask, encoded

@@ -43,6 +43,7 @@ def files_of(version: str, directory: Path, *folders: str) -> Path:
 
 
 def of_release(program: Program, packages: Path) -> Program:
-    """The same command line, with these packages instead of this checkout's."""
+    """The same command line, with these packages instead of this checkout's. Their import name is `services`."""
     path = os.pathsep.join([str(packages), str(packages / "proto")])
-    return replace(program, arguments=("env", "PYTHONSAFEPATH=1", f"PYTHONPATH={path}", *program.arguments))
+    words = (word.replace("flannelette.services.", "services.") for word in program.arguments)
+    return replace(program, arguments=("env", "PYTHONSAFEPATH=1", f"PYTHONPATH={path}", *words))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
+
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-
+from flannelette.services.runtime.process.version import VERSION
 from lab import look, programs
 from lab.changes import ChangeWatch
 from lab.chaos import kernel
@@ -24,7 +25,6 @@ from lab.reach import Reach, reach, unreached
 from lab.stream import Stream
 from lab.supervise import Supervised
 from lab.topology import OUTSIDE, Host
-from services.runtime.process.version import VERSION
 from tests.patience import PATIENCE
 from tests.upgrade.releases import of_release
 

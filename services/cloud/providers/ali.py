@@ -26,12 +26,12 @@ from alibabacloud_tea_openapi.utils_models import Config, OpenApiRequest, Params
 from darabonba.runtime import RuntimeOptions
 from Tea.exceptions import TeaException
 
-from services.cloud.providers.codes import Codes, understood
-from services.cloud.providers.keys import KeyChain, Keys, Role
-from services.cloud.providers.metadata import Metadata
-from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
-from services.core.family import Address
-from services.core.formats.gojson import GoObject
+from flannelette.services.cloud.providers.codes import Codes, understood
+from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
+from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.family import Address
+from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 200
 """Custom route entries of a table, by default."""

@@ -19,12 +19,12 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from services.cloud.providers.codes import understood
-from services.cloud.providers.metadata import Metadata
-from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
-from services.core.backend_options import route_table_ids
-from services.core.family import Address
-from services.core.formats.gojson import GoObject
+from flannelette.services.cloud.providers.codes import understood
+from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.backend_options import route_table_ids
+from flannelette.services.core.family import Address
+from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 500
 """AWS' default quota of a table since June 2025."""

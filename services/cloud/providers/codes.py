@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from services.cloud.routes import CloudError, Trouble
+from flannelette.services.cloud.routes import CloudError, Trouble
 
 _Meaning = TypeVar("_Meaning")
 _Arguments = ParamSpec("_Arguments")

@@ -18,11 +18,11 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from requests import RequestException
 
-from services.cloud.providers.codes import understood
-from services.cloud.providers.metadata import Metadata
-from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
-from services.core.family import Address, Network
-from services.core.formats.gojson import GoObject
+from flannelette.services.cloud.providers.codes import understood
+from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.family import Address, Network
+from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 250
 """Static routes of a network, by default."""

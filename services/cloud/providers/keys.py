@@ -12,9 +12,9 @@ from configparser import Error as ConfigParserError
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from services.cloud.providers.metadata import Metadata
-from services.cloud.routes import CloudError, Trouble
-from services.core.formats.gojson import GoObject
+from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.routes import CloudError, Trouble
+from flannelette.services.core.formats.gojson import GoObject
 
 _RENEWED_BEFORE: Final = 300.0
 """Seconds."""

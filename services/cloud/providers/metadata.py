@@ -5,7 +5,7 @@ from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from services.cloud.routes import CloudError, Trouble
+from flannelette.services.cloud.routes import CloudError, Trouble
 
 _SECONDS = 3.0
 _LARGEST = 1 << 16

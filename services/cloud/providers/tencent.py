@@ -16,12 +16,12 @@ from tencentcloud.common.exception.tencent_cloud_sdk_exception import TencentClo
 from tencentcloud.common.profile.client_profile import ClientProfile
 from tencentcloud.common.profile.http_profile import HttpProfile
 
-from services.cloud.providers.codes import Codes, understood
-from services.cloud.providers.keys import KeyChain, Keys, Role
-from services.cloud.providers.metadata import Metadata
-from services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
-from services.core.family import Address
-from services.core.formats.gojson import GoObject
+from flannelette.services.cloud.providers.codes import Codes, understood
+from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
+from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.family import Address
+from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 50
 """Routes of a table that somebody has created, by default."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, Final
 
-from services.core.errors import InvalidInput
+from flannelette.services.core.errors import InvalidInput
 
 _STRING: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _MEMBER: Final = re.compile(rf"[{{, \t\n\r]*({_STRING})[ \t\n\r]*:[ \t\n\r]*")

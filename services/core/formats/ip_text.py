@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from socket import AF_INET, inet_pton
 from typing import Final
 
-from services.core.family import Address, Network
+from flannelette.services.core.family import Address, Network
 
 _OCTETS: Final = tuple(map(str, range(256)))
 _ORDINARY: Final = {

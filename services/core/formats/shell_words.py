@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.errors import InvalidInput
+from flannelette.services.core.errors import InvalidInput
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE: Final = rf"\$(?:\{{({_NAME})\}}|({_NAME}))"

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from services.core.errors import Exhausted
-from services.core.family import Network
-from services.core.ipam.subnet_pool import FamilyPool, SubnetPool
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.network import FamilyNetwork, NetworkConfig
+from flannelette.services.core.errors import Exhausted
+from flannelette.services.core.family import Network
+from flannelette.services.core.ipam.subnet_pool import FamilyPool, SubnetPool
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.network import FamilyNetwork, NetworkConfig
 
 Draw = Callable[[int], int]
 """Given n, any number from 0 to n-1; `random.randrange` in life, anything in a test."""

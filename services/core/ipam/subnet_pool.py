@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from services.core.family import Network
-from services.core.network import FamilyNetwork, NetworkConfig, contains
+from flannelette.services.core.family import Network
+from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains
 
 
 class Use(IntEnum):

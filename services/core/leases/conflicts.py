@@ -13,11 +13,11 @@ from ipaddress import ip_address, ip_network
 from sys import maxsize
 from typing import Final, TypeAlias
 
-from services.core.backend_types import shares_addresses
-from services.core.family import Address, Network
-from services.core.leases.lease import BackendData, FamilyRequest, Lease, Subnet, VxlanData, WireguardData
-from services.core.leases.overlap_index import OverlapIndex
-from services.core.network import NetworkConfig
+from flannelette.services.core.backend_types import shares_addresses
+from flannelette.services.core.family import Address, Network
+from flannelette.services.core.leases.lease import BackendData, FamilyRequest, Lease, Subnet, VxlanData, WireguardData
+from flannelette.services.core.leases.overlap_index import OverlapIndex
+from flannelette.services.core.network import NetworkConfig
 
 Rank: TypeAlias = tuple[bool, bool, int, str]
 """Precedence: the lesser rank wins."""

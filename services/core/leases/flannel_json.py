@@ -6,12 +6,12 @@ from functools import lru_cache
 from sys import intern
 from typing import Final, NoReturn
 
-from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, Address, Family, Network, family_of
-from services.core.formats.gojson import GoObject
-from services.core.formats.ip_text import exact_network, ordinary_network, parse_address
-from services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
-from services.core.limits import LONGEST_DATA, LONGEST_NAME
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.formats.ip_text import exact_network, ordinary_network, parse_address
+from flannelette.services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
+from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME
 
 _IPV4: Final = r"([0-9.]{7,15})-([12]?[0-9]|3[01])"
 _IPV6: Final = r"([0-9a-f:]{2,39})-(1[01][0-9]|12[0-7]|[1-9]?[0-9])"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from services.core.family import FAMILIES, Address, Family, Network, family_of
-from services.core.light_dataclass import light_dataclass
+from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.light_dataclass import light_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from ipaddress import collapse_addresses
 from typing import Final
 
-from services.core.family import FAMILIES, Network, family_of
-from services.core.leases.lease import Lease
-from services.core.network import FamilyNetwork, NetworkConfig, contains
+from flannelette.services.core.family import FAMILIES, Network, family_of
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains
 
 _MOST_BESIDE: Final = 16
 """Networks beside in one family: each is two rules of the firewall."""

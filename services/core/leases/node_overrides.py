@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from services.core.light_dataclass import light_dataclass
+from flannelette.services.core.light_dataclass import light_dataclass
 
 
 @light_dataclass

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from services.core.family import Network
+from flannelette.services.core.family import Network
 
 Entry: TypeAlias = tuple[int, int, int, str]
 """Version, first address, prefix length, owner: in this order, what contains a subnet stands before it."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from services.core.finding import Finding
+from flannelette.services.core.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)

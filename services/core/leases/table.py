@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
-from services.core.light_dataclass import light_dataclass
-from services.core.network import NetworkConfig
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
+from flannelette.services.core.light_dataclass import light_dataclass
+from flannelette.services.core.network import NetworkConfig
 
 
 @light_dataclass

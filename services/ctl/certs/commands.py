@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from services.core.access import Principal, Role
+from flannelette.services.core.access import Principal, Role
 
 if TYPE_CHECKING:
-    from services.ctl.certs.issue import Wanted
+    from flannelette.services.ctl.certs.issue import Wanted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,8 +91,8 @@ def ca(directory: Path, days: int, force: bool) -> None:
     --force makes another one in its place; certificates of the old one are then
     refused.
     """
-    from services.ctl.certs import folder
-    from services.ctl.certs.issue import Unusable, make_authority
+    from flannelette.services.ctl.certs import folder
+    from flannelette.services.ctl.certs.issue import Unusable, make_authority
 
     try:
         folder.require_free(directory, [folder.AUTHORITY], force=force)
@@ -189,21 +189,21 @@ def admin(name: str, directory: Path, days: int, force: bool) -> None:
 
 
 def _bearer(name: str, principal: Principal, addresses: tuple[str, ...]) -> "Wanted":
-    from services.ctl.certs.issue import Wanted
+    from flannelette.services.ctl.certs.issue import Wanted
 
     return Wanted(name, (principal.uri,), addresses)
 
 
 def _server(name: str, addresses: tuple[str, ...], *, relay: bool) -> "Wanted":
-    from services.ctl.certs.issue import Wanted
+    from flannelette.services.ctl.certs.issue import Wanted
 
     return Wanted(f"{name} server", (Principal(Role.RELAY, name).uri,) if relay else (), addresses)
 
 
 def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, text: str, *, force: bool) -> None:
     """Makes all of them or none, and says what; `text` is what to do with them if they are the first ones."""
-    from services.ctl.certs import folder
-    from services.ctl.certs.issue import Unusable, issue
+    from flannelette.services.ctl.certs import folder
+    from flannelette.services.ctl.certs.issue import Unusable, issue
 
     try:
         authority = folder.authority_in(directory)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from services.ctl.certs.issue import Authority, Issued, Unusable, read_authority
+from flannelette.services.ctl.certs.issue import Authority, Issued, Unusable, read_authority
 
 AUTHORITY: Final = "ca"
 

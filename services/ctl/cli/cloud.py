@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from services.ctl.cli.options import Address, for_any_node, require_terminal
+from flannelette.services.ctl.cli.options import Address, for_any_node, require_terminal
 
 if TYPE_CHECKING:
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 _address: Final[Callable[[Any], Any]] = click.option(
     "--address",
@@ -24,7 +24,7 @@ _address: Final[Callable[[Any], Any]] = click.option(
 @_address
 def status(targets: "Targets", screen: "Screen", address: str | None) -> int:
     """Show each node's route in each table, and what is wrong with it."""
-    from services.ctl.commands import cloud
+    from flannelette.services.ctl.commands import cloud
 
     return asyncio.run(cloud.status(cloud.cloud_target(targets, address), screen))
 
@@ -36,7 +36,7 @@ def diff(targets: "Targets", screen: "Screen", address: str | None) -> int:
     Prints the commands of the provider's own tool that would write the routes,
     and changes nothing. Exit codes are those of `flannelette diff`.
     """
-    from services.ctl.commands import cloud
+    from flannelette.services.ctl.commands import cloud
 
     return asyncio.run(cloud.diff(cloud.cloud_target(targets, address), screen))
 
@@ -45,7 +45,7 @@ def diff(targets: "Targets", screen: "Screen", address: str | None) -> int:
 @click.option("--dry-run", is_flag=True, help="Change nothing, print the commands; exit with 1 if there are any.")
 def sync(targets: "Targets", screen: "Screen", address: str | None, dry_run: bool) -> int:
     """Write the routes of all nodes now, and end a pause."""
-    from services.ctl.commands import cloud
+    from flannelette.services.ctl.commands import cloud
 
     return asyncio.run(cloud.sync(cloud.cloud_target(targets, address), screen, dry_run=dry_run))
 
@@ -59,7 +59,7 @@ def teardown(targets: "Targets", screen: "Screen", address: str | None, dry_run:
     Pods of different nodes then reach each other no more. The service keeps
     running, paused until `flannelette cloud sync` or a restart.
     """
-    from services.ctl.commands import cloud
+    from flannelette.services.ctl.commands import cloud
 
     remove = partial(cloud.teardown, cloud.cloud_target(targets, address), screen)
     if not dry_run and not yes:

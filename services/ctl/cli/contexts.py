@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 
 @click.group(no_args_is_help=True)
@@ -25,10 +25,10 @@ def context() -> None:
 @context.command("list")
 def list_contexts() -> None:
     """List the contexts and their nodes."""
-    from services.ctl.cli.nodes import contexts_path
-    from services.ctl.connect.contexts import read_contexts
-    from services.ctl.render.layout import table
-    from services.ctl.render.screen import screen
+    from flannelette.services.ctl.cli.nodes import contexts_path
+    from flannelette.services.ctl.connect.contexts import read_contexts
+    from flannelette.services.ctl.render.layout import table
+    from flannelette.services.ctl.render.screen import screen
 
     with _usage_errors():
         found = read_contexts(contexts_path())
@@ -51,8 +51,8 @@ def list_contexts() -> None:
 @click.argument("name")
 def use(name: str) -> None:
     """Write into the file that commands are about this context."""
-    from services.ctl.cli.nodes import contexts_path
-    from services.ctl.connect.contexts import use as write
+    from flannelette.services.ctl.cli.nodes import contexts_path
+    from flannelette.services.ctl.connect.contexts import use as write
 
     with _usage_errors():
         write(contexts_path(), name)
@@ -60,7 +60,7 @@ def use(name: str) -> None:
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    from services.core.errors import Misconfigured
+    from flannelette.services.core.errors import Misconfigured
 
     try:
         yield
@@ -75,8 +75,8 @@ def dial_stdio(targets: "Targets", _screen: "Screen", service: str) -> int:
     What `via` of a context runs on a node, so that the service needs no open
     port. SERVICE is lease, dataplane or masq. Exits with 3 if there is no socket.
     """
-    from services.ctl.connect.call import diagnose
-    from services.ctl.connect.dial import MISSING, carry
+    from flannelette.services.ctl.connect.call import diagnose
+    from flannelette.services.ctl.connect.dial import MISSING, carry
 
     target = targets[service]  # type: ignore[index]  # click has checked it
     if target.dialer:

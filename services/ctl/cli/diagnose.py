@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import IpAddress, for_every_node
+from flannelette.services.ctl.cli.options import IpAddress, for_every_node
 
 if TYPE_CHECKING:
-    from services.ctl.connect.contexts import Nodes
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.contexts import Nodes
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 
 @click.option("--peer", metavar="NODE", required=True, help="The other node, or its lease.")
@@ -53,8 +53,7 @@ def capture(
     administrator. One capture at a time runs on a node.
     """
     from flannelette.dataplane.v1.dataplane_pb2 import CapturePacketsRequest
-
-    from services.ctl.diagnose.capture import capture as write
+    from flannelette.services.ctl.diagnose.capture import capture as write
 
     if not path or (path == "-" and sys.stdout.isatty()):
         raise click.UsageError("say where to write: -w FILE, or `-w - | tcpdump -n -r -` to look at once")
@@ -89,7 +88,7 @@ def sysdump(nodes: "Nodes", screen: "Screen", path: str, host_only: bool, timeou
     Private keys, passwords and tokens are left out. A part that cannot be
     collected is a file that says why. Run it as root, to see everything.
     """
-    from services.ctl.diagnose.sysdump import sysdump as dump
+    from flannelette.services.ctl.diagnose.sysdump import sysdump as dump
 
     return asyncio.run(dump(nodes, screen, path, host_only=host_only, seconds=timeout))
 

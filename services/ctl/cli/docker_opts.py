@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from services.core.formats.ip_text import parse_cidr
-from services.core.formats.subnet_env import read_lines
+from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.formats.subnet_env import read_lines
 
 _SUBNET: Final = Path("/run/flannel/subnet.env")
 _OPTIONS: Final = Path("/run/docker_opts.env")

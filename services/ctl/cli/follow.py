@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import Duration, for_any_node, for_every_node
+from flannelette.services.ctl.cli.options import Duration, for_any_node, for_every_node
 
 if TYPE_CHECKING:
-    from services.ctl.connect.contexts import Nodes
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.contexts import Nodes
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 
 @for_any_node
@@ -22,7 +22,7 @@ def watch(targets: "Targets", screen: "Screen") -> int:
     `+` is a new lease, `~` a changed one, `-` a removed one. Reconnects after a
     restart of the lease service. With -o json, prints one line per step.
     """
-    from services.ctl.commands.watch import watch as follow
+    from flannelette.services.ctl.commands.watch import watch as follow
 
     with suppress(KeyboardInterrupt):
         asyncio.run(follow(targets["lease"], screen))
@@ -47,8 +47,8 @@ def wait(nodes: "Nodes", screen: "Screen", converged: bool, cursor: str, ready: 
     Exits with 1 after --timeout, and names the pending nodes; exits with 2 if no
     service answers.
     """
-    from services.ctl.cli.nodes import one_of
-    from services.ctl.commands.wait import wait as until
+    from flannelette.services.ctl.cli.nodes import one_of
+    from flannelette.services.ctl.commands.wait import wait as until
 
     if not (converged or ready):
         raise click.UsageError("say what to wait for: --converged, --ready, or both")
@@ -82,7 +82,7 @@ def events(
     masq, or destination of a route in the cloud. With -o json, prints one line
     per event. --follow reconnects after a restart.
     """
-    from services.ctl.commands.events import events as show
+    from flannelette.services.ctl.commands.events import events as show
 
     with suppress(KeyboardInterrupt):
         asyncio.run(show(nodes, screen, name, service, is_following=follow, since=since))
@@ -97,7 +97,7 @@ def top(nodes: "Nodes", screen: "Screen") -> int:
     RTT and loss are those of probes to all peers; traffic is that of the overlay
     devices, which some backends (host-gw) do not have. A pipe gets one table.
     """
-    from services.ctl.live.top import top as show
+    from flannelette.services.ctl.live.top import top as show
 
     return show(nodes, screen)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import for_every_node, node_file, require_terminal
+from flannelette.services.ctl.cli.options import for_every_node, node_file, require_terminal
 
 if TYPE_CHECKING:
-    from services.ctl.connect.contexts import Nodes
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.contexts import Nodes
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 _MASQ: Final = ("masq",)
 _services = click.argument(
@@ -29,8 +29,8 @@ def diff(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int
     Exits as diff does: 0 if there is nothing to do, 1 if there is, 2 if that
     could not be found out.
     """
-    from services.ctl.commands.change import chosen
-    from services.ctl.commands.change import diff as compare
+    from flannelette.services.ctl.commands.change import chosen
+    from flannelette.services.ctl.commands.change import diff as compare
 
     return asyncio.run(compare(chosen(targets, services), screen))
 
@@ -42,8 +42,8 @@ def resync(targets: "Targets", screen: "Screen", services: tuple[str, ...], dry_
 
     Prints the equivalent ip, bridge and iptables commands.
     """
-    from services.ctl.commands.change import chosen
-    from services.ctl.commands.change import resync as change
+    from flannelette.services.ctl.commands.change import chosen
+    from flannelette.services.ctl.commands.change import resync as change
 
     return asyncio.run(change(chosen(targets, services), screen, dry_run=dry_run))
 
@@ -56,7 +56,7 @@ def handover(targets: "Targets", screen: "Screen", dry_run: bool) -> int:
     keeps running, paused until `flannelette resync` or a restart: stop it, then
     start flanneld.
     """
-    from services.ctl.commands.change import hand_over
+    from flannelette.services.ctl.commands.change import hand_over
 
     return asyncio.run(hand_over([targets["dataplane"]], screen, dry_run=dry_run))
 
@@ -84,8 +84,8 @@ def teardown(
     bear our mark, keeps those that flanneld needs, and loses no packet. It calls
     no service and needs root.
     """
-    from services.ctl.commands.change import CLEANERS, chosen, clean_up, networks_left
-    from services.ctl.commands.change import teardown as change
+    from flannelette.services.ctl.commands.change import CLEANERS, chosen, clean_up, networks_left
+    from flannelette.services.ctl.commands.change import teardown as change
 
     if left == "ours" and "masq" in services:
         raise click.UsageError("--keep-foreign is for the dataplane only: flanneld takes over the rules of masq")
@@ -137,7 +137,7 @@ def masq_doctor(nodes: "Nodes", screen: "Screen") -> int:
 
     masq also checks other firewalls and the sysctls of the host.
     """
-    from services.ctl.diagnose.doctor import doctor as examine
+    from flannelette.services.ctl.diagnose.doctor import doctor as examine
 
     return asyncio.run(examine(nodes, screen, _MASQ))
 

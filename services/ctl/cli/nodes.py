@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from services.core.errors import Misconfigured
-from services.ctl.cli.options import Shared
-from services.ctl.connect.contexts import Contexts, Nodes, Place, read_contexts
-from services.ctl.connect.targets import Targets
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.cli.options import Shared
+from flannelette.services.ctl.connect.contexts import Contexts, Nodes, Place, read_contexts
+from flannelette.services.ctl.connect.targets import Targets
 
 
 def nodes_of(shared: Shared, *, is_named: bool = False) -> Nodes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.render.screen import Screen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,7 +109,7 @@ class Address(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The address as gRPC wants it."""
-        from services.ctl.connect.targets import read_address
+        from flannelette.services.ctl.connect.targets import read_address
 
         try:
             return read_address(value)
@@ -138,7 +138,7 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """In seconds."""
-        from services.ctl.commands.subnets import read_duration
+        from flannelette.services.ctl.commands.subnets import read_duration
 
         try:
             return read_duration(value)
@@ -200,13 +200,13 @@ def prints(*formats: str) -> Callable[[F], F]:
 
 def _contexts(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """What a shell proposes; nothing where the file cannot be read."""
-    from services.ctl.cli.nodes import known_contexts
+    from flannelette.services.ctl.cli.nodes import known_contexts
 
     return [name for name in known_contexts() if name.startswith(typed)]
 
 
 def _nodes(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-    from services.ctl.cli.nodes import known_contexts
+    from flannelette.services.ctl.cli.nodes import known_contexts
 
     chosen = next(
         (each.params["context"] for each in (context, context.parent) if each and each.params.get("context")), ""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import (
+from flannelette.services.ctl.cli.options import (
     IpAddress,
     for_any_node,
     for_every_node,
@@ -16,9 +16,9 @@ from services.ctl.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from services.ctl.connect.contexts import Nodes
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.contexts import Nodes
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 _NO_TRACE: Final = (
     "--trace was removed: `nft monitor trace` shows what the kernel does with a packet "
@@ -40,7 +40,7 @@ def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
     socket here, and the dataplane is connected to one, that one is central.
     With --watch, a pipe gets a line when a node changes.
     """
-    from services.ctl.live.status import status as show
+    from flannelette.services.ctl.live.status import status as show
 
     return show(nodes, screen, is_watching=watch)
 
@@ -63,7 +63,7 @@ def doctor(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], everybod
     and other hosts alone: run it on each node. Each command is made and checked by
     this program; FLANNELD_SUBNET_FILE says where the dataplane has another file.
     """
-    from services.ctl.diagnose import doctor as examination
+    from flannelette.services.ctl.diagnose import doctor as examination
 
     if not fix:
         return asyncio.run(examination.doctor(nodes, screen, services, everybody=everybody))
@@ -102,7 +102,7 @@ def connectivity(
     with 2 if no node answers, and with 3 if nothing failed and something could
     not be tested.
     """
-    from services.ctl.diagnose.connectivity import connectivity as test
+    from flannelette.services.ctl.diagnose.connectivity import connectivity as test
 
     return asyncio.run(test(nodes, screen, pods, outside, is_junit=output == "junit"))
 
@@ -113,7 +113,7 @@ def leases(targets: "Targets", screen: "Screen") -> int:
 
     Exits with 1 if the table may be out of date.
     """
-    from services.ctl.commands.show import leases as show
+    from flannelette.services.ctl.commands.show import leases as show
 
     return asyncio.run(show(targets, screen))
 
@@ -127,7 +127,7 @@ def nodes(targets: "Targets", screen: "Screen") -> int:
     connected, is behind, or has failed leases. The lease service of one node knows the
     dataplane of that node only.
     """
-    from services.ctl.commands.show import nodes as show
+    from flannelette.services.ctl.commands.show import nodes as show
 
     return asyncio.run(show(targets, screen))
 
@@ -143,10 +143,10 @@ def peers(targets: "Targets", screen: "Screen", name: str, watch: bool) -> int:
     one is missing. With --watch, a pipe gets a line when a peer changes.
     """
     if watch:
-        from services.ctl.live.peers import watch_peers
+        from flannelette.services.ctl.live.peers import watch_peers
 
         return watch_peers(targets, screen, name)
-    from services.ctl.commands.show import peers as show
+    from flannelette.services.ctl.commands.show import peers as show
 
     return asyncio.run(show(targets, screen, name))
 
@@ -156,7 +156,7 @@ def rules(targets: "Targets", screen: "Screen") -> int:
 
     Exits with 1 if one is missing.
     """
-    from services.ctl.commands.show import rules as show
+    from flannelette.services.ctl.commands.show import rules as show
 
     return asyncio.run(show(targets, screen))
 
@@ -172,7 +172,7 @@ def explain(targets: "Targets", screen: "Screen", source: str, destination: str,
     program that drops the packet. Exits with 1 if there is such a rule, or if a
     rule of ours is missing.
     """
-    from services.ctl.commands.show import explain as show
+    from flannelette.services.ctl.commands.show import explain as show
 
     if trace:
         raise click.UsageError(_NO_TRACE)
@@ -193,7 +193,7 @@ def topology(nodes: "Nodes", screen: "Screen", output: str) -> int:
     what is not well. dot is for Graphviz, mermaid for Markdown. Exits with 1
     if a node or a link is not well.
     """
-    from services.ctl.live.topology import topology as draw
+    from flannelette.services.ctl.live.topology import topology as draw
 
     return asyncio.run(draw(nodes, screen, output))
 
@@ -214,7 +214,7 @@ def trace(nodes: "Nodes", screen: "Screen", source: str, destination: str, whole
     Exits with 0 if nothing is wrong, with 1 if the path there or back is broken,
     and with 2 if no dataplane answers.
     """
-    from services.ctl.diagnose.trace import trace as follow
+    from flannelette.services.ctl.diagnose.trace import trace as follow
 
     return asyncio.run(follow(nodes, screen, source, destination, whole_return=whole_return))
 

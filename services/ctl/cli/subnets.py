@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from services.ctl.cli.options import Duration, for_any_node, require_terminal
+from flannelette.services.ctl.cli.options import Duration, for_any_node, require_terminal
 
 if TYPE_CHECKING:
-    from services.ctl.connect.targets import Targets
-    from services.ctl.render.screen import Screen
+    from flannelette.services.ctl.connect.targets import Targets
+    from flannelette.services.ctl.render.screen import Screen
 
 
 @for_any_node
@@ -22,7 +22,7 @@ def reserve(targets: "Targets", screen: "Screen", cidrs: tuple[str, ...], node: 
     expires, and no other node gets the subnet. If NODE holds the subnet already,
     its lease becomes the reservation.
     """
-    from services.ctl.commands.subnets import reserve as set_aside
+    from flannelette.services.ctl.commands.subnets import reserve as set_aside
 
     return asyncio.run(set_aside(targets["lease"], screen, cidrs, node))
 
@@ -30,7 +30,7 @@ def reserve(targets: "Targets", screen: "Screen", cidrs: tuple[str, ...], node: 
 @for_any_node
 def reservations(targets: "Targets", screen: "Screen") -> int:
     """Show the reserved subnets."""
-    from services.ctl.commands.subnets import reservations as show
+    from flannelette.services.ctl.commands.subnets import reservations as show
 
     return asyncio.run(show(targets["lease"], screen))
 
@@ -43,7 +43,7 @@ def unreserve(targets: "Targets", screen: "Screen", names: tuple[str, ...]) -> i
     A reservation that is in use becomes an ordinary lease. NAME is the name or the
     subnet. Exits with 1 if there is no such one.
     """
-    from services.ctl.commands.subnets import unreserve as end
+    from flannelette.services.ctl.commands.subnets import unreserve as end
 
     return asyncio.run(end(targets["lease"], screen, names))
 
@@ -55,7 +55,7 @@ def release(targets: "Targets", screen: "Screen", name: str, node: str) -> int:
 
     A running dataplane acquires a lease again at once: stop it first.
     """
-    from services.ctl.commands.subnets import release as give_back
+    from flannelette.services.ctl.commands.subnets import release as give_back
 
     return asyncio.run(give_back(targets["lease"], screen, node, name))
 
@@ -84,8 +84,8 @@ def reclaim(
     is unknown, such as a flanneld's, is reclaimed only by its NAME: a running
     flanneld then stops.
     """
-    from services.ctl.commands.subnets import reclaim as take_back
-    from services.ctl.commands.subnets import reclaim_request
+    from flannelette.services.ctl.commands.subnets import reclaim as take_back
+    from flannelette.services.ctl.commands.subnets import reclaim_request
 
     if sum((bool(names), bool(node), unseen_for is not None)) != 1:
         raise click.UsageError("say which: NAME..., --node or --unseen-for")
@@ -113,7 +113,7 @@ def renumber(targets: "Targets", screen: "Screen", node: str, dry_run: bool, yes
     they are recreated. Other nodes do not change. Exits with 1 if nothing is
     pending for the node, also with --dry-run.
     """
-    from services.ctl.commands.subnets import renumber as move
+    from flannelette.services.ctl.commands.subnets import renumber as move
 
     if dry_run or not yes:
         if not dry_run:
@@ -137,8 +137,8 @@ def quarantine(targets: "Targets", screen: "Screen", keys: tuple[str, ...], yes:
     outside the network, and removals that are held back. Exits with 1 if there
     are any.
     """
-    from services.ctl.commands.quarantine import delete
-    from services.ctl.commands.quarantine import quarantine as show
+    from flannelette.services.ctl.commands.quarantine import delete
+    from flannelette.services.ctl.commands.quarantine import quarantine as show
 
     if not keys:
         return asyncio.run(show(targets["lease"], screen))
@@ -156,8 +156,8 @@ def confirm_removal(targets: "Targets", screen: "Screen", yes: bool) -> int:
     Pods of the nodes that held them are unreachable afterwards. Exits with 1 if
     no removal is held back.
     """
-    from services.ctl.commands.quarantine import confirm_removal as confirm
-    from services.ctl.commands.quarantine import held
+    from flannelette.services.ctl.commands.quarantine import confirm_removal as confirm
+    from flannelette.services.ctl.commands.quarantine import held
 
     if not yes:
         require_terminal(screen)

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc.aio
+
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-
-from services.ctl.connect.call import CallFailed, Channels
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import (
+from flannelette.services.ctl.connect.call import CallFailed, Channels
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import (
     SERVICES,
     Service,
     Target,
@@ -23,11 +23,11 @@ from services.ctl.connect.targets import (
     networks_by_socket,
     with_cloud,
 )
-from services.ctl.node_health import CURE, Answers, NodeHealth, assess
-from services.ctl.problems import headline
-from services.ctl.render.screen import to_json
-from services.runtime.process.networks import is_network_name
-from services.runtime.telemetry.network import DEFAULT
+from flannelette.services.ctl.node_health import CURE, Answers, NodeHealth, assess
+from flannelette.services.ctl.problems import headline
+from flannelette.services.ctl.render.screen import to_json
+from flannelette.services.runtime.process.networks import is_network_name
+from flannelette.services.runtime.telemetry.network import DEFAULT
 
 M = TypeVar("M")
 

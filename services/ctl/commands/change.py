@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import grpc.aio
+from google.protobuf.json_format import Parse
+
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-from google.protobuf.json_format import Parse
-
-from services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
-from services.ctl.connect.targets import Service, Target
-from services.ctl.render.changes import Done, errors_of, plan_text
-from services.ctl.render.screen import Screen, to_json
-from services.runtime.process.networks import suffix_of
+from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
+from flannelette.services.ctl.connect.targets import Service, Target
+from flannelette.services.ctl.render.changes import Done, errors_of, plan_text
+from flannelette.services.ctl.render.screen import Screen, to_json
+from flannelette.services.runtime.process.networks import suffix_of
 
 Reply: TypeAlias = Done | CallFailed
 Call: TypeAlias = Callable[[bool, grpc.aio.Channel], Awaitable[Done]]
@@ -113,7 +113,7 @@ def networks_left(subnet_file: Path, state: Path) -> list[str]:
 
 
 async def _run_program(service: Service, words: Sequence[str]) -> Reply:
-    program = (sys.executable, "-P", "-m", f"services.{service}.api.cleanup", *words)
+    program = (sys.executable, "-P", "-m", f"flannelette.services.{service}.api.cleanup", *words)
     child = await asyncio.create_subprocess_exec(*program, stdout=PIPE, stderr=PIPE)
     printed, complaint = await child.communicate()
     if child.returncode:

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from flannelette.cloud.v1 import cloud_pb2 as pb
-from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from rich.text import Text
 
-from services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
-from services.ctl.connect.targets import Target, Targets, cloud_beside
-from services.ctl.problems import Problem, Weight, problem_of
-from services.ctl.render.changes import plan_text
-from services.ctl.render.layout import Width, fold, lines, table
-from services.ctl.render.screen import Screen
-from services.ctl.units import count, phrase
+from flannelette.cloud.v1 import cloud_pb2 as pb
+from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
+from flannelette.services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
+from flannelette.services.ctl.connect.targets import Target, Targets, cloud_beside
+from flannelette.services.ctl.problems import Problem, Weight, problem_of
+from flannelette.services.ctl.render.changes import plan_text
+from flannelette.services.ctl.render.layout import Width, fold, lines, table
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.units import count, phrase
 
 _TITLES = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
 

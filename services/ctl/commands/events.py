@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from rich.text import Text
+
 from flannelette.cloud.v1 import cloud_pb2
 from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2
@@ -15,14 +17,12 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-from rich.text import Text
-
-from services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
-from services.ctl.render.changes import event_text
-from services.ctl.render.layout import fold
-from services.ctl.render.screen import Screen, to_json
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
+from flannelette.services.ctl.render.changes import event_text
+from flannelette.services.ctl.render.layout import fold
+from flannelette.services.ctl.render.screen import Screen, to_json
 
 _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0

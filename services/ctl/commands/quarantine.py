@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 import grpc.aio
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-
-from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service
-from services.ctl.connect.targets import Target
-from services.ctl.render.leases import held_text, quarantine_text, removed_text
-from services.ctl.render.screen import Screen
+from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.render.leases import held_text, quarantine_text, removed_text
+from flannelette.services.ctl.render.screen import Screen
 
 _DELETE_SECONDS = 15.0
 

@@ -8,15 +8,14 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-
-from services.ctl.connect.call import LIST_SECONDS, ask, ask_lease_service
-from services.ctl.connect.targets import Targets
-from services.ctl.render import leases as leases_render
-from services.ctl.render import nodes as nodes_render
-from services.ctl.render import peers as peers_render
-from services.ctl.render import rules as rules_render
-from services.ctl.render.layout import lines
-from services.ctl.render.screen import Screen, to_json
+from flannelette.services.ctl.connect.call import LIST_SECONDS, ask, ask_lease_service
+from flannelette.services.ctl.connect.targets import Targets
+from flannelette.services.ctl.render import leases as leases_render
+from flannelette.services.ctl.render import nodes as nodes_render
+from flannelette.services.ctl.render import peers as peers_render
+from flannelette.services.ctl.render import rules as rules_render
+from flannelette.services.ctl.render.layout import lines
+from flannelette.services.ctl.render.screen import Screen, to_json
 
 
 async def leases(targets: Targets, screen: Screen) -> int:

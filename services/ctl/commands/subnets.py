@@ -7,14 +7,14 @@ from functools import partial
 from typing import Final
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from services.ctl.connect.call import ask_lease_service
-from services.ctl.connect.targets import Target
-from services.ctl.render.leases import reclaimed_text, renumbered_text, reservations_text, reserved_text
-from services.ctl.render.screen import Screen, to_json
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.ctl.connect.call import ask_lease_service
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.render.leases import reclaimed_text, renumbered_text, reservations_text, reserved_text
+from flannelette.services.ctl.render.screen import Screen, to_json
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"/(\d{1,3})(?![\da-fA-F.:])")

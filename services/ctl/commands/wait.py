@@ -5,16 +5,16 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from services.ctl.commands.answers import answers_of
-from services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
-from services.ctl.connect.targets import Target, Targets
-from services.ctl.node_health import CURE, assess
-from services.ctl.render.nodes import converged_text, pending_text
-from services.ctl.render.screen import Screen, to_json
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.ctl.commands.answers import answers_of
+from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
+from flannelette.services.ctl.connect.targets import Target, Targets
+from flannelette.services.ctl.node_health import CURE, assess
+from flannelette.services.ctl.render.nodes import converged_text, pending_text
+from flannelette.services.ctl.render.screen import Screen, to_json
 
 _LONGEST_CALL: Final = 30.0
 """The lease service answers as soon as there is something to say, so the calls may be few."""

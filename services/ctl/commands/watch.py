@@ -6,15 +6,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from rich.text import Text
 
-from services.ctl.connect.call import CallFailed, channel_to, with_hint
-from services.ctl.connect.targets import Target
-from services.ctl.render.layout import fold
-from services.ctl.render.screen import Screen, to_json
-from services.ctl.render.steps import Story
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.ctl.connect.call import CallFailed, channel_to, with_hint
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.render.layout import fold
+from flannelette.services.ctl.render.screen import Screen, to_json
+from flannelette.services.ctl.render.steps import Story
 
 _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0

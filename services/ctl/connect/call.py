@@ -16,15 +16,15 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.core.errors import Misconfigured
-from services.core.formats.visible import hide_line_ends
-from services.core.formats.word_list import word_list
-from services.ctl.connect.network_calls import calls_in
-from services.ctl.connect.one_line import on_one_line
-from services.ctl.connect.targets import Target, networks_by_socket
-from services.runtime.rpc.transport import Transport
-from services.runtime.tls.credentials import Credentials
-from services.runtime.tls.files import chosen_files
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.formats.visible import hide_line_ends
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.ctl.connect.network_calls import calls_in
+from flannelette.services.ctl.connect.one_line import on_one_line
+from flannelette.services.ctl.connect.targets import Target, networks_by_socket
+from flannelette.services.runtime.rpc.transport import Transport
+from flannelette.services.runtime.tls.credentials import Credentials
+from flannelette.services.runtime.tls.files import chosen_files
 
 M = TypeVar("M")
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from services.core.errors import Misconfigured
-from services.ctl.connect.call import CallFailed, transport
-from services.ctl.connect.dial import dialer
-from services.ctl.connect.targets import Service, Target, Targets, read_address, targets
-from services.runtime.rpc.socket_paths import SOCKET_DIR
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.connect.call import CallFailed, transport
+from flannelette.services.ctl.connect.dial import dialer
+from flannelette.services.ctl.connect.targets import Service, Target, Targets, read_address, targets
+from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR
 
 Nodes: TypeAlias = Mapping[str, Targets]
 """The services of several nodes, by the name of the node, in the order of the file.

@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc.aio
 from google.protobuf.message import Message
 
-from services.core.formats.visible import hide_line_ends, show_line_ends
+from flannelette.services.core.formats.visible import hide_line_ends, show_line_ends
 
 
 def on_one_line(channel: grpc.aio.Channel) -> grpc.aio.Channel:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
-from services.core.errors import Misconfigured
-from services.runtime.process.networks import is_network_name, network_name, suffix_of
-from services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, lock_of, moved_address
-from services.runtime.rpc.transport import Transport, host_and_port
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.process.networks import is_network_name, network_name, suffix_of
+from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, lock_of, moved_address
+from flannelette.services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
 SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from rich.text import Text
 
-from services.ctl.connect.call import CallFailed, channel_to
-from services.ctl.connect.targets import Target
-from services.ctl.diagnose.pcapng import block, header
-from services.ctl.render.screen import Screen
-from services.ctl.units import count
-from services.runtime.process.version import version
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.ctl.connect.call import CallFailed, channel_to
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.diagnose.pcapng import block, header
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.units import count
+from flannelette.services.runtime.process.version import version
 
 _MODE: Final = 0o600
 """Of a new file: others may not read what users send."""

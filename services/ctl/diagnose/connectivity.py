@@ -7,16 +7,16 @@ from functools import cache
 from typing import Final, TypeVar
 
 import grpc.aio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from rich.text import Text
 
-from services.core.errors import Misconfigured
-from services.ctl.commands.answers import assess_all
-from services.ctl.connect.call import CallFailed, ask
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target
-from services.ctl.diagnose.connectivity_checks import (
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.connect.call import CallFailed, ask
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.diagnose.connectivity_checks import (
     TESTS,
     Check,
     Outcome,
@@ -24,14 +24,14 @@ from services.ctl.diagnose.connectivity_checks import (
     peer_checks,
     pods_without_address,
 )
-from services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
-from services.ctl.diagnose.packet_path import PathStep
-from services.ctl.diagnose.trace import broken_places, problem_at
-from services.ctl.node_health import NodeHealth
-from services.ctl.problems import Problem, Weight, merged, problems
-from services.ctl.render.problems import doctor_text
-from services.ctl.render.screen import Screen
-from services.ctl.units import in_order
+from flannelette.services.ctl.diagnose.connectivity_text import junit, progress_line, report, start_line
+from flannelette.services.ctl.diagnose.packet_path import PathStep
+from flannelette.services.ctl.diagnose.trace import broken_places, problem_at
+from flannelette.services.ctl.node_health import NodeHealth
+from flannelette.services.ctl.problems import Problem, Weight, merged, problems
+from flannelette.services.ctl.render.problems import doctor_text
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.units import in_order
 
 M = TypeVar("M")
 

@@ -7,10 +7,10 @@ from xml.etree import ElementTree as Xml
 
 from rich.text import Text
 
-from services.ctl.diagnose.connectivity_checks import TESTS, Check, Group, Outcome, grouped
-from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.render.screen import harmless
-from services.ctl.units import count, in_order, shown_nodes
+from flannelette.services.ctl.diagnose.connectivity_checks import TESTS, Check, Group, Outcome, grouped
+from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
+from flannelette.services.ctl.render.screen import harmless
+from flannelette.services.ctl.units import count, in_order, shown_nodes
 
 _LARGE, _NONE, _OWN = "large", "FAIL", "-"
 _LEGEND: Final = f"round-trip time in ms; {_NONE}: not reached; {_LARGE}: full-size packets are lost"

@@ -9,21 +9,20 @@ from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-
-from services.core.cure import Command
-from services.core.errors import Unavailable
-from services.ctl.commands import cloud
-from services.ctl.commands.answers import assess_all
-from services.ctl.connect.call import CallFailed, ask_lease_service
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import SERVICES, Service, Targets
-from services.ctl.diagnose.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
-from services.ctl.diagnose.trace import broken_places
-from services.ctl.node_health import NodeHealth, State
-from services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
-from services.ctl.render.problems import doctor_text, fixes_text
-from services.ctl.render.screen import Screen
-from services.ctl.units import shown_nodes
+from flannelette.services.core.cure import Command
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.ctl.commands import cloud
+from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.connect.call import CallFailed, ask_lease_service
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import SERVICES, Service, Targets
+from flannelette.services.ctl.diagnose.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
+from flannelette.services.ctl.diagnose.trace import broken_places
+from flannelette.services.ctl.node_health import NodeHealth, State
+from flannelette.services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
+from flannelette.services.ctl.render.problems import doctor_text, fixes_text
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.units import shown_nodes
 
 _LOOK_AGAIN_SECONDS: Final = 12.0
 """masq checks every five seconds, the dataplane within a second of most changes."""

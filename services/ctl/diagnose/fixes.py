@@ -23,12 +23,12 @@ from pathlib import Path
 from stat import S_ISREG, S_IWGRP, S_IWOTH
 from typing import Any, Final, TypeAlias
 
-from services.core.cure import Command, commands_of
-from services.core.errors import Unavailable
-from services.core.formats.subnet_env import read_lines
-from services.ctl.connect.targets import Target
-from services.ctl.problems import Problem
-from services.runtime.os.ethtool import set_checksum_offload
+from flannelette.services.core.cure import Command, commands_of
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.formats.subnet_env import read_lines
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.problems import Problem
+from flannelette.services.runtime.os.ethtool import set_checksum_offload
 
 _SECONDS: Final = 10.0
 _DATAPLANE_USER: Final = "flannelette-dataplane"

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
-
-from services.ctl.connect.call import CallFailed
+from flannelette.services.ctl.connect.call import CallFailed
 
 _UDP: Final = 17
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from rich.text import Text
 
-from services.ctl.diagnose.packet_path import PacketPath, PathStep, Verdict
-from services.ctl.render.layout import Width, fold, lines, table
-from services.ctl.units import count
+from flannelette.services.ctl.diagnose.packet_path import PacketPath, PathStep, Verdict
+from flannelette.services.ctl.render.layout import Width, fold, lines, table
+from flannelette.services.ctl.units import count
 
 _STYLES: Final = {Verdict.PASSES: "green", Verdict.BROKEN: "bold red", Verdict.UNKNOWN: "yellow"}
 _KIND: Final = 10

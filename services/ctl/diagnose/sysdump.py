@@ -17,20 +17,20 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from services.core.errors import Misconfigured, Unavailable
-from services.ctl.commands.answers import assess_all, by_network, status_document
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Targets
-from services.ctl.diagnose.dump.host import host_parts, service_parts
-from services.ctl.diagnose.dump.parts import Collected, Part, collect, failed
-from services.ctl.diagnose.dump.remote_host import collect_there, host_commands
-from services.ctl.diagnose.dump.services import answered_parts
-from services.ctl.node_health import NodeHealth
-from services.ctl.problems import problems
-from services.ctl.render.layout import Width, fold, lines
-from services.ctl.render.screen import Screen
-from services.ctl.units import count, shown_nodes
-from services.runtime.process.version import version
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.ctl.commands.answers import assess_all, by_network, status_document
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import Targets
+from flannelette.services.ctl.diagnose.dump.host import host_parts, service_parts
+from flannelette.services.ctl.diagnose.dump.parts import Collected, Part, collect, failed
+from flannelette.services.ctl.diagnose.dump.remote_host import collect_there, host_commands
+from flannelette.services.ctl.diagnose.dump.services import answered_parts
+from flannelette.services.ctl.node_health import NodeHealth
+from flannelette.services.ctl.problems import problems
+from flannelette.services.ctl.render.layout import Width, fold, lines
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.units import count, shown_nodes
+from flannelette.services.runtime.process.version import version
 
 _MOST_BYTES: Final = 128 << 20
 """Of all files together, before they are packed."""

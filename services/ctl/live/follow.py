@@ -9,10 +9,10 @@ from typing import Any, Final, TypeAlias
 
 from rich.text import Text
 
-from services.ctl.connect.call import Channels
-from services.ctl.live.full_screen import full_screen, run
-from services.ctl.render.layout import Cell, Width, lines, table
-from services.ctl.render.screen import Screen
+from flannelette.services.ctl.connect.call import Channels
+from flannelette.services.ctl.live.full_screen import full_screen, run
+from flannelette.services.ctl.render.layout import Cell, Width, lines, table
+from flannelette.services.ctl.render.screen import Screen
 
 PAUSE: Final = 1.0
 """Seconds between two looks."""

@@ -1,15 +1,15 @@
 """`flannelette peers --watch`: the peers of a node, again and again."""
 
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from rich.text import Text
 
-from services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels
-from services.ctl.connect.targets import Targets
-from services.ctl.live.follow import Row, View, follow
-from services.ctl.render.layout import Width, fold, lines
-from services.ctl.render.peers import STATE, TITLES, peer_row, peer_text, peers_text
-from services.ctl.render.screen import Screen, to_json
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels
+from flannelette.services.ctl.connect.targets import Targets
+from flannelette.services.ctl.live.follow import Row, View, follow
+from flannelette.services.ctl.render.layout import Width, fold, lines
+from flannelette.services.ctl.render.peers import STATE, TITLES, peer_row, peer_text, peers_text
+from flannelette.services.ctl.render.screen import Screen, to_json
 
 
 def watch_peers(targets: Targets, screen: Screen, name: str) -> int:

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from services.ctl.commands.answers import assess_all, status_document
-from services.ctl.connect.call import Channels
-from services.ctl.connect.contexts import Nodes
-from services.ctl.live.follow import Row, View, follow
-from services.ctl.node_health import NodeHealth
-from services.ctl.problems import headline, problems
-from services.ctl.render.layout import Width
-from services.ctl.render.overview import STATE, TITLES, overview_row, overview_text
-from services.ctl.render.screen import Screen
-from services.ctl.render.status import status_text
+from flannelette.services.ctl.commands.answers import assess_all, status_document
+from flannelette.services.ctl.connect.call import Channels
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.live.follow import Row, View, follow
+from flannelette.services.ctl.node_health import NodeHealth
+from flannelette.services.ctl.problems import headline, problems
+from flannelette.services.ctl.render.layout import Width
+from flannelette.services.ctl.render.overview import STATE, TITLES, overview_row, overview_text
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.render.status import status_text
 
 _NUMBER: Final = re.compile(r"[\d.]+")
 """In a remark, such as a number of seconds: a change of it alone is no change of the node."""

@@ -8,23 +8,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from rich.text import Text
 
-from services.ctl.commands.answers import assess_all
-from services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, channel_to
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target
-from services.ctl.live.full_screen import full_screen, run
-from services.ctl.node_health import NodeHealth
-from services.ctl.render.layout import lines, table
-from services.ctl.render.overview import Condition, condition_of, overview_row
-from services.ctl.render.peers import peers_text
-from services.ctl.render.screen import Screen
-from services.ctl.render.status import status_text
-from services.ctl.render.top import SORTS, TITLES, Line, Traffic, document_of, page, row_of
-from services.ctl.units import moment
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, channel_to
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.live.full_screen import full_screen, run
+from flannelette.services.ctl.node_health import NodeHealth
+from flannelette.services.ctl.render.layout import lines, table
+from flannelette.services.ctl.render.overview import Condition, condition_of, overview_row
+from flannelette.services.ctl.render.peers import peers_text
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.render.status import status_text
+from flannelette.services.ctl.render.top import SORTS, TITLES, Line, Traffic, document_of, page, row_of
+from flannelette.services.ctl.units import moment
 
 _PAUSE: Final = 2.0
 """Seconds between two questions to every node."""

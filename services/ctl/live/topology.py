@@ -9,18 +9,17 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-
-from services.ctl.commands.answers import assess_all
-from services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, with_hint
-from services.ctl.connect.contexts import Nodes
-from services.ctl.connect.targets import Target, Targets
-from services.ctl.node_health import NodeHealth
-from services.ctl.render.overview import condition_of
-from services.ctl.render.screen import Screen
-from services.ctl.render.topology.graph import dot, mermaid
-from services.ctl.render.topology.model import Health, Topology, read_topology
-from services.ctl.render.topology.svg import svg
-from services.ctl.render.topology.text import topology_text
+from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, with_hint
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import Target, Targets
+from flannelette.services.ctl.node_health import NodeHealth
+from flannelette.services.ctl.render.overview import condition_of
+from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.render.topology.graph import dot, mermaid
+from flannelette.services.ctl.render.topology.model import Health, Topology, read_topology
+from flannelette.services.ctl.render.topology.svg import svg
+from flannelette.services.ctl.render.topology.text import topology_text
 
 _AT_ONCE: Final = 8
 """Lists of peers that are read at a time: with 1,000 nodes one has half a megabyte."""

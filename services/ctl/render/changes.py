@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, Final, TypeAlias
 
+from rich.text import Text
+
 from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
-from rich.text import Text
-
-from services.ctl.render.layout import Width, fold, lines
-from services.ctl.units import count, moment, phrase, took
+from flannelette.services.ctl.render.layout import Width, fold, lines
+from flannelette.services.ctl.units import count, moment, phrase, took
 
 Done: TypeAlias = (
     pb.ResyncKernelResponse

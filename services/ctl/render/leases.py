@@ -5,11 +5,11 @@ from datetime import datetime
 from ipaddress import ip_network
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
-from services.ctl.render.layout import Width, fold, lines, table
-from services.ctl.units import ago, count, phrase, until
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.ctl.render.layout import Width, fold, lines, table
+from flannelette.services.ctl.units import ago, count, phrase, until
 
 
 def leases_text(response: pb.ListLeasesResponse, now: datetime, width: Width, *, wide: bool = False) -> Text:

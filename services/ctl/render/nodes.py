@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
-from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.units import ago, count, in_order, phrase, short_time
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
+from flannelette.services.ctl.units import ago, count, in_order, phrase, short_time
 
 _MOST_REASONS: Final = 3
 

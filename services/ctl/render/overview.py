@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
-from services.ctl.connect.call import CallFailed
-from services.ctl.node_health import NodeHealth
-from services.ctl.problems import Problem, Weight, problems, version_of
-from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.units import count
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.ctl.connect.call import CallFailed
+from flannelette.services.ctl.node_health import NodeHealth
+from flannelette.services.ctl.problems import Problem, Weight, problems, version_of
+from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
+from flannelette.services.ctl.units import count
 
 TITLES: Final = ("NODE", "STATE", "SUBNET", "BACKEND", "PEERS", "ANSWER", "RULES", "PROBLEM")
 STATE: Final = TITLES.index("STATE")

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
-from services.ctl.render.layout import Cell, Width, fold, labelled, lines, table
-from services.ctl.render.leases import by_address
-from services.ctl.units import byte_count, count, phrase
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.ctl.render.layout import Cell, Width, fold, labelled, lines, table
+from flannelette.services.ctl.render.leases import by_address
+from flannelette.services.ctl.units import byte_count, count, phrase
 
 STYLES: Final = {
     "programmed": "green",

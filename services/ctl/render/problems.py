@@ -5,9 +5,9 @@ from typing import Final
 
 from rich.text import Text
 
-from services.ctl.problems import Problem, Weight
-from services.ctl.render.layout import Width, fold, labelled, lines, table
-from services.ctl.units import count, shown_nodes
+from flannelette.services.ctl.problems import Problem, Weight
+from flannelette.services.ctl.render.layout import Width, fold, labelled, lines, table
+from flannelette.services.ctl.units import count, shown_nodes
 
 _STYLES: Final = {Weight.BROKEN: "bold red", Weight.SOON: "bold yellow", Weight.WARNING: "bold"}
 _COLUMN: Final = 9

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from flannelette.masq.v1 import masq_pb2 as pb
 from rich.text import Text
 
-from services.ctl.render.layout import Width, fold, lines, table
-from services.ctl.units import count
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.ctl.render.layout import Width, fold, lines, table
+from flannelette.services.ctl.units import count
 
 
 def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:

@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.text import Text
 
-from services.core.backend_types import SECRETS
-from services.core.formats.gojson import without_secrets
-from services.core.formats.visible import escape, is_visible, visible
-from services.ctl.render.layout import Width
+from flannelette.services.core.backend_types import SECRETS
+from flannelette.services.core.formats.gojson import without_secrets
+from flannelette.services.core.formats.visible import escape, is_visible, visible
+from flannelette.services.ctl.render.layout import Width
 
 
 @dataclass(frozen=True, slots=True)

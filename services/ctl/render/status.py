@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.lease.v1 import lease_pb2
-from flannelette.masq.v1 import masq_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
-from services.ctl.node_health import CURE, Answer, NodeHealth, ServiceHealth, State
-from services.ctl.problems import headline
-from services.ctl.render.layout import Width, fold, labelled, lines
-from services.ctl.render.leases import network_words, store_words
-from services.ctl.units import ago, count, mtu, phrase, until
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2
+from flannelette.services.ctl.node_health import CURE, Answer, NodeHealth, ServiceHealth, State
+from flannelette.services.ctl.problems import headline
+from flannelette.services.ctl.render.layout import Width, fold, labelled, lines
+from flannelette.services.ctl.render.leases import network_words, store_words
+from flannelette.services.ctl.units import ago, count, mtu, phrase, until
 
 Fact: TypeAlias = tuple[str, str]
 """A label and what there is to say; it is not shown where that is empty."""

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import cast
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from rich.text import Text
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Removed, Step, Table, Upserted
-from services.ctl.render.leases import data_words, network_words, store_words
-from services.ctl.units import count, until
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
+from flannelette.services.ctl.render.leases import data_words, network_words, store_words
+from flannelette.services.ctl.units import count, until
 
 
 class Story:

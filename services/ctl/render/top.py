@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from services.ctl.render.layout import Cell, lines, table
-from services.ctl.units import byte_count, count, in_order
+from flannelette.services.ctl.render.layout import Cell, lines, table
+from flannelette.services.ctl.units import byte_count, count, in_order
 
 TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
 

@@ -7,17 +7,16 @@ from ipaddress import ip_address
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.core.errors import Exhausted, InvalidInput, NotYet
-from services.core.family import Address
-from services.core.network import NetworkConfig
-from services.dataplane.capture.capture import Batch, Capture, Limits, batches
-from services.dataplane.capture.filter import Expression, Some, inner, outer
-from services.dataplane.controller import Controller
-from services.dataplane.events.journal import Event, EventKind
-from services.dataplane.netlink.wireguard.values import WireguardPeer
-from services.dataplane.peers.peer import Peer, PeerContext
-from services.runtime.events.journal import MOST_NAMED, Subject
+from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
+from flannelette.services.core.family import Address
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.capture.capture import Batch, Capture, Limits, batches
+from flannelette.services.dataplane.capture.filter import Expression, Some, inner, outer
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.runtime.events.journal import MOST_NAMED, Subject
 
 _LIMITS: Final = {"seconds": (30, 600), "bytes": (10 << 20, 1 << 30), "snap_length": (256, 262_144)}
 """Default and largest."""

@@ -10,29 +10,28 @@ from pathlib import Path
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.core.errors import Misconfigured
-from services.core.family import FAMILIES
-from services.dataplane.backends import BUILT
-from services.dataplane.ike.charon_actuator import CharonActuator
-from services.dataplane.kernel.namespace import require_rights, sole_dataplane
-from services.dataplane.kernel.ownership import DEFAULT_METRIC, OwnershipRules, flannel_shape
-from services.dataplane.kernel.reconciler import Reconciler, Scope
-from services.dataplane.links.reconcile import find_leftovers, remove_devices
-from services.dataplane.netlink.actuator import CombinedActuator
-from services.dataplane.netlink.fou.fou_actuator import FouActuator
-from services.dataplane.netlink.ipsec.policy_socket import PolicySocket
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of
-from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
-from services.dataplane.node.subnet_file import read_previous_subnets
-from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
-from services.runtime.os.claims import DEVICE, MARK, Claims
-from services.runtime.os.processes import processes
-from services.runtime.process.networks import NodeNetwork
-from services.runtime.process.once import run_once
-from services.runtime.process.settings import flag
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
+from flannelette.services.dataplane.kernel.namespace import require_rights, sole_dataplane
+from flannelette.services.dataplane.kernel.ownership import DEFAULT_METRIC, OwnershipRules, flannel_shape
+from flannelette.services.dataplane.kernel.reconciler import Reconciler, Scope
+from flannelette.services.dataplane.links.reconcile import find_leftovers, remove_devices
+from flannelette.services.dataplane.netlink.actuator import CombinedActuator
+from flannelette.services.dataplane.netlink.fou.fou_actuator import FouActuator
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicySocket
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
+from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
+from flannelette.services.runtime.os.claims import DEVICE, MARK, Claims
+from flannelette.services.runtime.os.processes import processes
+from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.once import run_once
+from flannelette.services.runtime.process.settings import flag
 
 _ADVICE: Final = "`flannelette handover` has it leave everything to flanneld; stop it then"
 
@@ -141,4 +140,4 @@ def _work(settings: CleanupSettings) -> pb.TeardownKernelResponse:
 
 
 if __name__ == "__main__":
-    sys.exit(run_once("python -m services.dataplane.api.cleanup", CleanupSettings, _work))
+    sys.exit(run_once("python -m flannelette.services.dataplane.api.cleanup", CleanupSettings, _work))

@@ -3,11 +3,10 @@
 from typing import Final, TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.dataplane.events.causes import Cause
-from services.dataplane.events.journal import Journal
-from services.runtime.events.journal import RecordedEvent
-from services.runtime.events.stream import Reading
+from flannelette.services.dataplane.events.causes import Cause
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.runtime.events.journal import RecordedEvent
+from flannelette.services.runtime.events.stream import Reading
 
 _CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for cause in Cause}
 

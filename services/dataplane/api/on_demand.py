@@ -7,20 +7,19 @@ from ipaddress import ip_address
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.core.errors import InvalidInput, NotYet
-from services.core.family import Address, Network, family_of
-from services.dataplane.api.probes import ANSWERING, LAYERS
-from services.dataplane.controller import Controller
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.diagnose.seen import KnownPods
-from services.dataplane.kernel.peer_state import is_refused, state_of
-from services.dataplane.netlink.uapi import NUD_REACHABLE
-from services.dataplane.peers.peer import Peer, PeerContext
-from services.dataplane.probes.on_demand import OnDemand, PathAnswer, Question
-from services.dataplane.probes.path import Layer, ProbedPath, paths_of
-from services.dataplane.probes.prober import Prober
-from services.dataplane.probes.record import Answering
+from flannelette.services.core.errors import InvalidInput, NotYet
+from flannelette.services.core.family import Address, Network, family_of
+from flannelette.services.dataplane.api.probes import ANSWERING, LAYERS
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.diagnose.seen import KnownPods
+from flannelette.services.dataplane.kernel.peer_state import is_refused, state_of
+from flannelette.services.dataplane.netlink.uapi import NUD_REACHABLE
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.probes.on_demand import OnDemand, PathAnswer, Question
+from flannelette.services.dataplane.probes.path import Layer, ProbedPath, paths_of
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.dataplane.probes.record import Answering
 
 _MOST_ADDRESSES: Final = 1_000
 _OF_PODS: Final = frozenset(

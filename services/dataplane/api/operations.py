@@ -4,22 +4,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from services.core.errors import NotYet, Unavailable
-from services.core.family import Family
-from services.core.leases.progress import Progress
-from services.core.leases.table import Table
-from services.dataplane.backends.backend import NodeIdentity
-from services.dataplane.controller import Controller
-from services.dataplane.events.journal import Event, EventKind
-from services.dataplane.kernel.ownership import flannel_shape
-from services.dataplane.kernel.reconciler import KernelPlan
-from services.dataplane.links.desired import Device
-from services.dataplane.links.reconcile import device_commands, present_devices
-from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.objects import KernelObject, steps, verb_of
-from services.dataplane.node.overlay_config import OverlayConfig
-from services.dataplane.peers.peer import PeerContext
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import NotYet, Unavailable
+from flannelette.services.core.family import Family
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Table
+from flannelette.services.dataplane.backends.backend import NodeIdentity
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.kernel.ownership import flannel_shape
+from flannelette.services.dataplane.kernel.reconciler import KernelPlan
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.reconcile import device_commands, present_devices
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.objects import KernelObject, steps, verb_of
+from flannelette.services.dataplane.node.overlay_config import OverlayConfig
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -8,24 +8,30 @@ from typing import Any
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
-
-from services.core.errors import InvalidInput, NotFound, Unavailable
-from services.dataplane.api.capture import Captures
-from services.dataplane.api.events import reading_of
-from services.dataplane.api.on_demand import probe_addresses, probe_peers
-from services.dataplane.api.operations import hand_over, resync, teardown
-from services.dataplane.api.probes import add_round_trips, probes_of
-from services.dataplane.api.status import add_counters, chosen_peers, counts, list_peers, list_places, status_of
-from services.dataplane.api.trace import trace_packet
-from services.dataplane.controller import Controller
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.kernel.inspect import inspect_peers, peer_traffic
-from services.dataplane.peers.peer import Peer
-from services.dataplane.probes.on_demand import OnDemand
-from services.dataplane.probes.prober import Prober
-from services.runtime.events.stream import either, watch
-from services.runtime.rpc.authorization import caller
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.errors import InvalidInput, NotFound, Unavailable
+from flannelette.services.dataplane.api.capture import Captures
+from flannelette.services.dataplane.api.events import reading_of
+from flannelette.services.dataplane.api.on_demand import probe_addresses, probe_peers
+from flannelette.services.dataplane.api.operations import hand_over, resync, teardown
+from flannelette.services.dataplane.api.probes import add_round_trips, probes_of
+from flannelette.services.dataplane.api.status import (
+    add_counters,
+    chosen_peers,
+    counts,
+    list_peers,
+    list_places,
+    status_of,
+)
+from flannelette.services.dataplane.api.trace import trace_packet
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.kernel.inspect import inspect_peers, peer_traffic
+from flannelette.services.dataplane.peers.peer import Peer
+from flannelette.services.dataplane.probes.on_demand import OnDemand
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.runtime.events.stream import either, watch
+from flannelette.services.runtime.rpc.authorization import caller
+from flannelette.services.runtime.telemetry.health import Health
 
 _STOPPING = "the dataplane service is stopping; the kernel stays as it is"
 _SHORTEST_PAUSE = 0.1

@@ -5,27 +5,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.core.cure import commands_of
-from services.core.finding import MOST_REPORTED
-from services.core.finding import Finding as GeneralFinding
-from services.core.leases.lease import Lease
-from services.dataplane.api.events import repair_counts
-from services.dataplane.api.probes import probe_summary
-from services.dataplane.controller import Controller
-from services.dataplane.events.describe import claim_findings
-from services.dataplane.events.finding import Finding
-from services.dataplane.kernel.inspect import ObjectCheck, state_in
-from services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.links.interfaces import read_counters
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.kinds import kind_of, text
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.peer import Peer
-from services.dataplane.probes.prober import Prober
-from services.runtime.process.version import version
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.cure import commands_of
+from flannelette.services.core.finding import MOST_REPORTED
+from flannelette.services.core.finding import Finding as GeneralFinding
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.api.events import repair_counts
+from flannelette.services.dataplane.api.probes import probe_summary
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.events.describe import claim_findings
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.kernel.inspect import ObjectCheck, state_in
+from flannelette.services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.links.interfaces import read_counters
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.peers.peer import Peer
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.telemetry.health import Health
 
 _NAMED = 10
 """Peers of a finding, or of an earlier backend."""

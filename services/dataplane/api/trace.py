@@ -3,20 +3,19 @@
 from dataclasses import replace
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
-from services.core.errors import NotYet
-from services.dataplane.controller import Controller
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.kernel.inspect import ObjectCheck, inspect_peers
-from services.dataplane.links import actual
-from services.dataplane.netlink.fou.values import FouPort
-from services.dataplane.netlink.wireguard.values import WireguardDevice
-from services.dataplane.peers.peer import Peer, PeerContext, node_objects
-from services.dataplane.trace.ends import Places, ends_of
-from services.dataplane.trace.look import Wanted, look
-from services.dataplane.trace.receiving import facts_of, receiving
-from services.dataplane.trace.sending import sending
-from services.dataplane.trace.steps import Step, Verdict
+from flannelette.services.core.errors import NotYet
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.kernel.inspect import ObjectCheck, inspect_peers
+from flannelette.services.dataplane.links import actual
+from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext, node_objects
+from flannelette.services.dataplane.trace.ends import Places, ends_of
+from flannelette.services.dataplane.trace.look import Wanted, look
+from flannelette.services.dataplane.trace.receiving import facts_of, receiving
+from flannelette.services.dataplane.trace.sending import sending
+from flannelette.services.dataplane.trace.steps import Step, Verdict
 
 _VERDICTS = {
     Verdict.PASSES: pb.TRACE_VERDICT_PASSES,

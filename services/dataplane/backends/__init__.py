@@ -6,16 +6,16 @@ is added.
 
 from typing import Final
 
-from services.core.network import NetworkConfig
-from services.dataplane.backends.alloc import Alloc, CloudRoutes
-from services.dataplane.backends.backend import Backend, Backends
-from services.dataplane.backends.extension import Extension
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.ipip import Ipip
-from services.dataplane.backends.ipsec import Ipsec
-from services.dataplane.backends.udp import Udp
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.backends.wireguard import Wireguard
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.backends.alloc import Alloc, CloudRoutes
+from flannelette.services.dataplane.backends.backend import Backend, Backends
+from flannelette.services.dataplane.backends.extension import Extension
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.ipip import Ipip
+from flannelette.services.dataplane.backends.ipsec import Ipsec
+from flannelette.services.dataplane.backends.udp import Udp
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.backends.wireguard import Wireguard
 
 BACKENDS: Final[dict[str, type[Backend]]] = {
     "ali-vpc": CloudRoutes,

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from services.core.family import Network
-from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, NodeLinks
-from services.dataplane.netlink.objects import KernelObject
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
+from flannelette.services.dataplane.netlink.objects import KernelObject
 
 
 @dataclass(frozen=True)

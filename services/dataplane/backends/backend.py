@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
 
-from services.core.errors import InvalidInput
-from services.core.family import Family, Network
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import BackendData, Lease, Subnet
-from services.core.limits import SMALLEST_MTU
-from services.core.network import NetworkConfig
-from services.dataplane.links.desired import Device, LinkKind, LinkSpec
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
-from services.dataplane.underlay.connected_routes import ConnectedRoutes
-from services.dataplane.underlay.selection import Underlay
-from services.runtime.os.claims import Claims
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Family, Network
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
+from flannelette.services.core.limits import SMALLEST_MTU
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkSpec
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
+from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes
+from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.runtime.os.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)

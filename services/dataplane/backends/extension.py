@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Final, Self
 
-from services.core.family import FAMILIES, IPV4, Address, Family, Network, family_of
-from services.core.formats.gojson import GoObject
-from services.core.formats.shell_words import split_words
-from services.core.leases.lease import BackendData, OpaqueData, Subnet
-from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Backend, NodeLinks, Programs
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.objects import Hook, KernelObject
+from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network, family_of
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.formats.shell_words import split_words
+from flannelette.services.core.leases.lease import BackendData, OpaqueData, Subnet
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.backends.backend import Backend, NodeLinks, Programs
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.objects import Hook, KernelObject
 
 _SUBNETS: Final = {4: "SUBNET", 6: "IPV6SUBNET"}
 _ADDRESSES: Final = {4: "PUBLIC_IP", 6: "PUBLIC_IPV6"}

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from services.core.errors import Misconfigured
-from services.core.family import Family, Network, family_of
-from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
-from services.dataplane.backends.routes import direct_route
-from services.dataplane.links.desired import LinkSpec
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks
+from flannelette.services.dataplane.backends.routes import direct_route
+from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
-from services.core.family import IPV4, Address, Family, Network
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Subnet
-from services.core.tunnel import IPIP_DEVICE
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
-from services.dataplane.backends.routes import direct_route, tunnel_route
-from services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
-from services.dataplane.netlink.objects import KernelObject, Route
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.family import IPV4, Address, Family, Network
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.core.tunnel import IPIP_DEVICE
+from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
+from flannelette.services.dataplane.backends.routes import direct_route, tunnel_route
+from flannelette.services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
+from flannelette.services.dataplane.netlink.objects import KernelObject, Route
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 _OVERHEAD: Final = 20
 """Bytes: the outer IPv4 header (RFC 2003)."""

@@ -10,18 +10,25 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from services.core.backend_options import ipsec_options
-from services.core.family import IPV4, Family, Network, family_of
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Subnet
-from services.core.secret import Secret
-from services.core.tunnel import IPSEC_DEVICE
-from services.dataplane.backends.backend import Backend, Host, NodeFiles, NodeIdentity, NodeLinks, require_room
-from services.dataplane.backends.routes import direct_route
-from services.dataplane.ike.follower import follow_charon
-from services.dataplane.links.desired import BareLink, LinkSpec, own_address
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.ipsec.values import (
+from flannelette.services.core.backend_options import ipsec_options
+from flannelette.services.core.family import IPV4, Family, Network, family_of
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.core.secret import Secret
+from flannelette.services.core.tunnel import IPSEC_DEVICE
+from flannelette.services.dataplane.backends.backend import (
+    Backend,
+    Host,
+    NodeFiles,
+    NodeIdentity,
+    NodeLinks,
+    require_room,
+)
+from flannelette.services.dataplane.backends.routes import direct_route
+from flannelette.services.dataplane.ike.follower import follow_charon
+from flannelette.services.dataplane.links.desired import BareLink, LinkSpec, own_address
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,
     BLOCK,
     BLOCK_PRIORITY,
@@ -34,8 +41,8 @@ from services.dataplane.netlink.ipsec.values import (
     IkeKey,
     XfrmPolicy,
 )
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 _OVERHEAD: Final = 77
 """Bytes that flannel takes off; the largest packet that fits is 23 bytes larger."""

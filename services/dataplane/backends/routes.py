@@ -1,8 +1,8 @@
 """Routes to a peer's subnet, as the backends make them."""
 
-from services.core.family import IPV4, Address, Family, Network
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, Route
+from flannelette.services.core.family import IPV4, Address, Family, Network
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, Route
 
 
 def direct_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks, *, onlink: bool = False) -> Route:

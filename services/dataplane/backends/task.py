@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from services.dataplane.backends.backend import Backend, Host
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.backends.backend import Backend, Host
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 InForce: TypeAlias = tuple[Backend, Underlay]
 """A backend and the underlay that it uses."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, ClassVar, Final, Self
 
-from services.core.backend_types import UDP_PORT, udp_options
-from services.core.errors import Unavailable
-from services.core.family import IPV4, Family, Network, family_of
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Subnet
-from services.core.network import NetworkConfig
-from services.core.tunnel import FOU_DEVICE, UDP_DEVICE
-from services.dataplane.backends.backend import (
+from flannelette.services.core.backend_types import UDP_PORT, udp_options
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4, Family, Network, family_of
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.core.tunnel import FOU_DEVICE, UDP_DEVICE
+from flannelette.services.dataplane.backends.backend import (
     Backend,
     Host,
     NodeFiles,
@@ -25,15 +25,15 @@ from services.dataplane.backends.backend import (
     Programs,
     require_room,
 )
-from services.dataplane.backends.ipip import IpipLink
-from services.dataplane.backends.routes import device_route, tunnel_route
-from services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
-from services.dataplane.netlink.fou.ports import FouPorts
-from services.dataplane.netlink.fou.values import ENCAP_FOU, FouPort
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.udp.fou_watch import watch_port
-from services.dataplane.udp.supervisor import keep_running
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.backends.ipip import IpipLink
+from flannelette.services.dataplane.backends.routes import device_route, tunnel_route
+from flannelette.services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
+from flannelette.services.dataplane.netlink.fou.ports import FouPorts
+from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU, FouPort
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.udp.fou_watch import watch_port
+from flannelette.services.dataplane.udp.supervisor import keep_running
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 _OVERHEAD: Final = 28
 """Bytes: the outer IPv4 and UDP headers."""

@@ -5,16 +5,22 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from services.core.backend_types import LARGEST_VNI, VXLAN_PORT
-from services.core.family import IPV4, Family, Network, family_of
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from services.core.limits import LARGEST_MTU
-from services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, mtu_warnings, require_room
-from services.dataplane.backends.routes import direct_route, tunnel_route
-from services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.backend_types import LARGEST_VNI, VXLAN_PORT
+from flannelette.services.core.family import IPV4, Family, Network, family_of
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
+from flannelette.services.core.limits import LARGEST_MTU
+from flannelette.services.dataplane.backends.backend import (
+    Backend,
+    NodeIdentity,
+    NodeLinks,
+    mtu_warnings,
+    require_room,
+)
+from flannelette.services.dataplane.backends.routes import direct_route, tunnel_route
+from flannelette.services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import ClassVar, Final, Self
 
-from services.core.backend_types import wireguard_options
-from services.core.family import IPV4, Address, Family, Network, family_of
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import BackendData, Subnet, WireguardData
-from services.core.network import contains
-from services.core.secret import Secret
-from services.core.tunnel import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6
-from services.dataplane.backends.backend import (
+from flannelette.services.core.backend_types import wireguard_options
+from flannelette.services.core.family import IPV4, Address, Family, Network, family_of
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import BackendData, Subnet, WireguardData
+from flannelette.services.core.network import contains
+from flannelette.services.core.secret import Secret
+from flannelette.services.core.tunnel import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6
+from flannelette.services.dataplane.backends.backend import (
     Backend,
     NodeFiles,
     NodeIdentity,
@@ -21,12 +21,12 @@ from services.dataplane.backends.backend import (
     mtu_warnings,
     require_room,
 )
-from services.dataplane.backends.routes import device_route, network_route
-from services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.backends.routes import device_route, network_route
+from flannelette.services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 _OVERHEAD: Final = 80
 """Bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. flannel takes it off in both families."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import chain, count, repeat
 from typing import Final, NamedTuple
 
-from services.core.errors import NotYet, Unavailable
-from services.dataplane.capture.filter import Expression, Instruction, Some, program
-from services.dataplane.probes.echo_socket import obstacle_of
+from flannelette.services.core.errors import NotYet, Unavailable
+from flannelette.services.dataplane.capture.filter import Expression, Instruction, Some, program
+from flannelette.services.dataplane.probes.echo_socket import obstacle_of
 
 _PAUSE_SECONDS: Final = 0.02
 _PACKETS_AT_ONCE: Final = 256

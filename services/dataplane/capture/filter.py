@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final, TypeAlias
 
-from services.core.errors import InvalidInput
-from services.core.family import Address, Network
-from services.core.tunnel import Tunnel
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address, Network
+from flannelette.services.core.tunnel import Tunnel
 
 Instruction: TypeAlias = tuple[int, int, int, int]
 """`struct sock_filter` of linux/filter.h: code, jump if true, jump if false, operand."""

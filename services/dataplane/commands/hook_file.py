@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput
-from services.core.formats.shell_words import split_words
-from services.dataplane.netlink.objects import Hook
-from services.runtime.cache.kept_file import KeptFile
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.formats.shell_words import split_words
+from flannelette.services.dataplane.netlink.objects import Hook
+from flannelette.services.runtime.cache.kept_file import KeptFile
 
 _KIND: Final = "flannelette-dataplane-hooks"
 _KEYS: Final = ("subject", "put", "delete", "stdin")

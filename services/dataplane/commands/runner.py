@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.formats.shell_words import expand_words, split_words
-from services.dataplane.commands.hook_file import HookFile
-from services.dataplane.commands.program import Outcome, run_program
-from services.dataplane.events.journal import Event, EventKind
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.formats.shell_words import expand_words, split_words
+from flannelette.services.dataplane.commands.hook_file import HookFile
+from flannelette.services.dataplane.commands.program import Outcome, run_program
+from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
 
 ALLOW: Final = "--allow-extension-commands"
 _PRE: Final = "PreStartupCommand"

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from services.core.family import FAMILIES, IPV4, Family
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.dataplane.diagnose.seen import (
     BridgePort,
     HostAddress,
     HostLink,
@@ -17,10 +17,10 @@ from services.dataplane.diagnose.seen import (
     Policy,
     PolicyRule,
 )
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES, fields_of
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import attribute, attributes, request
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES, fields_of
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.netlink.uapi import attribute, attributes, request
 
 LINK: Final = struct.Struct("=BxHiII")
 ADDRESS: Final = struct.Struct("=BBBBi")

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from os import strerror
 
-from services.core.cure import Command, Cure
-from services.core.family import Family, Network
-from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.cure import Command, Cure
+from flannelette.services.core.family import Family, Network
+from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in
+from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
     DOCKER,
     Answer,
@@ -21,11 +21,11 @@ from services.dataplane.diagnose.seen import (
     ip,
     pod_address,
 )
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
-from services.dataplane.netlink.uapi import KernelError
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
+from flannelette.services.dataplane.netlink.uapi import KernelError
 
 
 def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:

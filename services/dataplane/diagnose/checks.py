@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Final, TypeAlias
 
-from services.core.cure import Command, Cure
-from services.core.family import Family, family_of
-from services.dataplane.diagnose.bridge import check_bridge
-from services.dataplane.diagnose.culprit import culprit
-from services.dataplane.diagnose.host_programs import check_cni, check_flanneld
-from services.dataplane.diagnose.pods import check_pods, has_pods
-from services.dataplane.diagnose.policies import check_policies
-from services.dataplane.diagnose.routes import check_routes
-from services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import RT_TABLE_LOCAL, RTN_LOCAL, Route
+from flannelette.services.core.cure import Command, Cure
+from flannelette.services.core.family import Family, family_of
+from flannelette.services.dataplane.diagnose.bridge import check_bridge
+from flannelette.services.dataplane.diagnose.culprit import culprit
+from flannelette.services.dataplane.diagnose.host_programs import check_cni, check_flanneld
+from flannelette.services.dataplane.diagnose.pods import check_pods, has_pods
+from flannelette.services.dataplane.diagnose.policies import check_policies
+from flannelette.services.dataplane.diagnose.routes import check_routes
+from flannelette.services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RTN_LOCAL, Route
 
 Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
 

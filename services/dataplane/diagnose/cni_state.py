@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from services.dataplane.diagnose.seen import CniPod, CniPods
+from flannelette.services.dataplane.diagnose.seen import CniPod, CniPods
 
 _RESULTS: Final = ("results", "cache/results")
 """Directories of results: of container runtimes, and of kubelets before 1.24."""

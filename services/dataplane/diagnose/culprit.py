@@ -7,12 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.family import Network
-from services.dataplane.diagnose.seen import HostAddress, Lookup, PolicyRule, Seen, ip
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import DROPS, RT_TABLE_LOCAL, RT_TABLE_MAIN, RTN_THROW, RTPROT_KERNEL, Route
+from flannelette.services.core.family import Network
+from flannelette.services.dataplane.diagnose.seen import HostAddress, Lookup, PolicyRule, Seen, ip
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import (
+    DROPS,
+    RT_TABLE_LOCAL,
+    RT_TABLE_MAIN,
+    RTN_THROW,
+    RTPROT_KERNEL,
+    Route,
+)
 
 _ACTIONS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit"}
 """Of routes they are the same numbers, as linux/rtnetlink.h and linux/fib_rules.h have them."""

@@ -16,24 +16,30 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
-from services.core.errors import Unavailable
-from services.core.family import FAMILIES, Family
-from services.dataplane.diagnose.host_programs import HostFiles
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.diagnose.look import findings, look, subject_of
-from services.dataplane.diagnose.pods import known_pods, mendings, ports_of, recorded_gateways, silent_places
-from services.dataplane.diagnose.seen import KnownPods, Seen, Subject, gateway_of
-from services.dataplane.diagnose.underlay import detours
-from services.dataplane.events.causes import Cause
-from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.links import actual
-from services.dataplane.links.changes import LinkChange
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import NUD_PERMANENT, NUD_REACHABLE
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.diagnose.look import findings, look, subject_of
+from flannelette.services.dataplane.diagnose.pods import (
+    known_pods,
+    mendings,
+    ports_of,
+    recorded_gateways,
+    silent_places,
+)
+from flannelette.services.dataplane.diagnose.seen import KnownPods, Seen, Subject, gateway_of
+from flannelette.services.dataplane.diagnose.underlay import detours
+from flannelette.services.dataplane.events.causes import Cause
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.links import actual
+from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.netlink.uapi import NUD_PERMANENT, NUD_REACHABLE
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

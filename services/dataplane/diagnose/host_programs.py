@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, Seen, Subject
-from services.dataplane.events.finding import Finding
-from services.runtime.os.processes import Process, processes, udp_port_owner
+from flannelette.services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, Seen, Subject
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.runtime.os.processes import Process, processes, udp_port_owner
 
 _SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
 _CONFIGURATIONS: Final = (".conf", ".conflist", ".json")

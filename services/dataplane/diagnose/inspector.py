@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any, Final, Self
 
-from services.core.family import IPV4, Family
-from services.dataplane.diagnose.answers import (
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.dataplane.diagnose.answers import (
     ADDRESS,
     LINK,
     RULE,
@@ -30,7 +30,7 @@ from services.dataplane.diagnose.answers import (
     rule_in,
     vlans_in,
 )
-from services.dataplane.diagnose.seen import (
+from flannelette.services.dataplane.diagnose.seen import (
     Answer,
     HostAddress,
     HostLink,
@@ -40,11 +40,11 @@ from services.dataplane.diagnose.seen import (
     Policy,
     PolicyRule,
 )
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.raw_socket import AnswersLost, NoSuchProtocol, RawTransport
-from services.dataplane.netlink.uapi import KernelError, attribute, messages, numbered, request
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NoSuchProtocol, RawTransport
+from flannelette.services.dataplane.netlink.uapi import KernelError, attribute, messages, numbered, request
 
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""

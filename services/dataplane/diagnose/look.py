@@ -5,28 +5,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from services.core.family import FAMILIES, family_of
-from services.core.leases.lease import Subnet
-from services.dataplane.backends.ipsec import Ipsec
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.backends.wireguard import Wireguard
-from services.dataplane.diagnose.bridge import bridge_index, bridges_of
-from services.dataplane.diagnose.checks import CHECKS, forwarding_places
-from services.dataplane.diagnose.cni_state import cni_pods
-from services.dataplane.diagnose.host_programs import HostFiles, cni_view, flannelds, managers_of, taken_port
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
-from services.dataplane.diagnose.pods import check_pods, silent_places, unattached
-from services.dataplane.diagnose.policies import blocks
-from services.dataplane.diagnose.routes import ways_off
-from services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
-from services.dataplane.diagnose.underlay import next_hops, returns
-from services.dataplane.events.finding import Finding
-from services.dataplane.kernel.peer_state import PeerState, state_of
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.netlink.objects import Route
-from services.dataplane.peers.peer import Peer
-from services.dataplane.peers.validation import UNDERLAY
+from flannelette.services.core.family import FAMILIES, family_of
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.dataplane.backends.ipsec import Ipsec
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.backends.wireguard import Wireguard
+from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
+from flannelette.services.dataplane.diagnose.checks import CHECKS, forwarding_places
+from flannelette.services.dataplane.diagnose.cni_state import cni_pods
+from flannelette.services.dataplane.diagnose.host_programs import (
+    HostFiles,
+    cni_view,
+    flannelds,
+    managers_of,
+    taken_port,
+)
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
+from flannelette.services.dataplane.diagnose.pods import check_pods, silent_places, unattached
+from flannelette.services.dataplane.diagnose.policies import blocks
+from flannelette.services.dataplane.diagnose.routes import ways_off
+from flannelette.services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
+from flannelette.services.dataplane.diagnose.underlay import next_hops, returns
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.peers.peer import Peer
+from flannelette.services.dataplane.peers.validation import UNDERLAY
 
 AT_ONCE = 250
 """Peers a look, each in its turn: their lookups take about 15 ms."""

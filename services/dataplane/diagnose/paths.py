@@ -12,10 +12,10 @@ from itertools import islice
 from os import strerror
 from typing import Final, TypeAlias
 
-from services.core.family import Family, Network, family_of
-from services.dataplane.diagnose.culprit import Culprit, culprit, is_in
-from services.dataplane.diagnose.routes import is_in_use
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in
+from flannelette.services.dataplane.diagnose.routes import is_in_use
+from flannelette.services.dataplane.diagnose.seen import (
     Lookup,
     PeerPath,
     Seen,
@@ -27,11 +27,17 @@ from services.dataplane.diagnose.seen import (
     is_down,
     pod_address,
 )
-from services.dataplane.diagnose.underlay import TUNNEL, connected_route, elsewhere, reverse_path, underlay_findings
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
+from flannelette.services.dataplane.diagnose.underlay import (
+    TUNNEL,
+    connected_route,
+    elsewhere,
+    reverse_path,
+    underlay_findings,
+)
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
 
 _AWAY, _BACK = "peer-route", "peer-return"
 """The lookups, by the check whose findings they are."""

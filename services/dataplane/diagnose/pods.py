@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from services.core.family import Family
-from services.dataplane.diagnose.bridge import bridge_index
-from services.dataplane.diagnose.culprit import is_in_network
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.family import Family
+from flannelette.services.dataplane.diagnose.bridge import bridge_index
+from flannelette.services.dataplane.diagnose.culprit import is_in_network
+from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
     DOCKER,
     BridgePort,
@@ -22,9 +22,9 @@ from services.dataplane.diagnose.seen import (
     Subject,
     gateway_of,
 )
-from services.dataplane.events.finding import Finding
-from services.dataplane.links.changes import LinkChange
-from services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.netlink.iproute2_text import address
 
 _FORWARDING: Final = 3
 _STATES: Final = {0: "disabled", 1: "listening", 2: "learning", 4: "blocking"}

@@ -6,14 +6,14 @@ from ipaddress import ip_network
 from itertools import chain
 from typing import Final
 
-from services.core.family import Family, Network, family_of
-from services.dataplane.diagnose.culprit import is_in
-from services.dataplane.diagnose.routes import is_in_use
-from services.dataplane.diagnose.seen import PeerPath, Policy, Seen, Subject
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
+from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.dataplane.diagnose.culprit import is_in
+from flannelette.services.dataplane.diagnose.routes import is_in_use
+from flannelette.services.dataplane.diagnose.seen import PeerPath, Policy, Seen, Subject
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
 
 _IN, _OUT, _FORWARD = range(3)
 _DIRECTIONS: Final = ("in", "out", "fwd")

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_network
 
-from services.core.family import Family, Network, family_of
-from services.dataplane.diagnose.culprit import address_behind, is_in, plain, removal_of
-from services.dataplane.diagnose.seen import Seen, Subject
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import DROPS, RTN_UNICAST, Route
+from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.dataplane.diagnose.culprit import address_behind, is_in, plain, removal_of
+from flannelette.services.dataplane.diagnose.seen import Seen, Subject
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import DROPS, RTN_UNICAST, Route
 
 
 def check_routes(subject: Subject, seen: Seen) -> Iterator[Finding]:

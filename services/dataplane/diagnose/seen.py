@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from services.core.family import FAMILIES, Address, Family, Network
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.iproute2_text import address as ip_text
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.uapi import NUD_FAILED, NUD_PERMANENT, KernelError
-from services.dataplane.underlay.selection import Underlay
-from services.runtime.os.processes import Process
+from flannelette.services.core.family import FAMILIES, Address, Family, Network
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.iproute2_text import address as ip_text
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.netlink.uapi import NUD_FAILED, NUD_PERMANENT, KernelError
+from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.runtime.os.processes import Process
 
 BRIDGE: Final = "cni0"
 """What CNI's plugin `bridge` calls its bridge in flannel's configuration."""

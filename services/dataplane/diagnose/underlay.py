@@ -6,10 +6,10 @@ from ipaddress import ip_network
 from os import strerror
 from typing import Final
 
-from services.core.cure import Command, Cure
-from services.core.family import Family, Network, family_of
-from services.dataplane.diagnose.culprit import Culprit, culprit, is_in, removal_of
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.cure import Command, Cure
+from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in, removal_of
+from flannelette.services.dataplane.diagnose.seen import (
     Answer,
     HostAddress,
     Lookup,
@@ -20,10 +20,10 @@ from services.dataplane.diagnose.seen import (
     ip,
     sysctl,
 )
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.iproute2_text import address, mac
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import RT_TABLE_MAIN, RTN_UNICAST, Route
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.iproute2_text import address, mac
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, RTN_UNICAST, Route
 
 TUNNEL: Final = "underlay-route"
 """The lookup of a tunnel's own packet."""

@@ -4,18 +4,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from typing import Final
 
-from services.core.leases.conflicts import KINDS, Loss
-from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from services.dataplane.events.causes import Observations
-from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import Event, EventKind
-from services.dataplane.links.changes import LinkChange
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.kinds import kind_of, text
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.peer import WHOLE, Peer, PeerContext
-from services.dataplane.peers.validation import NO_ADDRESS, Rejection
-from services.runtime.events.journal import MOST_NAMED, Subject
+from flannelette.services.core.leases.conflicts import KINDS, Loss
+from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.peers.peer import WHOLE, Peer, PeerContext
+from flannelette.services.dataplane.peers.validation import NO_ADDRESS, Rejection
+from flannelette.services.runtime.events.journal import MOST_NAMED, Subject
 
 _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})

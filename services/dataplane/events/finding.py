@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.core.finding import Finding as GeneralFinding
+from flannelette.services.core.finding import Finding as GeneralFinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Finding:
     cause: str
     """Of the host, one sentence."""
     cure: str
-    """The exact command; empty: none is known. `services.core.cure.Cure`: `doctor --fix` may carry it out."""
+    """The exact command; empty: none is known. `doctor --fix` may carry out a Cure (services/core/cure.py)."""
     evidence: str
     """What the kernel said, in iproute2 notation."""
     peers: tuple[tuple[str, str], ...] = ()

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from services.dataplane.events import metrics
-from services.dataplane.events.causes import Cause
-from services.runtime.events import journal
-from services.runtime.events.journal import REMEMBERED, RecordedEvent
-from services.runtime.events.journal import Event as Event
-from services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.dataplane.events import metrics
+from flannelette.services.dataplane.events.causes import Cause
+from flannelette.services.runtime.events import journal
+from flannelette.services.runtime.events.journal import REMEMBERED, RecordedEvent
+from flannelette.services.runtime.events.journal import Event as Event
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from services.runtime.telemetry.metrics import Collector, Counter, Gauge, GaugeMetricFamily, Histogram, per_network
+from flannelette.services.runtime.telemetry.metrics import (
+    Collector,
+    Counter,
+    Gauge,
+    GaugeMetricFamily,
+    Histogram,
+    per_network,
+)
 
 REPAIRS: Final = per_network(
     Counter,

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from pathlib import Path
 from typing import Final, Self
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.secret import Secret
-from services.dataplane.ike.tunnels import Tunnel
-from services.dataplane.ike.vici import Charon
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.ipsec.ipsec_text import connection_name
-from services.dataplane.netlink.ipsec.values import IKE_CONNECTION, IKE_KEY, IkeConnection, IkeKey
-from services.dataplane.netlink.objects import KernelObject, Plan
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.ike.tunnels import Tunnel
+from flannelette.services.dataplane.ike.vici import Charon
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name
+from flannelette.services.dataplane.netlink.ipsec.values import IKE_CONNECTION, IKE_KEY, IkeConnection, IkeKey
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan
 
 PATIENCE_SECONDS: Final = 15.0
 """A tunnel that is not up after this long counts as failed."""

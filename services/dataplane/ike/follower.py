@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput, Unavailable
-from services.dataplane.ike.tunnels import Tunnel
-from services.dataplane.ike.vici import REGISTRATION, Charon, away
-from services.dataplane.netlink.ipsec.ipsec_text import connection_name
-from services.dataplane.netlink.ipsec.values import IkeConnection
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.dataplane.ike.tunnels import Tunnel
+from flannelette.services.dataplane.ike.vici import REGISTRATION, Charon, away
+from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

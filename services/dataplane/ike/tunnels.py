@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from services.dataplane.netlink.ipsec.ipsec_text import connection_of
-from services.dataplane.netlink.ipsec.values import IkeConnection
+from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_of
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
 
 Section = Mapping[str, Any]
 """Of vici: keys with texts, lists of texts, or sections."""

@@ -8,10 +8,17 @@ from errno import ENOENT
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from services.core.errors import InvalidInput, Unavailable
-from services.dataplane.ike.tunnels import ANSWERED, Section, Tunnel, outdated_in, superseded_in, tunnels_in
-from services.dataplane.netlink.ipsec.ipsec_text import MARK, connection_name, connection_of, key_id
-from services.dataplane.netlink.ipsec.values import REQID, IkeConnection, IkeKey
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.dataplane.ike.tunnels import (
+    ANSWERED,
+    Section,
+    Tunnel,
+    outdated_in,
+    superseded_in,
+    tunnels_in,
+)
+from flannelette.services.dataplane.netlink.ipsec.ipsec_text import MARK, connection_name, connection_of, key_id
+from flannelette.services.dataplane.netlink.ipsec.values import REQID, IkeConnection, IkeKey
 
 REGISTRATION: Final = b"\0\0\0\x0e\x03\x0cchild-updown"
 """The packet that asks charon to tell of tunnels that come and go."""

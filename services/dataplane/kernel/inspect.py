@@ -4,18 +4,18 @@ from collections.abc import Collection, Container, Hashable, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.leases.lease import Lease
-from services.dataplane.kernel.ownership import OwnedState, wins
-from services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
-from services.dataplane.kernel.programmer import PeerProgrammer
-from services.dataplane.netlink.fou.values import FouPort
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
-from services.dataplane.netlink.wireguard.genetlink import WireguardPeerState
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from services.dataplane.peers.peer import Peer
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.kernel.ownership import OwnedState, wins
+from flannelette.services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
+from flannelette.services.dataplane.netlink.wireguard.genetlink import WireguardPeerState
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.peers.peer import Peer
 
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"
 

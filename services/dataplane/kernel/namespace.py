@@ -3,10 +3,10 @@
 from contextlib import AbstractContextManager
 from typing import Final
 
-from services.core.family import IPV4
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.objects import Plan, Route
-from services.runtime.os.single_instance import single_instance
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.objects import Plan, Route
+from flannelette.services.runtime.os.single_instance import single_instance
 
 _PROBE_PROTOCOL: Final = 77
 _PROBE_TABLE: Final = 0x666C616E

@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from services.core.family import FAMILIES, Network, family_of
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from services.dataplane.netlink.objects import RTN_UNICAST, RTPROT_BOOT, KernelObject, Route
-from services.dataplane.netlink.uapi import AF_INET, AF_INET6, RTA_METRICS, attribute, attributes
+from flannelette.services.core.family import FAMILIES, Network, family_of
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, RTPROT_BOOT, KernelObject, Route
+from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6, RTA_METRICS, attribute, attributes
 
 
 class Destination(Protocol):

@@ -5,14 +5,14 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from services.core.family import Family
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.events.finding import Finding
-from services.dataplane.kernel.reconciler import Reconciler
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import KernelObject, Route
-from services.dataplane.peers.peer import Peer
+from flannelette.services.core.family import Family
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.kernel.reconciler import Reconciler
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import KernelObject, Route
+from flannelette.services.dataplane.peers.peer import Peer
 
 
 class PeerState(Enum):

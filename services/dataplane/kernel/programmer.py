@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from services.core.leases.conflicts import Loss
-from services.core.leases.lease import Lease
-from services.dataplane.events import metrics
-from services.dataplane.events.causes import Observations
-from services.dataplane.events.describe import (
+from flannelette.services.core.leases.conflicts import Loss
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.events import metrics
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.describe import (
     describe_failures,
     describe_peers,
     describe_repair,
     describe_resync,
     resync_cause,
 )
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.kernel.peer_state import failed, unreached
-from services.dataplane.kernel.reconciler import Comparison, KernelPlan, Reconciler, Scope, scope_of
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import KernelObject, Plan
-from services.dataplane.peers.peer import Peer, PeerContext, node_objects
-from services.dataplane.peers.peer_set import PeerDelta, PeerSet, peers_of
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.kernel.peer_state import failed, unreached
+from flannelette.services.dataplane.kernel.reconciler import Comparison, KernelPlan, Reconciler, Scope, scope_of
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext, node_objects
+from flannelette.services.dataplane.peers.peer_set import PeerDelta, PeerSet, peers_of
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-from services.core.family import FAMILIES, Address, Family, Network, family_of
-from services.dataplane.kernel.ownership import (
+from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.dataplane.kernel.ownership import (
     OwnedState,
     OwnershipRules,
     classify,
@@ -18,10 +18,10 @@ from services.dataplane.kernel.ownership import (
     tuned_routes,
     wins,
 )
-from services.dataplane.netlink.actuator import Actuator, Contents
-from services.dataplane.netlink.iproute2_text import metrics_text, mtu_of
-from services.dataplane.netlink.objects import HOOK, ROUTE, Hook, KernelObject, Plan, Route, plan
-from services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.netlink.actuator import Actuator, Contents
+from flannelette.services.dataplane.netlink.iproute2_text import metrics_text, mtu_of
+from flannelette.services.dataplane.netlink.objects import HOOK, ROUTE, Hook, KernelObject, Plan, Route, plan
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 
 KernelPlan: TypeAlias = Plan[KernelObject]
 

@@ -11,16 +11,16 @@ from os import strerror
 from pathlib import Path
 from typing import Any, Final
 
-from services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from services.core.family import Address
-from services.dataplane.links.changes import LinkChange, LinkState
-from services.dataplane.links.interfaces import Interface, InterfaceAddress
-from services.dataplane.links.tun import make_tun
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.fou.ports import delete_port
-from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
-from services.runtime.os.ethtool import checksum_offload, set_checksum_offload
+from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
+from flannelette.services.core.family import Address
+from flannelette.services.dataplane.links.changes import LinkChange, LinkState
+from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
+from flannelette.services.dataplane.links.tun import make_tun
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.fou.ports import delete_port
+from flannelette.services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from flannelette.services.runtime.os.ethtool import checksum_offload, set_checksum_offload
 
 _IFF_UP: Final = 0x1
 _SCOPE_LINK: Final = 253

@@ -4,10 +4,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from services.core.network import contains
-from services.core.tunnel import FOU_DEVICE
-from services.dataplane.links.desired import TUN, Device, InterfaceAddress, LinkEdit, LinkSpec
-from services.dataplane.netlink.fou.values import ENCAP_FOU
+from flannelette.services.core.network import contains
+from flannelette.services.core.tunnel import FOU_DEVICE
+from flannelette.services.dataplane.links.desired import TUN, Device, InterfaceAddress, LinkEdit, LinkSpec
+from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU
 
 _PORT: Final = ("encap_dport", "local")
 """The attributes of a tunnel that say its FOU port."""

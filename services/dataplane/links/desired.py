@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
-from services.core.family import Family, Network
+from flannelette.services.core.family import Family, Network
 
 InterfaceAddress: TypeAlias = IPv4Interface | IPv6Interface
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.core.family import Address, Family, Network
+from flannelette.services.core.family import Address, Family, Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from services.core.errors import FlanneletteError, Unavailable
-from services.core.family import FAMILIES, Family, Network
-from services.dataplane.links import actual
-from services.dataplane.links.changes import (
+from flannelette.services.core.errors import FlanneletteError, Unavailable
+from flannelette.services.core.family import FAMILIES, Family, Network
+from flannelette.services.dataplane.links import actual
+from flannelette.services.dataplane.links.changes import (
     LinkChange,
     LinkState,
     as_created,
@@ -20,9 +20,9 @@ from services.dataplane.links.changes import (
     matches,
     with_kept_mac,
 )
-from services.dataplane.links.desired import Device, LinkKind, LinkSpec, own_address
-from services.dataplane.netlink.actuator import Actuator
-from services.runtime.os.processes import udp_port_is_taken
+from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkSpec, own_address
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.runtime.os.processes import udp_port_is_taken
 
 NONE: Final[Mapping[Family, Device]] = MappingProxyType({})
 _ROUNDS: Final = 5

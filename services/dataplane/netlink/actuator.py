@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mappi
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.kinds import kind_of, text
-from services.dataplane.netlink.monitor import Change
-from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
-from services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.monitor import Change
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from services.dataplane.netlink.uapi import KernelError, error_in, spans
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from flannelette.services.dataplane.netlink.uapi import KernelError, error_in, spans
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 

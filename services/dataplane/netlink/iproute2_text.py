@@ -8,8 +8,8 @@ from errno import errorcode
 from os import strerror
 from typing import Final
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.objects import (
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.objects import (
     RT_SCOPE_UNIVERSE,
     RT_TABLE_MAIN,
     RTN_UNICAST,
@@ -19,7 +19,7 @@ from services.dataplane.netlink.objects import (
     Route,
     Verb,
 )
-from services.dataplane.netlink.uapi import attributes
+from flannelette.services.dataplane.netlink.uapi import attributes
 
 _PROTOCOLS: Final = {1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 16: "dhcp", 186: "bgp", 188: "ospf"}
 _SCOPES: Final = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}

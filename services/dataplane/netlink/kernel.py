@@ -7,15 +7,15 @@ from itertools import chain
 from socket import AF_INET6
 from typing import Any, Final, Self, TypeVar
 
-from services.core.errors import Misconfigured, Unavailable
-from services.dataplane.netlink import dumps
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.dumps import Reader, Request
-from services.dataplane.netlink.iproute2_text import refusal
-from services.dataplane.netlink.kinds import KINDS, RtnetlinkKind, rtnetlink_kind_of
-from services.dataplane.netlink.messages import MessageBatch, batches
-from services.dataplane.netlink.monitor import Change, Monitor
-from services.dataplane.netlink.objects import (
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.dataplane.netlink import dumps
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.dumps import Reader, Request
+from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.kinds import KINDS, RtnetlinkKind, rtnetlink_kind_of
+from flannelette.services.dataplane.netlink.messages import MessageBatch, batches
+from flannelette.services.dataplane.netlink.monitor import Change, Monitor
+from flannelette.services.dataplane.netlink.objects import (
     RT_TABLE_MAIN,
     FdbEntry,
     KernelObject,
@@ -25,7 +25,7 @@ from services.dataplane.netlink.objects import (
     Verb,
     steps,
 )
-from services.dataplane.netlink.raw_socket import AnswersLost, NetlinkTransport, RawTransport
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NetlinkTransport, RawTransport
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 

@@ -10,19 +10,27 @@ from dataclasses import dataclass
 from errno import EINVAL, ENODEV, ENOENT, ESRCH
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
-from services.core.formats.shell_words import expand_words, split_words
-from services.dataplane.netlink import dumps, templates
-from services.dataplane.netlink import iproute2_text as iproute2
-from services.dataplane.netlink.dumps import MessageFormat, Request
-from services.dataplane.netlink.fou import values as fou
-from services.dataplane.netlink.fou.values import FouPort
-from services.dataplane.netlink.iproute2_text import DeviceNames
-from services.dataplane.netlink.ipsec import ipsec_text
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from services.dataplane.netlink.objects import RT_TABLE_MAIN, FdbEntry, Hook, KernelObject, Neighbour, Route, Verb
-from services.dataplane.netlink.templates import Template
-from services.dataplane.netlink.wireguard import wg_text
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.core.formats.shell_words import expand_words, split_words
+from flannelette.services.dataplane.netlink import dumps, templates
+from flannelette.services.dataplane.netlink import iproute2_text as iproute2
+from flannelette.services.dataplane.netlink.dumps import MessageFormat, Request
+from flannelette.services.dataplane.netlink.fou import values as fou
+from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.ipsec import ipsec_text
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.objects import (
+    RT_TABLE_MAIN,
+    FdbEntry,
+    Hook,
+    KernelObject,
+    Neighbour,
+    Route,
+    Verb,
+)
+from flannelette.services.dataplane.netlink.templates import Template
+from flannelette.services.dataplane.netlink.wireguard import wg_text
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 
 T = TypeVar("T", bound=KernelObject)
 

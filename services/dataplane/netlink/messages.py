@@ -8,10 +8,10 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.kinds import rtnetlink_kind_of
-from services.dataplane.netlink.objects import KernelObject, Verb
-from services.dataplane.netlink.templates import Template
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.kinds import rtnetlink_kind_of
+from flannelette.services.dataplane.netlink.objects import KernelObject, Verb
+from flannelette.services.dataplane.netlink.templates import Template
 
 BATCH_BYTES: Final = 16 * 1024
 """About 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five times dearer."""

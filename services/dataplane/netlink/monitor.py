@@ -13,11 +13,11 @@ from enum import Enum
 from errno import ENOBUFS
 from typing import Final, Protocol, Self
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
-from services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
-from services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore, open_netlink
-from services.dataplane.netlink.uapi import spans
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
+from flannelette.services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
+from flannelette.services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore, open_netlink
+from flannelette.services.dataplane.netlink.uapi import spans
 
 _GROUPS: Final = (
     uapi.RTNLGRP_LINK,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from services.dataplane.netlink.fou.values import FouPort
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 
 
 class Keyed(Hashable, Protocol):

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Final
 
-from services.runtime.os.partial_import import partial_import
+from flannelette.services.runtime.os.partial_import import partial_import
 
 _MOCK: Final = "pyroute2.iproute.ipmock"
 

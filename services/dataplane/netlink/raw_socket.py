@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EACCES, EAFNOSUPPORT, ENOBUFS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 from typing import Final, Protocol
 
-from services.core.errors import Unavailable
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.uapi import HEADER, KernelError, error_in, messages
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, error_in, messages
 
 ANSWER_SECONDS: Final = 5.0
 """The kernel answers within the very system call that asks; later than this, something is very wrong."""

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.objects import (
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.objects import (
     FdbEntry,
     KernelObject,
     Neighbour,
     Route,
     Verb,
 )
-from services.dataplane.netlink.pyroute2_parts import ndmsg, rtmsg
-from services.dataplane.netlink.uapi import attributes
+from flannelette.services.dataplane.netlink.pyroute2_parts import ndmsg, rtmsg
+from flannelette.services.dataplane.netlink.uapi import attributes
 
 _FLAGS: Final[dict[Verb, int]] = {
     "replace": uapi.NLM_F_REQUEST | uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE,

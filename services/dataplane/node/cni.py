@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from services.core.errors import Misconfigured
-from services.runtime.os.atomic_file import replace_file
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os.atomic_file import replace_file
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
 
-from services.core.network import NetworkConfig
-from services.dataplane.events.causes import Cause, Observation
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.links.desired import Device
-from services.dataplane.underlay.selection import Underlay
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.events.causes import Cause, Observation
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -5,21 +5,26 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from itertools import chain
 from typing import Final
 
-from services.core.errors import InvalidInput, Misconfigured, Unavailable
-from services.core.family import Address, Family, Network
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import PublicIpOverrides
-from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
-from services.dataplane.backends.task import TaskReports
-from services.dataplane.events.causes import Observations
-from services.dataplane.events.describe import describe_device
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.links.desired import Device
-from services.dataplane.links.reconcile import LinkResult, find_leftovers, reconcile_devices, remove_devices
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import Route
-from services.dataplane.node.config_events import (
+from flannelette.services.core.errors import InvalidInput, Misconfigured, Unavailable
+from flannelette.services.core.family import Address, Family, Network
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
+from flannelette.services.dataplane.backends.task import TaskReports
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.describe import describe_device
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.reconcile import (
+    LinkResult,
+    find_leftovers,
+    reconcile_devices,
+    remove_devices,
+)
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.node.config_events import (
     deletions,
     is_same_place,
     tell_commands,
@@ -28,8 +33,8 @@ from services.dataplane.node.config_events import (
     tell_underlay,
     tell_warnings,
 )
-from services.dataplane.node.other_networks import claim, keep_claims, unclaimed
-from services.dataplane.node.overlay_config import (
+from flannelette.services.dataplane.node.other_networks import claim, keep_claims, unclaimed
+from flannelette.services.dataplane.node.overlay_config import (
     EarlierOverlay,
     EarlierOverlays,
     OverlayConfig,
@@ -41,11 +46,11 @@ from services.dataplane.node.overlay_config import (
     resolve_config,
     resolve_earlier,
 )
-from services.dataplane.peers.peer import Overlay
-from services.dataplane.settings import DataplaneSettings
-from services.dataplane.underlay.connected_routes import ConnectedRoutes
-from services.dataplane.underlay.tenure import Tenure
-from services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.dataplane.peers.peer import Overlay
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes
+from flannelette.services.dataplane.underlay.tenure import Tenure
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 

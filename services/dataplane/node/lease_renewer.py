@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from services.core.errors import FlanneletteError, NotFound
-from services.core.family import Network, family_of
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig
-from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.node.own_findings import OverwriteCounter
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import FlanneletteError, NotFound
+from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.node.own_findings import OverwriteCounter
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

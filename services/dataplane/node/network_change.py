@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from ipaddress import ip_network
 from typing import Protocol
 
-from services.core.errors import FlanneletteError
-from services.core.family import FAMILIES, Network
-from services.core.leases.lease import Lease
-from services.core.leases.network_moves import PendingMove, hands_out, in_force, pending_move
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig, contains
-from services.dataplane.events import metrics
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.links import actual as links
-from services.dataplane.links.interfaces import Interface
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import Route
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.family import FAMILIES, Network
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.network_moves import PendingMove, hands_out, in_force, pending_move
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig, contains
+from flannelette.services.dataplane.events import metrics
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.links import actual as links
+from flannelette.services.dataplane.links.interfaces import Interface
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

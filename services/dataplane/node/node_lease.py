@@ -3,24 +3,24 @@
 import time
 from collections.abc import Callable
 
-from services.core.family import Network
-from services.core.ipam.subnet_choice import fits
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.core.leases.network_moves import takes_away
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig
-from services.dataplane.events.causes import Observations
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.node.config_tracker import ConfigTracker
-from services.dataplane.node.lease_renewer import LeaseRenewer
-from services.dataplane.node.overlay_config import OverlayConfig
-from services.dataplane.node.subnet_file import subnet_file, what_pods_keep, write_subnet_file
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.peers.validation import reject_own
-from services.dataplane.settings import DataplaneSettings
-from services.runtime.cache.cached_table import stale_reason
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.family import Network
+from flannelette.services.core.ipam.subnet_choice import fits
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
+from flannelette.services.core.leases.network_moves import takes_away
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.node.config_tracker import ConfigTracker
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.dataplane.node.overlay_config import OverlayConfig
+from flannelette.services.dataplane.node.subnet_file import subnet_file, what_pods_keep, write_subnet_file
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers.validation import reject_own
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.runtime.cache.cached_table import stale_reason
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -3,17 +3,17 @@
 from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_network
 
-from services.core.errors import InvalidInput
-from services.core.family import Network
-from services.core.network import NetworkConfig, contains
-from services.core.tunnel import UDP
-from services.dataplane.links import actual as links
-from services.dataplane.links.desired import Device, LinkSpec
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import Route
-from services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
-from services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
-from services.runtime.process.networks import NAMED_PROTOCOLS
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Network
+from flannelette.services.core.network import NetworkConfig, contains
+from flannelette.services.core.tunnel import UDP
+from flannelette.services.dataplane.links import actual as links
+from flannelette.services.dataplane.links.desired import Device, LinkSpec
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
+from flannelette.services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
+from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
 
 
 async def claim(

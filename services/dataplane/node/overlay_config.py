@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
-from services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
-from services.core.family import FAMILIES, IPV6, Address, Family
-from services.core.leases.node_overrides import PublicIpOverrides
-from services.core.network import NetworkConfig, contains
-from services.core.special_addresses import network_refusal
-from services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.links import actual as links
-from services.dataplane.links.desired import Device, LinkSpec, own_address
-from services.dataplane.netlink.actuator import Actuator
-from services.dataplane.netlink.objects import RTN_UNICAST, Route
-from services.dataplane.netlink.uapi import RTA_MULTIPATH, attributes
-from services.dataplane.peers.validation import OperatorLimits
-from services.dataplane.settings import DataplaneSettings, wanted_offload
-from services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
-from services.dataplane.underlay.selection import Underlay, choose_underlay, is_still, with_chosen
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
+from flannelette.services.core.family import FAMILIES, IPV6, Address, Family
+from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.network import NetworkConfig, contains
+from flannelette.services.core.special_addresses import network_refusal
+from flannelette.services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.links import actual as links
+from flannelette.services.dataplane.links.desired import Device, LinkSpec, own_address
+from flannelette.services.dataplane.netlink.actuator import Actuator
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
+from flannelette.services.dataplane.netlink.uapi import RTA_MULTIPATH, attributes
+from flannelette.services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.settings import DataplaneSettings, wanted_offload
+from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
+from flannelette.services.dataplane.underlay.selection import Underlay, choose_underlay, is_still, with_chosen
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from services.core.finding import Finding as GeneralFinding
-from services.core.leases.lease import Lease
-from services.dataplane.events.finding import Finding
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.finding import Finding as GeneralFinding
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 _WINDOW: Final = 60.0
 """Seconds."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from services.core.errors import FlanneletteError, NotImplementedYet
-from services.core.finding import Finding
-from services.core.leases.progress import FailedLease, Progress
-from services.runtime.process.version import version
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import FlanneletteError, NotImplementedYet
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

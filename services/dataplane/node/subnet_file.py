@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.core.family import FAMILIES, Network, family_of
-from services.core.formats.ip_text import parse_cidr
-from services.core.formats.subnet_env import read_lines
-from services.core.leases.lease import Lease
-from services.core.network import NetworkConfig
-from services.runtime.os.atomic_file import replace_file
+from flannelette.services.core.family import FAMILIES, Network, family_of
+from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.formats.subnet_env import read_lines
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.os.atomic_file import replace_file
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),

@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from services.core.backend_types import shares_addresses
-from services.core.family import FAMILIES, Network, family_of
-from services.core.leases.conflicts import Loss
-from services.core.leases.lease import Lease, Subnet, VxlanData
-from services.core.light_dataclass import light_dataclass
-from services.core.network import NetworkConfig
-from services.dataplane.backends.backend import Backend, NodeLinks
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.ipsec.values import DIR_OUT, IkeConnection, XfrmPolicy
-from services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
-from services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
-from services.dataplane.peers.validation import (
+from flannelette.services.core.backend_types import shares_addresses
+from flannelette.services.core.family import FAMILIES, Network, family_of
+from flannelette.services.core.leases.conflicts import Loss
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
+from flannelette.services.core.light_dataclass import light_dataclass
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT, IkeConnection, XfrmPolicy
+from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
+from flannelette.services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
+from flannelette.services.dataplane.peers.validation import (
     NO_ADDRESS,
     Bounds,
     OperatorLimits,
@@ -27,7 +27,7 @@ from services.dataplane.peers.validation import (
 )
 
 Losses: TypeAlias = Mapping[tuple[str, int], Loss]
-"""See services.core.leases.conflicts."""
+"""See services/core/leases/conflicts.py."""
 
 WHOLE: Final = frozenset(("no-subnet", "two-subnets", "backend"))
 """Rules about a lease as a whole, whatever its subnets are."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from services.core.leases.conflicts import KINDS, Claim, ConflictIndex, Loss, losses
-from services.core.leases.lease import Lease
-from services.dataplane.peers.peer import Losses, Peer, PeerContext, mark_of, peer_of
-from services.dataplane.peers.validation import overlaps_own
+from flannelette.services.core.leases.conflicts import KINDS, Claim, ConflictIndex, Loss, losses
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.peers.peer import Losses, Peer, PeerContext, mark_of, peer_of
+from flannelette.services.dataplane.peers.validation import overlaps_own
 
 
 @dataclass(frozen=True, slots=True)

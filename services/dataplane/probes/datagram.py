@@ -8,9 +8,9 @@ from errno import ECONNREFUSED
 from functools import partial
 from typing import Final
 
-from services.core.family import Address, family_of
-from services.dataplane.probes.echo import Reply
-from services.dataplane.probes.echo_socket import NEVER_FRAGMENT
+from flannelette.services.core.family import Address, family_of
+from flannelette.services.dataplane.probes.echo import Reply
+from flannelette.services.dataplane.probes.echo_socket import NEVER_FRAGMENT
 
 PORT: Final = 33_434
 """The first one of traceroute: hardly anything listens there."""

@@ -3,7 +3,7 @@
 import struct
 from typing import Final, NamedTuple
 
-from services.core.family import IPV4, Family
+from flannelette.services.core.family import IPV4, Family
 
 _HEADER: Final = struct.Struct("!BBHHH")
 _TOKEN: Final = struct.Struct("!Q")

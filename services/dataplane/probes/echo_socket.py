@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from services.core.family import IPV4, IPV6, Address, Family, family_of
-from services.dataplane.probes import echo
-from services.dataplane.probes.echo import Reply
+from flannelette.services.core.family import IPV4, IPV6, Address, Family, family_of
+from flannelette.services.dataplane.probes import echo
+from flannelette.services.dataplane.probes.echo import Reply
 
 _PROTOCOL: Final = {4: socket.IPPROTO_ICMP, 6: socket.IPPROTO_ICMPV6}
 _SOL_RAW: Final = 255

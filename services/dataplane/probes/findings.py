@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from services.core.cure import Command, Cure
-from services.core.family import Family
-from services.dataplane.events.finding import Finding
-from services.dataplane.probes.checksum import PROOFS
-from services.dataplane.probes.datagram import PORT
-from services.dataplane.probes.path import Layer, ProbedPath
-from services.dataplane.probes.record import Answering, Record
+from flannelette.services.core.cure import Command, Cure
+from flannelette.services.core.family import Family
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.probes.checksum import PROOFS
+from flannelette.services.dataplane.probes.datagram import PORT
+from flannelette.services.dataplane.probes.path import Layer, ProbedPath
+from flannelette.services.dataplane.probes.record import Answering, Record
 
 Paths: TypeAlias = Mapping[ProbedPath, Record]
 PeerName: TypeAlias = tuple[str, str]

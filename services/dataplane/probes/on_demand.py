@@ -11,11 +11,11 @@ from errno import EADDRNOTAVAIL, EINVAL
 from itertools import count
 from typing import Final
 
-from services.core.errors import Exhausted, NotYet
-from services.core.family import Address
-from services.dataplane.probes.echo import Reply, round_trip_of
-from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
-from services.dataplane.probes.record import Answering
+from flannelette.services.core.errors import Exhausted, NotYet
+from flannelette.services.core.family import Address
+from flannelette.services.dataplane.probes.echo import Reply, round_trip_of
+from flannelette.services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
+from flannelette.services.dataplane.probes.record import Answering
 
 _PACKETS_PER_SECOND: Final = 200
 _CALLS: Final = 4

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from services.core.family import Address, Family, family_of
-from services.core.leases.lease import Subnet
-from services.dataplane.netlink.objects import Route
-from services.dataplane.peers.peer import Overlay, Peer, PeerContext
-from services.dataplane.peers.validation import may_be_asked
+from flannelette.services.core.family import Address, Family, family_of
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.peers.peer import Overlay, Peer, PeerContext
+from flannelette.services.dataplane.peers.validation import may_be_asked
 
 
 class Layer(StrEnum):

@@ -14,22 +14,29 @@ from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
-from services.core.family import Family
-from services.dataplane.events import metrics
-from services.dataplane.events.finding import Finding
-from services.dataplane.events.journal import EventKind, Journal
-from services.dataplane.netlink.kinds import command
-from services.dataplane.peers.peer import Peer, PeerContext
-from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
-from services.dataplane.probes.datagram import Datagrams
-from services.dataplane.probes.echo import Reply, round_trip_of
-from services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
-from services.dataplane.probes.findings import checksum_finding, probe_findings
-from services.dataplane.probes.path import Layer, ProbedPath, devices_of, paths_of, route_to, signs_of_life
-from services.dataplane.probes.record import MISSES, Answering, Record
-from services.dataplane.probes.schedule import Schedule
-from services.runtime.events.journal import MOST_NAMED, Event, Subject
-from services.runtime.os.ethtool import checksum_offload
+from flannelette.services.core.family import Family
+from flannelette.services.dataplane.events import metrics
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
+from flannelette.services.dataplane.probes.datagram import Datagrams
+from flannelette.services.dataplane.probes.echo import Reply, round_trip_of
+from flannelette.services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
+from flannelette.services.dataplane.probes.findings import checksum_finding, probe_findings
+from flannelette.services.dataplane.probes.path import (
+    Layer,
+    ProbedPath,
+    devices_of,
+    paths_of,
+    route_to,
+    signs_of_life,
+)
+from flannelette.services.dataplane.probes.record import MISSES, Answering, Record
+from flannelette.services.dataplane.probes.schedule import Schedule
+from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
+from flannelette.services.runtime.os.ethtool import checksum_offload
 
 _TIMEOUT_SECONDS: Final = 1.0
 _PACKETS: Final = 4

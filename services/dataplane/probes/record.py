@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from services.core.limits import SMALLEST_MTU
-from services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
+from flannelette.services.core.limits import SMALLEST_MTU
+from flannelette.services.dataplane.probes.checksum import ChecksumRecord, LargeProbe, Offload
 
 _LOSS_SECONDS: Final = 30.0
 """Length in seconds of an interval of counting losses.

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from services.core.errors import InvalidInput, NotFound
-from services.core.family import Address, Family, Network, family_of
-from services.dataplane.diagnose.seen import gateway_of
-from services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.core.errors import InvalidInput, NotFound
+from flannelette.services.core.family import Address, Family, Network, family_of
+from flannelette.services.dataplane.diagnose.seen import gateway_of
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final, Protocol
 
-from services.core.family import FAMILIES, Address, family_of
-from services.core.tunnel import Tunnel
-from services.dataplane.diagnose.bridge import bridge_index, bridges_of
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.family import FAMILIES, Address, family_of
+from flannelette.services.core.tunnel import Tunnel
+from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.diagnose.seen import (
     Lookup,
     NeighbourState,
     PeerPath,
@@ -19,15 +19,15 @@ from services.dataplane.diagnose.seen import (
     family_of_af,
     pod_address,
 )
-from services.dataplane.links import actual
-from services.dataplane.links.changes import LinkState
-from services.dataplane.links.desired import LinkSpec
-from services.dataplane.links.reconcile import device_commands
-from services.dataplane.netlink.ipsec.values import XfrmPolicy
-from services.dataplane.netlink.objects import RTN_UNICAST, KernelObject, Route
-from services.dataplane.netlink.wireguard.values import WireguardPeer
-from services.dataplane.peers.peer import Peer, PeerContext
-from services.dataplane.trace.ends import Ends
+from flannelette.services.dataplane.links import actual
+from flannelette.services.dataplane.links.changes import LinkState
+from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.links.reconcile import device_commands
+from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, KernelObject, Route
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.trace.ends import Ends
 
 AWAY, BACK, TUNNEL = "peer-route", "peer-return", "underlay-route"
 """What the package `diagnose` calls these lookups."""

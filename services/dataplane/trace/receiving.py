@@ -5,14 +5,14 @@ from dataclasses import replace
 from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_address
 
-from services.core.family import Address
-from services.dataplane.diagnose.seen import Lookup, sysctl
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN
-from services.dataplane.netlink.objects import RTN_UNICAST, Route
-from services.dataplane.netlink.uapi import KernelError
-from services.dataplane.trace.look import View
-from services.dataplane.trace.steps import (
+from flannelette.services.core.family import Address
+from flannelette.services.dataplane.diagnose.seen import Lookup, sysctl
+from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
+from flannelette.services.dataplane.netlink.uapi import KernelError
+from flannelette.services.dataplane.trace.look import View
+from flannelette.services.dataplane.trace.steps import (
     AtFirewall,
     Step,
     StepKind,

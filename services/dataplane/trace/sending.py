@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 
-from services.core.family import Address
-from services.dataplane.diagnose.seen import Lookup
-from services.dataplane.netlink.iproute2_text import address
-from services.dataplane.netlink.ipsec.values import DIR_OUT
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import RTN_UNICAST, Route
-from services.dataplane.trace.look import View
-from services.dataplane.trace.steps import (
+from flannelette.services.core.family import Address
+from flannelette.services.dataplane.diagnose.seen import Lookup
+from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
+from flannelette.services.dataplane.trace.look import View
+from flannelette.services.dataplane.trace.steps import (
     AtFirewall,
     Step,
     StepKind,

@@ -10,16 +10,16 @@ from ipaddress import ip_address, ip_network
 from os import strerror
 from typing import Final
 
-from services.core.family import Address
-from services.dataplane.diagnose.checks import CHECKS
-from services.dataplane.diagnose.culprit import Culprit, culprit, decision, plain, rule_text
-from services.dataplane.diagnose.paths import path_findings
-from services.dataplane.diagnose.policies import check_packet
-from services.dataplane.diagnose.seen import Lookup, sysctl
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.iproute2_text import address, mac
-from services.dataplane.netlink.kinds import kind_of, text
-from services.dataplane.netlink.objects import (
+from flannelette.services.core.family import Address
+from flannelette.services.dataplane.diagnose.checks import CHECKS
+from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, decision, plain, rule_text
+from flannelette.services.dataplane.diagnose.paths import path_findings
+from flannelette.services.dataplane.diagnose.policies import check_packet
+from flannelette.services.dataplane.diagnose.seen import Lookup, sysctl
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.iproute2_text import address, mac
+from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.objects import (
     RTN_LOCAL,
     RTN_UNICAST,
     RTPROT_BOOT,
@@ -28,9 +28,9 @@ from services.dataplane.netlink.objects import (
     Neighbour,
     Route,
 )
-from services.dataplane.netlink.uapi import NUD_FAILED
-from services.dataplane.trace.ends import End
-from services.dataplane.trace.look import View
+from flannelette.services.dataplane.netlink.uapi import NUD_FAILED
+from flannelette.services.dataplane.trace.ends import End
+from flannelette.services.dataplane.trace.look import View
 
 
 class StepKind(StrEnum):

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Final
 
-from services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink import uapi
 
 _MOST: Final = 1 << 16
 """Destinations that are known at a time, of which a scan has asked for most."""

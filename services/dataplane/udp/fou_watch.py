@@ -8,9 +8,9 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.dataplane.netlink.fou.ports import FouPorts
-from services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.dataplane.netlink.fou.ports import FouPorts
+from flannelette.services.dataplane.netlink.fou.values import FouPort
 
 _LOOK_SECONDS: Final = 0.5
 _MOST_SECONDS: Final = 30.0

@@ -1,4 +1,4 @@
-"""`python -m services.dataplane.udp.proxy DEVICE ADDRESS PORT SOCKET`: carries packets between a TUN device and UDP.
+"""Carries packets between a TUN device and UDP, as a program with the arguments DEVICE ADDRESS PORT SOCKET.
 
 The payload of a datagram is an IPv4 packet and nothing else, as flannel's proxy has it. Peers are the kernel's routes
 through the device. Prints `ready`, or what it waits for. Ends when the next proxy takes over at SOCKET, or the device
@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from services.dataplane.links.tun import open_tun
-from services.dataplane.udp.fib import Fib, transmits
-from services.dataplane.udp.packets import (
+from flannelette.services.dataplane.links.tun import open_tun
+from flannelette.services.dataplane.udp.fib import Fib, transmits
+from flannelette.services.dataplane.udp.packets import (
     FRAGMENTATION_NEEDED,
     NET_UNREACHABLE,
     SMALLEST,
     decrement_ttl,
     icmp_error,
 )
-from services.dataplane.udp.succession import Estate, await_heirs, bequeath, inherit
+from flannelette.services.dataplane.udp.succession import Estate, await_heirs, bequeath, inherit
 
 _SIOCGIFADDR: Final = 0x8915
 _IP_MTU_DISCOVER: Final = 10

@@ -11,13 +11,13 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Final
 
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
 _FIRST_PAUSE: Final = 0.05
 _LAST_PAUSE: Final = 2.0
-PROXY: Final = "services.dataplane.udp.proxy"
+PROXY: Final = "flannelette.services.dataplane.udp.proxy"
 READY: Final = "ready"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from services.core.family import FAMILIES, Address
-from services.dataplane.netlink.objects import RTN_UNICAST, Route
+from flannelette.services.core.family import FAMILIES, Address
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 
 _Row: TypeAlias = tuple[int, int, int, bool]
 """Version, first and last address, whether they are neighbours."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import IPV6, Address, Family, Network
-from services.core.formats.ip_text import parse_address
-from services.core.formats.word_list import word_list
-from services.core.leases.node_overrides import PublicIpOverrides
-from services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import IPV6, Address, Family, Network
+from flannelette.services.core.formats.ip_text import parse_address
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
 
 _FLAGS: Final = {4: "--public-ip", 6: "--public-ipv6"}
 

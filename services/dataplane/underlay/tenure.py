@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from services.core.family import Address
+from flannelette.services.core.family import Address
 
 _BEFORE: Final = 3600.0
 """Seconds credited at the start to the address that the lease had then, or else to the first one."""

@@ -11,16 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.leases.lease import Lease
-from services.core.leases.table import Table
-from services.lease.watch.broker import Broker
-from services.runtime.cache.kept_file import KeptFile
-from services.runtime.lease.feed import readable_lease
-from services.runtime.lease.wire import step_from_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Table
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.cache.kept_file import KeptFile
+from flannelette.services.runtime.lease.feed import readable_lease
+from flannelette.services.runtime.lease.wire import step_from_proto
 
 _LONGEST: Final = 86_400.0
 """Seconds that a table is worth remembering: as long as flannel's leases live."""

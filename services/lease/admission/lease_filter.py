@@ -2,18 +2,18 @@
 
 A lease is untrusted data: nodes would route a subnet outside the network, which may have real hosts.
 Such a lease stays in the store and reaches no node. Which of two leases that claim the same counts is decided on the
-nodes (`services.core.leases.conflicts`); both are served.
+nodes (services/core/leases/conflicts.py); both are served.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from services.core.family import Network, family_of
-from services.core.leases.lease import Lease
-from services.core.leases.network_moves import beside
-from services.core.leases.table import Change, Removed, Upserted
-from services.core.network import NetworkConfig
-from services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
+from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.network_moves import beside
+from flannelette.services.core.leases.table import Change, Removed, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
 
 
 class LeaseFilter:

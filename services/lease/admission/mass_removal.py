@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from services.core.leases.lease import Lease
-from services.core.leases.overlap_index import OverlapIndex
-from services.core.leases.table import Removed, Upserted
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.overlap_index import OverlapIndex
+from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.stores.store import Changed, Snapshot
 
 WINDOW: Final = 2.0
 """Seconds in which removals count together."""

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from services.core.errors import FlanneletteError, NotFound, NotYet
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.table import Removed, StoreStatus, Table, Upserted
-from services.lease import metrics
-from services.lease.admission.lease_filter import LeaseFilter
-from services.lease.admission.mass_removal import MassRemovalGuard
-from services.lease.admission.quarantine import Quarantine
-from services.lease.events.describe import log_network, tell_ended, tell_held
-from services.lease.ipam.claims import is_own, publishes_same
-from services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
-from services.lease.watch.broker import Broker
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import FlanneletteError, NotFound, NotYet
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.table import Removed, StoreStatus, Table, Upserted
+from flannelette.services.lease import metrics
+from flannelette.services.lease.admission.lease_filter import LeaseFilter
+from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
+from flannelette.services.lease.admission.quarantine import Quarantine
+from flannelette.services.lease.events.describe import log_network, tell_ended, tell_held
+from flannelette.services.lease.ipam.claims import is_own, publishes_same
+from flannelette.services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from services.lease import metrics
-from services.lease.admission.lease_filter import LeaseFilter
-from services.lease.events.journal import EventKind, Journal
-from services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
-from services.runtime.events.journal import Subject
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.lease import metrics
+from flannelette.services.lease.admission.lease_filter import LeaseFilter
+from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
+from flannelette.services.runtime.events.journal import Subject
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

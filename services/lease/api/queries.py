@@ -5,21 +5,20 @@ from ipaddress import ip_address
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.errors import InvalidInput
-from services.core.family import Address
-from services.core.leases.lease import Lease
-from services.core.leases.network_moves import PendingMove, pending_moves
-from services.lease.admission.pipeline import StorePipeline
-from services.lease.events.journal import EventKind, Journal
-from services.lease.imports.imports import Imports
-from services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
-from services.lease.stores.store import Reclaimed, RefusalKind
-from services.lease.watch.broker import Broker
-from services.runtime.events.journal import RecordedEvent
-from services.runtime.events.stream import Reading
-from services.runtime.lease.findings import finding_to_proto
-from services.runtime.lease.wire import failed_to_proto, lease_to_proto
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.network_moves import PendingMove, pending_moves
+from flannelette.services.lease.admission.pipeline import StorePipeline
+from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
+from flannelette.services.lease.stores.store import Reclaimed, RefusalKind
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.events.journal import RecordedEvent
+from flannelette.services.runtime.events.stream import Reading
+from flannelette.services.runtime.lease.findings import finding_to_proto
+from flannelette.services.runtime.lease.wire import failed_to_proto, lease_to_proto
 
 _KINDS: Final = {
     RefusalKind.UNREADABLE: pb.REFUSAL_KIND_UNREADABLE,

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.errors import Forbidden, InvalidInput
-from services.core.family import Network
-from services.core.formats.gojson import GoObject
-from services.core.formats.ip_text import parse_cidr
-from services.core.leases.flannel_json import format_data, parse_data
-from services.core.leases.lease import BackendData, LeaseRequest, OpaqueData
-from services.core.limits import LONGEST_DATA, seconds_of
-from services.lease.stores.store import Reclaim
-from services.runtime.lease.wire import request_from_proto
+from flannelette.services.core.errors import Forbidden, InvalidInput
+from flannelette.services.core.family import Network
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.leases.flannel_json import format_data, parse_data
+from flannelette.services.core.leases.lease import BackendData, LeaseRequest, OpaqueData
+from flannelette.services.core.limits import LONGEST_DATA, seconds_of
+from flannelette.services.lease.stores.store import Reclaim
+from flannelette.services.runtime.lease.wire import request_from_proto
 
 _LONGEST_TYPE: Final = 64
 _MACHINE: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.errors import Exhausted, FlanneletteError, NameTaken, NotFound, NotYet, Unavailable
-from services.core.leases.network_moves import hands_out
-from services.core.limits import MOST_LEASES, seconds_of
-from services.lease import metrics
-from services.lease.admission.pipeline import StorePipeline
-from services.lease.api.queries import (
+from flannelette.services.core.errors import Exhausted, FlanneletteError, NameTaken, NotFound, NotYet, Unavailable
+from flannelette.services.core.leases.network_moves import hands_out
+from flannelette.services.core.limits import MOST_LEASES, seconds_of
+from flannelette.services.lease import metrics
+from flannelette.services.lease.admission.pipeline import StorePipeline
+from flannelette.services.lease.api.queries import (
     PendingMoves,
     convergence,
     held_reason,
@@ -28,7 +28,7 @@ from services.lease.api.queries import (
     reading_of,
     reclaim_response,
 )
-from services.lease.api.requests import (
+from flannelette.services.lease.api.requests import (
     Identity,
     check_name,
     checked_request,
@@ -36,23 +36,28 @@ from services.lease.api.requests import (
     machine_of,
     subnets_to_reserve,
 )
-from services.lease.events.describe import Requests
-from services.lease.events.journal import EventKind
-from services.lease.imports.export import watch_exported
-from services.lease.imports.imports import Imports
-from services.lease.imports.policy import ALL_OWN, Export
-from services.lease.stores.store import KnowsExpiry, Store
-from services.lease.watch.broker import Broker
-from services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
-from services.runtime.events.journal import MOST_NAMED, Event, Subject
-from services.runtime.events.stream import watch
-from services.runtime.lease.findings import finding_to_proto
-from services.runtime.lease.lifetime import time_left
-from services.runtime.lease.wire import lease_to_proto, network_to_proto, progress_from_proto, status_to_proto
-from services.runtime.process.version import version
-from services.runtime.rpc.interceptor import code_of
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.lease.events.describe import Requests
+from flannelette.services.lease.events.journal import EventKind
+from flannelette.services.lease.imports.export import watch_exported
+from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.imports.policy import ALL_OWN, Export
+from flannelette.services.lease.stores.store import KnowsExpiry, Store
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
+from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
+from flannelette.services.runtime.events.stream import watch
+from flannelette.services.runtime.lease.findings import finding_to_proto
+from flannelette.services.runtime.lease.lifetime import time_left
+from flannelette.services.runtime.lease.wire import (
+    lease_to_proto,
+    network_to_proto,
+    progress_from_proto,
+    status_to_proto,
+)
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.rpc.interceptor import code_of
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, Table
-from services.lease.events.journal import EventKind, Journal
-from services.runtime.events.journal import MOST_NAMED, Event, Subject
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Table
+from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from services.runtime.events import journal
-from services.runtime.events.journal import MOST_NAMED, Event, RecordedEvent, Subject
+from flannelette.services.runtime.events import journal
+from flannelette.services.runtime.events.journal import MOST_NAMED, Event, RecordedEvent, Subject
 
 _GROUP_SECONDS: Final = 1.0
 

@@ -7,31 +7,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from services.core.errors import InvalidInput, Misconfigured
-from services.core.finding import Finding
-from services.core.leases.lease import Lease
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.core.network import NetworkConfig
-from services.lease import metrics
-from services.lease.admission.mass_removal import MassRemovalGuard
-from services.lease.events.describe import tell_ended, tell_held
-from services.lease.events.journal import EventKind
-from services.lease.imports.foreign import ClusterLeases
-from services.lease.imports.policy import Import, mismatch
-from services.lease.stores.relay.events import TableEvents
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.cache.kept_file import KeptFile
-from services.runtime.events.journal import Event
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.lease.wire import step_from_bytes, step_to_bytes
-from services.runtime.rpc.transport import Transport
-from services.runtime.telemetry.logs import get_logger
-from services.runtime.tls.credentials import Credentials, expiry_findings
-from services.runtime.tls.files import TlsFiles
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput, Misconfigured
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease import metrics
+from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
+from flannelette.services.lease.events.describe import tell_ended, tell_held
+from flannelette.services.lease.events.journal import EventKind
+from flannelette.services.lease.imports.foreign import ClusterLeases
+from flannelette.services.lease.imports.policy import Import, mismatch
+from flannelette.services.lease.stores.relay.events import TableEvents
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.cache.kept_file import KeptFile
+from flannelette.services.runtime.events.journal import Event
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
+from flannelette.services.runtime.rpc.transport import Transport
+from flannelette.services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
+from flannelette.services.runtime.tls.files import TlsFiles
 
 log = get_logger()
 

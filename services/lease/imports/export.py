@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, Table, changes_between
-from services.core.network import NetworkConfig
-from services.lease.imports.policy import shown_options
-from services.lease.watch.broker import Broker
-from services.lease.watch.diff import NOTHING
-from services.lease.watch.encoding import MOST_CHANGES, encode
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Table, changes_between
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.imports.policy import shown_options
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.diff import NOTHING
+from flannelette.services.lease.watch.encoding import MOST_CHANGES, encode
 
 _PAUSE: Final = 0.05
 """Seconds between two looks at the table, each of which costs a comparison of all leases: 1 ms for 10,000."""

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from services.core.family import Network
-from services.core.leases.lease import Lease
-from services.core.leases.table import Change, Removed, Upserted, changes_between
-from services.core.limits import MOST_LEASES
-from services.core.network import NetworkConfig
-from services.lease.imports.policy import Import, overlapped, own_ranges
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Change, Removed, Upserted, changes_between
+from flannelette.services.core.limits import MOST_LEASES
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.imports.policy import Import, overlapped, own_ranges
+from flannelette.services.lease.stores.store import Changed, Snapshot
 
 _FULL: Final = (
     "the import is full: imported leases may be at most half of --max-leases ({most}), and no more than own leases "
@@ -36,7 +36,7 @@ class ClusterLeases:
 
 
 class Foreign:
-    """The leases of all clusters beside an own network, in the broker's table (services.lease.watch.broker).
+    """The leases of all clusters beside an own network, in the broker's table (services/lease/watch/broker.py).
 
     Guarantees: no lease is in force outside of what its `--import` allows, nor one that overlaps the own network;
     each is judged for itself, and again when the own network changes. Before that is known, none is in force. At most

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from services.core.finding import Finding
-from services.core.limits import MOST_LEASES
-from services.lease.events.journal import EventKind
-from services.lease.imports.cluster import ImportedCluster
-from services.lease.imports.foreign import Foreign
-from services.lease.watch.broker import Broker
-from services.runtime.events.journal import Subject
-from services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.limits import MOST_LEASES
+from flannelette.services.lease.events.journal import EventKind
+from flannelette.services.lease.imports.cluster import ImportedCluster
+from flannelette.services.lease.imports.foreign import Foreign
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.events.journal import Subject
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
-from services.core.backend_options import ESP_PROPOSAL, ipsec_options
-from services.core.backend_types import UDP_PORT, VXLAN_PORT, wireguard_options
-from services.core.errors import Misconfigured
-from services.core.family import Network
-from services.core.formats.ip_text import exact_cidr
-from services.core.leases.lease import Lease
-from services.core.limits import LONGEST_NAME
-from services.core.network import NetworkConfig, contains
+from flannelette.services.core.backend_options import ESP_PROPOSAL, ipsec_options
+from flannelette.services.core.backend_types import UDP_PORT, VXLAN_PORT, wireguard_options
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import Network
+from flannelette.services.core.formats.ip_text import exact_cidr
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.limits import LONGEST_NAME
+from flannelette.services.core.network import NetworkConfig, contains
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _FORM: Final = "NAME=ADDRESS,allow=CIDR[,allow=CIDR...][,ca=FILE,cert=FILE,key=FILE][,server-name=NAME]"

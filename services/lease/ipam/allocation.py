@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
-from services.core.errors import Exhausted, InvalidInput, NotYet
-from services.core.family import Network, family_of
-from services.core.ipam.subnet_choice import Draw, all_fit, choose_subnets
-from services.core.ipam.subnet_pool import SubnetPool, Use
-from services.core.leases.conflicts import Identity, identities_in, in_words
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
-from services.core.leases.network_moves import takes_away
-from services.core.network import NetworkConfig
-from services.lease.ipam.claims import Claim, Claims, everything_in, is_own
+from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
+from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.ipam.subnet_choice import Draw, all_fit, choose_subnets
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Use
+from flannelette.services.core.leases.conflicts import Identity, identities_in, in_words
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
+from flannelette.services.core.leases.network_moves import takes_away
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.ipam.claims import Claim, Claims, everything_in, is_own
 
 _MOST_NAMED: Final = 3
 _EVERYTHING: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -133,7 +133,7 @@ def _parts(network: NetworkConfig, own: Sequence[Claim], request: LeaseRequest) 
 def _refuse_what_others_have(
     claims: Claims, parts: Sequence[FamilyRequest], request: LeaseRequest, is_alive: IsAlive
 ) -> None:
-    """Raises NotYet where the rule for claims (`services.core.leases.conflicts`) gives it to another node.
+    """Raises NotYet where the rule for claims (services/core/leases/conflicts.py) gives it to another node.
 
     A lease that nobody is known to hold counts as living until it runs out, unless it is this node's own (`is_own`).
     """

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.core.errors import NotFound
-from services.core.family import Address, Family, Network
-from services.core.ipam.subnet_pool import SubnetPool, Taken, Usage, Use
-from services.core.leases.conflicts import Identity, Rank, identities_in, identities_of, rank
-from services.core.leases.lease import FamilyRequest, Lease
-from services.core.network import FamilyNetwork, NetworkConfig, contains
+from flannelette.services.core.errors import NotFound
+from flannelette.services.core.family import Address, Family, Network
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Taken, Usage, Use
+from flannelette.services.core.leases.conflicts import Identity, Rank, identities_in, identities_of, rank
+from flannelette.services.core.leases.lease import FamilyRequest, Lease
+from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains
 
 Key = TypeVar("Key")
 
@@ -34,7 +34,7 @@ class Claim:
 
     @property
     def rank(self) -> Rank:
-        """See `services.core.leases.conflicts`."""
+        """See services/core/leases/conflicts.py."""
         return rank(self.node, self.claim_order, self.name)
 
     @property

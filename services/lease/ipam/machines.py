@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.core.family import Address
+from flannelette.services.core.family import Address
 
 
 def is_another(machine: str, holder: str) -> bool:

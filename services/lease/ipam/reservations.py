@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from services.core.errors import AlreadyExists, InvalidInput, NotFound, NotYet
-from services.core.family import Network, family_of
-from services.core.ipam.subnet_pool import SubnetPool
-from services.core.leases.lease import Lease, Subnet, lease_key
-from services.lease.ipam.claims import Claim, Claims
-from services.lease.stores.store import Reclaim
+from flannelette.services.core.errors import AlreadyExists, InvalidInput, NotFound, NotYet
+from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.ipam.subnet_pool import SubnetPool
+from flannelette.services.core.leases.lease import Lease, Subnet, lease_key
+from flannelette.services.lease.ipam.claims import Claim, Claims
+from flannelette.services.lease.stores.store import Reclaim
 
 
 @dataclass(frozen=True, slots=True)

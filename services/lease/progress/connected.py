@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Protocol
 
-from services.core.errors import NameTaken
+from flannelette.services.core.errors import NameTaken
 
 ALIVE_SECONDS: Final = 60.0
 """So long after its last sign of life a node counts as alive: no restart of a service takes longer."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from services.core.finding import MOST_REPORTED
-from services.core.leases.progress import Progress
-from services.core.limits import LONGEST_NAME
-from services.lease import metrics
-from services.lease.progress.notifier import Notifier
+from flannelette.services.core.finding import MOST_REPORTED
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.limits import LONGEST_NAME
+from flannelette.services.lease import metrics
+from flannelette.services.lease.progress.notifier import Notifier
 
 NOTHING_YET: Final = -1
 """The position of a node that has not reported on its newest stream."""
@@ -33,7 +33,7 @@ _MOST_TIMES: Final = 20_000
 
 
 class Log(Protocol):
-    """The log of the lease table's changes, whose positions nodes report (`services.lease.watch.log`)."""
+    """The log of the lease table's changes, whose positions nodes report (services/lease/watch/log.py)."""
 
     last: int
     """The newest position."""

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from services.core.errors import InvalidInput
-from services.core.network import NetworkConfig, parse_network
-from services.runtime.os.unreadable import why_unreadable
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.runtime.os.unreadable import why_unreadable
 
 
 def read_network_file(path: Path, *, leases_subnets: bool = True) -> NetworkConfig:

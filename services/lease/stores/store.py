@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from services.core.family import Network
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.node_overrides import PublicIpOverrides
-from services.core.leases.progress import Progress
-from services.core.leases.table import Change, StoreStatus
-from services.core.network import NetworkConfig
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Change, StoreStatus
+from flannelette.services.core.network import NetworkConfig
 
 
 class RefusalKind(Enum):
@@ -99,7 +99,7 @@ StoreEvent: TypeAlias = Snapshot | Changed | StoreStatus
 
 
 class Store(Protocol):
-    """Where leases are kept. Every call raises services.core.errors; a lost connection is Unavailable."""
+    """Where leases are kept. Every call raises what services/core/errors.py has; a lost connection is Unavailable."""
 
     @property
     def kind(self) -> str:

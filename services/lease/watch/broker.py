@@ -5,23 +5,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import NONE, PublicIpOverrides
-from services.core.leases.table import Change, Step, StoreStatus, Table, Upserted
-from services.lease import metrics
-from services.lease.events.describe import NodeEvents, tell_lease, tell_step
-from services.lease.events.journal import Journal
-from services.lease.imports.foreign import Foreign, OwnLeases
-from services.lease.progress.connected import ConnectedNodes
-from services.lease.progress.notifier import Notifier
-from services.lease.progress.reports import Reports
-from services.lease.stores.store import Changed, LostLease, StoreEvent
-from services.lease.watch import encoding
-from services.lease.watch.diff import NOTHING, step_of
-from services.lease.watch.encoding import RESET, encode, encode_change
-from services.lease.watch.log import ChangeLog, LogEntry
-from services.lease.watch.snapshot import EncodedLeases, SnapshotPart
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
+from flannelette.services.core.leases.table import Change, Step, StoreStatus, Table, Upserted
+from flannelette.services.lease import metrics
+from flannelette.services.lease.events.describe import NodeEvents, tell_lease, tell_step
+from flannelette.services.lease.events.journal import Journal
+from flannelette.services.lease.imports.foreign import Foreign, OwnLeases
+from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.progress.notifier import Notifier
+from flannelette.services.lease.progress.reports import Reports
+from flannelette.services.lease.stores.store import Changed, LostLease, StoreEvent
+from flannelette.services.lease.watch import encoding
+from flannelette.services.lease.watch.diff import NOTHING, step_of
+from flannelette.services.lease.watch.encoding import RESET, encode, encode_change
+from flannelette.services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.lease.watch.snapshot import EncodedLeases, SnapshotPart
 
 _MOST_ENTRIES: Final = 20_000
 _MOST_BYTES: Final = 16 << 20
@@ -54,7 +54,7 @@ class LeasesByNode:
 
 
 class Broker:
-    """Keeps `table` equal to the store, and what watchers need (`services.lease.watch.streams`) beside it.
+    """Keeps `table` equal to the store, and what watchers need (services/lease/watch/streams.py) beside it.
 
     Each change is serialised once for all watchers. An event that changes nothing, such as a Snapshot after
     a reconnect that equals the table, wakes nobody. Everything runs in one event loop, and nothing but `has` waits.

@@ -3,10 +3,18 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Change, Removed, Step, StoreStatus, Table, Upserted, changes_between
-from services.core.network import NetworkConfig
-from services.lease.stores.store import Changed, Snapshot, StoreEvent
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import (
+    Change,
+    Removed,
+    Step,
+    StoreStatus,
+    Table,
+    Upserted,
+    changes_between,
+)
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
 
 NOTHING: Final = Step()
 _NO_NETWORK: Final = "the store has no network configuration"

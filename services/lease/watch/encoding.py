@@ -11,8 +11,8 @@ be in one piece only: two would be merged.
 
 from typing import Final
 
-from services.core.leases.table import Change, Step
-from services.runtime.lease.wire import step_to_bytes
+from flannelette.services.core.leases.table import Change, Step
+from flannelette.services.runtime.lease.wire import step_to_bytes
 
 MOST_CHANGES: Final = 500
 """In one message, as lease.proto promises."""

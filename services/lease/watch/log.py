@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from services.core.leases.table import Step
-from services.lease.watch import encoding
-from services.lease.watch.encoding import SYNCED, encode
+from flannelette.services.core.leases.table import Step
+from flannelette.services.lease.watch import encoding
+from flannelette.services.lease.watch.encoding import SYNCED, encode
 
 _OVERHEAD: Final = 200
 """About what a change takes in memory beside its bytes."""

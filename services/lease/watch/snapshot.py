@@ -4,9 +4,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Upserted
-from services.lease.watch import encoding
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.watch import encoding
 
 _FEW: Final = 100
 """So many names are put where they belong one by one; with more, all are sorted."""

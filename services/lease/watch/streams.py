@@ -6,12 +6,12 @@ from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from typing import Final
 
-from services.core.leases.node_overrides import NONE, NodeOverrides, PublicIpOverrides, overrides_between
-from services.core.leases.table import Step, StoreStatus, Table, changes_between
-from services.lease import metrics
-from services.lease.watch.broker import Broker
-from services.lease.watch.diff import NOTHING
-from services.lease.watch.encoding import SYNCED, encode
+from flannelette.services.core.leases.node_overrides import NONE, NodeOverrides, PublicIpOverrides, overrides_between
+from flannelette.services.core.leases.table import Step, StoreStatus, Table, changes_between
+from flannelette.services.lease import metrics
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.diff import NOTHING
+from flannelette.services.lease.watch.encoding import SYNCED, encode
 
 PAUSE: Final = 0.002
 """Seconds between two changes that come apart. A message costs a dataplane as much as some ten changes in it."""

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flannelette.masq.v1 import masq_pb2 as pb
-
-from services.core.errors import Misconfigured
-from services.core.formats.ip_text import parse_cidr
-from services.core.formats.subnet_env import read_lines
-from services.masq.firewalls.auto import AutoFirewall
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.iptables_legacy.lock import lock_path
-from services.masq.reconcile.repairs import commands_of
-from services.masq.rules.model import NFT_TABLE, belonging, no_chains
-from services.runtime.os.single_instance import single_instance
-from services.runtime.process.networks import NodeNetwork
-from services.runtime.process.once import run_once
-from services.runtime.process.settings import flag
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.formats.subnet_env import read_lines
+from flannelette.services.masq.firewalls.auto import AutoFirewall
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path
+from flannelette.services.masq.reconcile.repairs import commands_of
+from flannelette.services.masq.rules.model import NFT_TABLE, belonging, no_chains
+from flannelette.services.runtime.os.single_instance import single_instance
+from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.once import run_once
+from flannelette.services.runtime.process.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,4 +59,4 @@ def _work(settings: CleanupSettings) -> pb.TeardownRulesResponse:
 
 
 if __name__ == "__main__":
-    sys.exit(run_once("python -m services.masq.api.cleanup", CleanupSettings, _work))
+    sys.exit(run_once("python -m flannelette.services.masq.api.cleanup", CleanupSettings, _work))

@@ -5,16 +5,15 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from flannelette.masq.v1 import masq_pb2 as pb
-
-from services.core.errors import InvalidInput, NotImplementedYet, NotYet
-from services.core.family import Address, Network
-from services.masq.api.wire import finding_of, rules_of
-from services.masq.diagnose.flows import WAYS
-from services.masq.diagnose.obstacles import dropping
-from services.masq.diagnose.verdict import Flow
-from services.masq.firewalls.firewall import ChainState
-from services.masq.reconcile.reconciler import Reconciler
-from services.masq.rules.model import Action, Packet, deciding_rule, explanation
+from flannelette.services.core.errors import InvalidInput, NotImplementedYet, NotYet
+from flannelette.services.core.family import Address, Network
+from flannelette.services.masq.api.wire import finding_of, rules_of
+from flannelette.services.masq.diagnose.flows import WAYS
+from flannelette.services.masq.diagnose.obstacles import dropping
+from flannelette.services.masq.diagnose.verdict import Flow
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.model import Action, Packet, deciding_rule, explanation
 
 _NO_TRACE: Final = (
     "masq no longer traces packets: `nft monitor trace` shows what the kernel does with one "

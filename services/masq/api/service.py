@@ -6,17 +6,17 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from flannelette.masq.v1 import masq_pb2 as pb
-from flannelette.masq.v1 import masq_pb2_grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.masq.api.explain import Explainer
-from services.masq.api.wire import finding_of, reading_of, rules_of
-from services.masq.reconcile.reconciler import Reconciler
-from services.masq.rules.other_networks import networks_in
-from services.runtime.events.stream import watch
-from services.runtime.process.version import version
-from services.runtime.telemetry.health import Health
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.masq.v1 import masq_pb2_grpc
+from flannelette.services.masq.api.explain import Explainer
+from flannelette.services.masq.api.wire import finding_of, reading_of, rules_of
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.other_networks import networks_in
+from flannelette.services.runtime.events.stream import watch
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.telemetry.health import Health
 
 
 class MasqServicer(masq_pb2_grpc.MasqServiceServicer):

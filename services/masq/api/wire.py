@@ -1,13 +1,12 @@
 """Rules, findings and events as masq.proto has them."""
 
 from flannelette.masq.v1 import masq_pb2 as pb
-
-from services.core.cure import commands_of
-from services.core.finding import Finding
-from services.masq.firewalls.firewall import ChainState, RuleState
-from services.masq.rules.model import Chain
-from services.runtime.events.journal import Journal, RecordedEvent
-from services.runtime.events.stream import Reading
+from flannelette.services.core.cure import commands_of
+from flannelette.services.core.finding import Finding
+from flannelette.services.masq.firewalls.firewall import ChainState, RuleState
+from flannelette.services.masq.rules.model import Chain
+from flannelette.services.runtime.events.journal import Journal, RecordedEvent
+from flannelette.services.runtime.events.stream import Reading
 
 
 def rules_of(state: ChainState) -> list[pb.Rule]:

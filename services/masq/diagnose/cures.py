@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from services.core.family import Network
-from services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop, ForeignTable, NfHook
+from flannelette.services.core.family import Network
+from flannelette.services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop, ForeignTable, NfHook
 
 UDP: Final = 17
 MOST_PEERS: Final = 64

@@ -10,9 +10,9 @@ from functools import partial
 from ipaddress import ip_address, summarize_address_range
 from typing import Final
 
-from services.core.family import Network
-from services.masq.diagnose.verdict import Condition, Effect, Flow, Match, State, Test
-from services.masq.kernel.ip_sets import is_member, set_name
+from flannelette.services.core.family import Network
+from flannelette.services.masq.diagnose.verdict import Condition, Effect, Flow, Match, State, Test
+from flannelette.services.masq.kernel.ip_sets import is_member, set_name
 
 _STATE, _UNTRACKED = 0x01, 0x100  # XT_CONNTRACK_STATE, XT_CONNTRACK_STATE_UNTRACKED
 _LOCAL, _UNICAST = 0x04, 0x02  # XT_ADDRTYPE_

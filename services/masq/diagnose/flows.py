@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Final
 
-from services.core.errors import InvalidInput
-from services.core.family import Address, Network, family_of
-from services.core.network import NetworkConfig, contains
-from services.core.tunnel import UDP, Tunnel
-from services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
-from services.masq.kernel.traffic import Queue, TrafficFilter
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address, Network, family_of
+from flannelette.services.core.network import NetworkConfig, contains
+from flannelette.services.core.tunnel import UDP, Tunnel
+from flannelette.services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
+from flannelette.services.masq.kernel.traffic import Queue, TrafficFilter
 
 BRIDGE: Final = "cni0"
 _IKE_PORT: Final = 500

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.cure import Command, Cure
-from services.core.family import Family, Network, family_of
-from services.core.finding import Finding
-from services.core.network import NetworkConfig
-from services.masq.diagnose.flows import Surroundings
-from services.masq.diagnose.obstacles import dropping, translating, untracking
-from services.masq.diagnose.verdict import Flow, ForeignTable
-from services.masq.firewalls.firewall import FirewallKind
-from services.masq.rules.model import RuleSettings
+from flannelette.services.core.cure import Command, Cure
+from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.masq.diagnose.flows import Surroundings
+from flannelette.services.masq.diagnose.obstacles import dropping, translating, untracking
+from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
+from flannelette.services.masq.firewalls.firewall import FirewallKind
+from flannelette.services.masq.rules.model import RuleSettings
 
 FORWARDING: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"

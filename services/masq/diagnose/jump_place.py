@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from services.masq.diagnose.verdict import Condition, Effect, ForeignRule
+from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule
 
 LOGS: Final = frozenset(("LOG", "NFLOG", "ULOG"))
 _TARGETS: Final = {Effect.ACCEPT: "ACCEPT", Effect.RETURN: "RETURN"}

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from typing import Final
 
-from services.core.family import IPV4, Network
-from services.masq.diagnose.extensions import PROTOCOLS, conditions_of, effect_of
-from services.masq.diagnose.verdict import (
+from flannelette.services.core.family import IPV4, Network
+from flannelette.services.masq.diagnose.extensions import PROTOCOLS, conditions_of, effect_of
+from flannelette.services.masq.diagnose.verdict import (
     IPTABLES,
     LEGACY,
     Condition,
@@ -22,7 +22,7 @@ from services.masq.diagnose.verdict import (
     ForeignTable,
     NfHook,
 )
-from services.masq.kernel.legacy_tables import RawTable
+from flannelette.services.masq.kernel.legacy_tables import RawTable
 
 _MOST_ENTRIES: Final = 1000
 """Of a table whose rules are read: a thousand take about 10 ms."""

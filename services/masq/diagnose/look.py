@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput
-from services.core.family import Address, Network, family_of
-from services.core.network import NetworkConfig
-from services.core.tunnel import IPIP_DEVICE
-from services.masq.diagnose.cures import PERSISTENT
-from services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings
-from services.masq.kernel.routing import mac_of, ports_of, tunnel_ends, way_to
-from services.masq.kernel.traffic import filters, queues
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address, Network, family_of
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.core.tunnel import IPIP_DEVICE
+from flannelette.services.masq.diagnose.cures import PERSISTENT
+from flannelette.services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings
+from flannelette.services.masq.kernel.routing import mac_of, ports_of, tunnel_ends, way_to
+from flannelette.services.masq.kernel.traffic import filters, queues
 
 _MOST_PORTS: Final = 250
 _CALLS: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")

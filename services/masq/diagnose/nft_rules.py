@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import Final
 
-from services.core.family import Network
-from services.masq.diagnose.extensions import PROTOCOLS, UNKNOWN, conditions_of, effect_of
-from services.masq.diagnose.nft_sets import (
+from flannelette.services.core.family import Network
+from flannelette.services.masq.diagnose.extensions import PROTOCOLS, UNKNOWN, conditions_of, effect_of
+from flannelette.services.masq.diagnose.nft_sets import (
     EVERY,
     RTN_LOCAL,
     Element,
@@ -20,8 +20,18 @@ from services.masq.diagnose.nft_sets import (
     integer,
     word_of,
 )
-from services.masq.diagnose.verdict import ECHO, TCP, WORDS, Condition, Effect, ForeignRule, Match, State, Test
-from services.masq.kernel.nf_tables import attribute_list, attributes, text
+from flannelette.services.masq.diagnose.verdict import (
+    ECHO,
+    TCP,
+    WORDS,
+    Condition,
+    Effect,
+    ForeignRule,
+    Match,
+    State,
+    Test,
+)
+from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes, text
 
 _LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
 _HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {

@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from services.masq.diagnose.nft_rules import RuleReader
-from services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, Part, elements, key_of
-from services.masq.diagnose.verdict import (
+from flannelette.services.masq.diagnose.nft_rules import RuleReader
+from flannelette.services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, Part, elements, key_of
+from flannelette.services.masq.diagnose.verdict import (
     IPTABLES,
     NFT,
     WORDS,
@@ -20,7 +20,7 @@ from services.masq.diagnose.verdict import (
     Match,
     NfHook,
 )
-from services.masq.kernel.nf_tables import (
+from flannelette.services.masq.kernel.nf_tables import (
     FAMILIES,
     INET,
     ChainName,

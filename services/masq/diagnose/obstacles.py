@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from services.core.family import Network
-from services.core.finding import Finding
-from services.core.network import contains
-from services.core.tunnel import Tunnel
-from services.masq.diagnose.cures import Accept, Cure, Owner, cure_of, exempting, owner_of, tool_of
-from services.masq.diagnose.flows import probes, single_pods
-from services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
-from services.masq.diagnose.verdict import (
+from flannelette.services.core.family import Network
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.network import contains
+from flannelette.services.core.tunnel import Tunnel
+from flannelette.services.masq.diagnose.cures import Accept, Cure, Owner, cure_of, exempting, owner_of, tool_of
+from flannelette.services.masq.diagnose.flows import probes, single_pods
+from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
+from flannelette.services.masq.diagnose.verdict import (
     LEGACY,
     NFT,
     PROGRAMS,
@@ -27,8 +27,8 @@ from services.masq.diagnose.verdict import (
     tracked,
     without,
 )
-from services.masq.firewalls.firewall import FirewallKind
-from services.masq.rules.model import no_chains
+from flannelette.services.masq.firewalls.firewall import FirewallKind
+from flannelette.services.masq.rules.model import no_chains
 
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
 _NAT: Final = (NfHook.POSTROUTING,)

@@ -6,10 +6,10 @@ What it drops no firewall shows. The programs that have made it keep it, so its 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from services.core.finding import Finding
-from services.masq.diagnose.flows import Surroundings
-from services.masq.diagnose.verdict import Flow, NfHook
-from services.masq.kernel.traffic import Decision, Queue, Test, TrafficFilter
+from flannelette.services.core.finding import Finding
+from flannelette.services.masq.diagnose.flows import Surroundings
+from flannelette.services.masq.diagnose.verdict import Flow, NfHook
+from flannelette.services.masq.kernel.traffic import Decision, Queue, Test, TrafficFilter
 
 _USUAL_QUEUES: Final = frozenset(("noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "cake", "ingress", "clsact"))
 _ADVICE: Final = " If nobody needs it: `{}`; the program that made it may make it again."

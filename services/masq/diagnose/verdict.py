@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
-from services.core.family import Network
-from services.core.network import contains
+from flannelette.services.core.family import Network
+from flannelette.services.core.network import contains
 
 
 class NfHook(IntEnum):

@@ -8,18 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from services.core.errors import Misconfigured, Unavailable
-from services.masq.diagnose.obstacles import would_drop
-from services.masq.diagnose.verdict import Flow
-from services.masq.firewalls.detect import Choice, HostProbe, HostState, choose
-from services.masq.firewalls.firewall import ANYWHERE, ChainState, Digest, Firewall, FirewallKind, Placement
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from services.masq.firewalls.nftables.firewall import NftablesFirewall
-from services.masq.kernel.nf_tables import GenerationListener
-from services.masq.rules.model import Chain
-from services.runtime.os.inotify import CLOSED, Watch
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.masq.diagnose.obstacles import would_drop
+from flannelette.services.masq.diagnose.verdict import Flow
+from flannelette.services.masq.firewalls.detect import Choice, HostProbe, HostState, choose
+from flannelette.services.masq.firewalls.firewall import (
+    ANYWHERE,
+    ChainState,
+    Digest,
+    Firewall,
+    FirewallKind,
+    Placement,
+)
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.kernel.nf_tables import GenerationListener
+from flannelette.services.masq.rules.model import Chain
+from flannelette.services.runtime.os.inotify import CLOSED, Watch
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from services.core.errors import Unavailable
-from services.core.family import FAMILIES
-from services.masq.diagnose.flows import BRIDGE
-from services.masq.diagnose.host_checks import BRIDGE_CALLS, FORWARDING, HostChecks
-from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.look import surroundings
-from services.masq.diagnose.nft_tables import has_iptables_rules, not_for_iptables, read_nft
-from services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
-from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
-from services.masq.firewalls.nftables.syntax import FLANNEL_TABLES, TABLE
-from services.masq.kernel.legacy_tables import TableReader
-from services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_rule_versions, nft_tables
-from services.masq.rules.model import no_chains
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.masq.diagnose.flows import BRIDGE
+from flannelette.services.masq.diagnose.host_checks import BRIDGE_CALLS, FORWARDING, HostChecks
+from flannelette.services.masq.diagnose.legacy_rules import read_legacy
+from flannelette.services.masq.diagnose.look import surroundings
+from flannelette.services.masq.diagnose.nft_tables import has_iptables_rules, not_for_iptables, read_nft
+from flannelette.services.masq.diagnose.verdict import Drop, ForeignTable, is_used, without
+from flannelette.services.masq.firewalls.firewall import Digest, FirewallKind, Placement
+from flannelette.services.masq.firewalls.nftables.syntax import FLANNEL_TABLES, TABLE
+from flannelette.services.masq.kernel.legacy_tables import TableReader
+from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_rule_versions, nft_tables
+from flannelette.services.masq.rules.model import no_chains
 
 T = TypeVar("T")
 

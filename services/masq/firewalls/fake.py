@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.family import IPV4, Family
-from services.masq.firewalls.firewall import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.masq.firewalls.firewall import (
     ANYWHERE,
     CHAIN_MISSING,
     NOT_WANTED,
@@ -18,7 +18,7 @@ from services.masq.firewalls.firewall import (
     RuleState,
     differences,
 )
-from services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.firewalls.iptables.repair import (
     Action,
     Append,
     DeleteRule,
@@ -29,10 +29,17 @@ from services.masq.firewalls.iptables.repair import (
     chain_state,
     repair_of,
 )
-from services.masq.firewalls.iptables.rule_syntax import as_text, chain_form
-from services.masq.firewalls.iptables.save_format import find, without_counters
-from services.masq.firewalls.nftables.syntax import PLACES, TABLE, family_word, removing, rule_text, writing
-from services.masq.rules.model import Chain
+from flannelette.services.masq.firewalls.iptables.rule_syntax import as_text, chain_form
+from flannelette.services.masq.firewalls.iptables.save_format import find, without_counters
+from flannelette.services.masq.firewalls.nftables.syntax import (
+    PLACES,
+    TABLE,
+    family_word,
+    removing,
+    rule_text,
+    writing,
+)
+from flannelette.services.masq.rules.model import Chain
 
 _HOOKS: Final = {"nat": ("POSTROUTING",), "filter": ("FORWARD",)}
 

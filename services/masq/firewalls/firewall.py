@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from services.masq.rules.model import Chain
+from flannelette.services.masq.rules.model import Chain
 
 CHAIN_MISSING = "chain missing"
 NOT_WANTED = "not wanted any more"
@@ -70,7 +70,7 @@ class ChainState:
 class Firewall(Protocol):
     """One kind of firewall. Never touches a rule or a chain that is not ours.
 
-    Every call raises services.core.errors.Unavailable, with the cause and its remedy.
+    Every call raises Unavailable (services/core/errors.py), with the cause and its remedy.
     """
 
     @property

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from typing import Final
 
-from services.core.family import Network
+from flannelette.services.core.family import Network
 
 _NET: Final = Path("/proc/thread-self/net")
 _OF_PODS: Final = ("cni", "docker", "flannel", "fl-", "veth", "lo")

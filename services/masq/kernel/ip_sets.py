@@ -4,8 +4,8 @@ import socket
 import struct
 from typing import Final
 
-from services.core.family import Address
-from services.masq.kernel.nf_tables import attributes, text
+from flannelette.services.core.family import Address
+from flannelette.services.masq.kernel.nf_tables import attributes, text
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET

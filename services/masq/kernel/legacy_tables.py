@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from services.core.errors import Unavailable
-from services.core.family import Family
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import Family
 
 TABLES: Final = ("filter", "mangle", "nat", "raw", "security")
 _NAMES_SIZE: Final = 4096

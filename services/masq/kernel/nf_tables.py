@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.errors import Unavailable
+from flannelette.services.core.errors import Unavailable
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
 _SUBSYSTEM: Final = 10 << 8  # NFNL_SUBSYS_NFTABLES

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from services.core.family import Address, Network
-from services.masq.kernel.nf_tables import attributes, text
+from flannelette.services.core.family import Address, Network
+from flannelette.services.masq.kernel.nf_tables import attributes, text
 
 _SOL_NETLINK, _STRICT = 270, 12  # NETLINK_GET_STRICT_CHK: a dump has only what was asked for
 _REQUEST, _DUMP = 1, 0x300

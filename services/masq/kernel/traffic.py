@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from services.core.family import IPV4, IPV6
-from services.masq.kernel.nf_tables import attribute_list, attributes, text
-from services.masq.kernel.routing import ask, index_of
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes, text
+from flannelette.services.masq.kernel.routing import ask, index_of
 
 _GETQDISC, _GETFILTER, _DUMP = 38, 46, 0x300
 _TRAFFIC: Final = struct.Struct("=BxxxiIII")  # struct tcmsg: family, ifindex, handle, parent, info

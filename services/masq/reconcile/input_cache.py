@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from services.core.leases.table import KUBE, Table
-from services.masq.reconcile.reconciler import Reconciler
-from services.masq.rules.inputs import CachedInputs, own_lease
-from services.runtime.cache.cache_writer import CacheWriter, RunBlocking
-from services.runtime.cache.cached_table import PATIENCE, CachedTable, stale_reason
-from services.runtime.cache.state_file import StateFile
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.leases.table import KUBE, Table
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.inputs import CachedInputs, own_lease
+from flannelette.services.runtime.cache.cache_writer import CacheWriter, RunBlocking
+from flannelette.services.runtime.cache.cached_table import PATIENCE, CachedTable, stale_reason
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

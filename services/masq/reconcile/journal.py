@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
-from services.masq.firewalls.firewall import ChainState
-from services.masq.rules.inputs import RuleInputs
-from services.runtime.events.journal import Event, Journal, Subject
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.rules.inputs import RuleInputs
+from flannelette.services.runtime.events.journal import Event, Journal, Subject
 
 
 class EventKind(Enum):

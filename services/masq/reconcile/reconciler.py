@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from services.core.errors import NotYet, Unavailable
-from services.core.family import Network
-from services.core.finding import Finding
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig
-from services.masq.diagnose.flows import flows_of, tunnel_of
-from services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
-from services.masq.diagnose.traffic import traffic_findings
-from services.masq.firewalls.firewall import (
+from flannelette.services.core.errors import NotYet, Unavailable
+from flannelette.services.core.family import Network
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
+from flannelette.services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
+from flannelette.services.masq.diagnose.traffic import traffic_findings
+from flannelette.services.masq.firewalls.firewall import (
     JUMP_MISPLACED,
     NOT_WANTED,
     RULE_EXTRA,
@@ -24,8 +24,8 @@ from services.masq.firewalls.firewall import (
     HostFirewall,
     Placement,
 )
-from services.masq.reconcile.journal import EventKind, Observed, tell_operator
-from services.masq.reconcile.repairs import (
+from flannelette.services.masq.reconcile.journal import EventKind, Observed, tell_operator
+from flannelette.services.masq.reconcile.repairs import (
     CHECK_SECONDS,
     FAILURES,
     JumpBackoff,
@@ -34,12 +34,19 @@ from services.masq.reconcile.repairs import (
     count_rules,
     what_is_wrong,
 )
-from services.masq.rules.inputs import CachedInputs, Refusal, RuleInputs, networks_of, next_inputs, no_refusal
-from services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
-from services.runtime.events.journal import Event, Journal
-from services.runtime.process.exclusive import Exclusive
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.masq.rules.inputs import (
+    CachedInputs,
+    Refusal,
+    RuleInputs,
+    networks_of,
+    next_inputs,
+    no_refusal,
+)
+from flannelette.services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from flannelette.services.runtime.events.journal import Event, Journal
+from flannelette.services.runtime.process.exclusive import Exclusive
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from services.core.formats.word_list import word_list
-from services.masq.firewalls.firewall import JUMP_MISPLACED, ChainState
-from services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
-from services.masq.rules.model import Chain
-from services.runtime.events.journal import Journal
-from services.runtime.telemetry.logs import get_logger
-from services.runtime.telemetry.metrics import Counter, Gauge, Histogram, per_network
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.masq.firewalls.firewall import JUMP_MISPLACED, ChainState
+from flannelette.services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
+from flannelette.services.masq.rules.model import Chain
+from flannelette.services.runtime.events.journal import Journal
+from flannelette.services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.metrics import Counter, Gauge, Histogram, per_network
 
 log = get_logger()
 

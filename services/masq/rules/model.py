@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from services.core.family import FAMILIES, Address, Family, Network, family_of
-from services.core.network import NetworkConfig
+from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.network import NetworkConfig
 
 NFT_TABLE: Final = "flannelette"
 """That of the network without a name; a named one's is `flannelette-NAME`."""

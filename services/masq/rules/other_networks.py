@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 from typing import Final
 
-from services.core.family import FAMILIES, Network
+from flannelette.services.core.family import FAMILIES, Network
 
 _ADDRESS: Final = re.compile(r"(?:^| )(?:-[sd]|[sd]addr(?: !=)?) (\S+)")
 _MULTICAST: Final = frozenset(family.multicast for family in FAMILIES)

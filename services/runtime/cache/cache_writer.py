@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from services.core.family import Network
-from services.core.leases.lease import Lease
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig
-from services.runtime.cache.node_state import encode, snapshot_parts
-from services.runtime.cache.state_file import StateFile
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.state_file import StateFile
 
 _WRITE_DELAY: Final = 1.0
 """Seconds from a change to the write: changes come in groups."""

@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Table
-from services.runtime.cache.node_state import NodeState
-from services.runtime.cache.state_file import StateFile
-from services.runtime.os.sealed_file import UnreadableState
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Table
+from flannelette.services.runtime.cache.node_state import NodeState
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from services.core.finding import Finding
-from services.runtime.os.atomic_file import replace_bytes, temporary
-from services.runtime.os.sealed_file import UnreadableState, seal, unseal
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.os.atomic_file import replace_bytes, temporary
+from flannelette.services.runtime.os.sealed_file import UnreadableState, seal, unseal
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from services.runtime.cache.kept_file import MODE, read_bytes
-from services.runtime.os.atomic_file import replace_bytes
-from services.runtime.os.sealed_file import UnreadableState, seal, unseal
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.cache.kept_file import MODE, read_bytes
+from flannelette.services.runtime.os.atomic_file import replace_bytes
+from flannelette.services.runtime.os.sealed_file import UnreadableState, seal, unseal
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from services.core.errors import InvalidInput
-from services.core.family import Network
-from services.core.formats.ip_text import parse_cidr
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
-from services.core.leases.table import Step, StoreStatus, Table, Upserted
-from services.core.network import NetworkConfig
-from services.runtime.lease.wire import network_from_proto, step_from_bytes, step_to_bytes
-from services.runtime.os.sealed_file import UnreadableState, seal, unseal
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Network
+from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
+from flannelette.services.core.leases.table import Step, StoreStatus, Table, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.lease.wire import network_from_proto, step_from_bytes, step_to_bytes
+from flannelette.services.runtime.os.sealed_file import UnreadableState, seal, unseal
 
 _LEASES_PER_PART: Final = 250
 """Encoded in about a millisecond."""

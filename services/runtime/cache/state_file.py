@@ -7,11 +7,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
-from services.core.limits import nearest_time
-from services.runtime.cache.kept_file import MODE, ReplacedFile, read_bytes
-from services.runtime.cache.node_state import NodeState, decode
-from services.runtime.os.sealed_file import UnreadableState
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.limits import nearest_time
+from flannelette.services.runtime.cache.kept_file import MODE, ReplacedFile, read_bytes
+from flannelette.services.runtime.cache.node_state import NodeState, decode
+from flannelette.services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

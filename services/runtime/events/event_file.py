@@ -10,9 +10,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from services.runtime.events.journal import REMEMBERED, Journal, RecordedEvent
-from services.runtime.events.record import BadRecord, decode, encode
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.events.journal import REMEMBERED, Journal, RecordedEvent
+from flannelette.services.runtime.events.record import BadRecord, decode, encode
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from services.core.errors import InvalidInput
-from services.core.limits import LONGEST_NAME, LONGEST_REASON
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.limits import LONGEST_NAME, LONGEST_REASON
 
 REMEMBERED: Final = 4096
 """Events. With the names in them usually below 1 KiB each; see Event.bounded."""

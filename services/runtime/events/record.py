@@ -5,8 +5,8 @@ from enum import Enum
 from typing import Any, Final
 from zlib import crc32
 
-from services.core.limits import nearest_time
-from services.runtime.events.journal import MOST_NAMED, Event, RecordedEvent, Subject
+from flannelette.services.core.limits import nearest_time
+from flannelette.services.runtime.events.journal import MOST_NAMED, Event, RecordedEvent, Subject
 
 _LARGEST: Final = 1 << 53
 _SUM: Final = b',"sum":"%08x"}'

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from services.core.errors import Unavailable
-from services.core.limits import unix_time
-from services.runtime.events.journal import Journal, RecordedEvent
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.limits import unix_time
+from flannelette.services.runtime.events.journal import Journal, RecordedEvent
 
 M = TypeVar("M")
 

@@ -8,20 +8,25 @@ from dataclasses import replace
 from typing import Final
 
 import grpc.aio
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.errors import Exhausted, InvalidInput, Unavailable
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.progress import Progress
-from services.core.leases.table import Step, Table
-from services.core.limits import MOST_LEASES, seconds_of
-from services.runtime.lease.lifetime import held_lease
-from services.runtime.lease.wire import lease_from_proto, progress_to_proto, request_to_proto, step_from_proto
-from services.runtime.rpc.interceptor import error_of, readable
-from services.runtime.rpc.server_channel import ServerChannel
-from services.runtime.rpc.transport import PLAIN, Transport
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Exhausted, InvalidInput, Unavailable
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Step, Table
+from flannelette.services.core.limits import MOST_LEASES, seconds_of
+from flannelette.services.runtime.lease.lifetime import held_lease
+from flannelette.services.runtime.lease.wire import (
+    lease_from_proto,
+    progress_to_proto,
+    request_to_proto,
+    step_from_proto,
+)
+from flannelette.services.runtime.rpc.interceptor import error_of, readable
+from flannelette.services.runtime.rpc.server_channel import ServerChannel
+from flannelette.services.runtime.rpc.transport import PLAIN, Transport
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -1,8 +1,7 @@
 """Findings as messages of the lease service."""
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.core.finding import Finding
+from flannelette.services.core.finding import Finding
 
 
 def finding_to_proto(finding: Finding) -> pb.Finding:

@@ -3,13 +3,13 @@
 import time
 from typing import TypeAlias
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.leases.lease import Lease
-from services.core.limits import LONGEST, nearest_time, seconds_of
-from services.runtime.lease.wire import lease_from_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.limits import LONGEST, nearest_time, seconds_of
+from flannelette.services.runtime.lease.wire import lease_from_proto
 
 Answer: TypeAlias = pb.AcquireLeaseResponse | pb.RenewLeaseResponse
 

@@ -4,14 +4,20 @@ import time
 from dataclasses import replace
 from sys import intern
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, Address, Network
-from services.core.finding import MOST_REPORTED
-from services.core.formats.ip_text import exact_cidr, format_address, format_network, parse_address, parse_cidr
-from services.core.leases.lease import (
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import FAMILIES, Address, Network
+from flannelette.services.core.finding import MOST_REPORTED
+from flannelette.services.core.formats.ip_text import (
+    exact_cidr,
+    format_address,
+    format_network,
+    parse_address,
+    parse_cidr,
+)
+from flannelette.services.core.leases.lease import (
     BackendData,
     FamilyRequest,
     Lease,
@@ -21,13 +27,13 @@ from services.core.leases.lease import (
     VxlanData,
     WireguardData,
 )
-from services.core.leases.node_overrides import NodeOverrides, PublicIpOverride, PublicIpOverrides
-from services.core.leases.progress import FailedLease, Progress
-from services.core.leases.table import Change, Removed, Step, StoreStatus, Upserted
-from services.core.limits import LONGEST_DATA, LONGEST_NAME, seconds_of, unix_time
-from services.core.network import NetworkConfig, parse_network
-from services.core.special_addresses import never_public
-from services.runtime.lease.findings import finding_from_proto, finding_to_proto
+from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride, PublicIpOverrides
+from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.core.leases.table import Change, Removed, Step, StoreStatus, Upserted
+from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME, seconds_of, unix_time
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.core.special_addresses import never_public
+from flannelette.services.runtime.lease.findings import finding_from_proto, finding_to_proto
 
 
 def lease_to_proto(lease: Lease) -> pb.Lease:

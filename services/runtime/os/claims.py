@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing
 from ipaddress import ip_network
 from typing import Final, NamedTuple, Self
 
-from services.core.errors import InvalidInput
-from services.runtime.os.names import HeldName, holders
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.runtime.os.names import HeldName, holders
 
 _NO_NAME: Final = "default"
 MARK: Final = "route protocol"

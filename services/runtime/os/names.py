@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.finding import Finding
-from services.runtime.os.processes import owners
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.os.processes import owners
 
 _MARK: Final = re.compile(r"#[0-9a-f]{16}")
 _GROUPS: Final = 1 << 29 | 1 << 30

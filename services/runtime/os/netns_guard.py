@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from services.runtime.os.inotify import REMOVED, Watch
+from flannelette.services.runtime.os.inotify import REMOVED, Watch
 
 _POLL_SECONDS: Final = 1.0
 _REFRESH_SECONDS: Final = 60.0

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.runtime.os.names import HeldName, rightful
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os.names import HeldName, rightful
 
 _POLL_SECONDS: Final = 0.1
 

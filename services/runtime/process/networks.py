@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from services.core.errors import Misconfigured
-from services.runtime.rpc.socket_paths import moved_address, socket_address
-from services.runtime.telemetry.network import DEFAULT
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.rpc.socket_paths import moved_address, socket_address
+from flannelette.services.runtime.telemetry.network import DEFAULT
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 NAMED_PROTOCOLS: Final = range(100, 180)

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from google.protobuf.json_format import MessageToJson
 
-from services.core.errors import FlanneletteError, Misconfigured
-from services.runtime.process.settings import HelpRequested, parse_settings
-from services.runtime.telemetry.logs import configure_logs
+from flannelette.services.core.errors import FlanneletteError, Misconfigured
+from flannelette.services.runtime.process.settings import HelpRequested, parse_settings
+from flannelette.services.runtime.telemetry.logs import configure_logs
 
 S = TypeVar("S")
 

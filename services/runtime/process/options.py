@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.core.limits import MOST_LEASES
-from services.runtime.process.settings import flag
-from services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
-from services.runtime.rpc.transport import Transport
-from services.runtime.tls.credentials import Credentials
-from services.runtime.tls.files import chosen_files
+from flannelette.services.core.limits import MOST_LEASES
+from flannelette.services.runtime.process.settings import flag
+from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
+from flannelette.services.runtime.rpc.transport import Transport
+from flannelette.services.runtime.tls.credentials import Credentials
+from flannelette.services.runtime.tls.files import chosen_files
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,25 +13,25 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from services.runtime.os.memory import limit_arenas
-from services.runtime.os.netns_guard import until_deleted, until_moved
-from services.runtime.os.parent import end_with_parent
-from services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
-from services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
-from services.runtime.process.start_notice import StartNotice, notify_status
-from services.runtime.process.version import version
-from services.runtime.rpc.authorization import Authorizer
-from services.runtime.rpc.callers import Callers
-from services.runtime.rpc.listen import bound, socket_paths
-from services.runtime.rpc.server import AddToServer, Server
-from services.runtime.rpc.server_limits import raise_descriptor_limit, server_options, tcp_ports
-from services.runtime.rpc.transport import PLAIN, Transport
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.http import http_server
-from services.runtime.telemetry.logs import configure_logs, get_logger
-from services.runtime.telemetry.metrics import Gauge
-from services.runtime.tls.credentials import Credentials, expiry_findings
+from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
+from flannelette.services.runtime.os.memory import limit_arenas
+from flannelette.services.runtime.os.netns_guard import until_deleted, until_moved
+from flannelette.services.runtime.os.parent import end_with_parent
+from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
+from flannelette.services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
+from flannelette.services.runtime.process.start_notice import StartNotice, notify_status
+from flannelette.services.runtime.process.version import version
+from flannelette.services.runtime.rpc.authorization import Authorizer
+from flannelette.services.runtime.rpc.callers import Callers
+from flannelette.services.runtime.rpc.listen import bound, socket_paths
+from flannelette.services.runtime.rpc.server import AddToServer, Server
+from flannelette.services.runtime.rpc.server_limits import raise_descriptor_limit, server_options, tcp_ports
+from flannelette.services.runtime.rpc.transport import PLAIN, Transport
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.http import http_server
+from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
+from flannelette.services.runtime.telemetry.metrics import Gauge
+from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
 
 log = get_logger()
 
@@ -232,7 +232,7 @@ async def _serve(name: str, settings: S, build: Build[S]) -> None:
 
 def _limiter(ports: frozenset[int], most: int, credentials: Credentials | None, callers: Callers) -> Job:
     """Limits connections over TCP. What does it is imported here, because a service on a unix socket has none."""
-    from services.runtime.rpc.connection_limits import ConnectionLimiter
+    from flannelette.services.runtime.rpc.connection_limits import ConnectionLimiter
 
     limiter = ConnectionLimiter(ports, most, callers if credentials else None)
     if credentials is not None:

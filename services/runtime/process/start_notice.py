@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from services.runtime.os.systemd import notify
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.os.systemd import notify
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2
 
-from services.core.access import Requirement, Role, principals, refusal
-from services.core.errors import Forbidden, InvalidInput, Unavailable
-from services.runtime.rpc.callers import MEMBER, RELAY, Callers
-from services.runtime.rpc.interceptor import abort
-from services.runtime.telemetry.logs import get_logger
-from services.runtime.telemetry.metrics import Counter
-from services.runtime.tls.certificate import not_after
+from flannelette.lease.v1 import lease_pb2
+from flannelette.services.core.access import Requirement, Role, principals, refusal
+from flannelette.services.core.errors import Forbidden, InvalidInput, Unavailable
+from flannelette.services.runtime.rpc.callers import MEMBER, RELAY, Callers
+from flannelette.services.runtime.rpc.interceptor import abort
+from flannelette.services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.metrics import Counter
+from flannelette.services.runtime.tls.certificate import not_after
 
 log = get_logger()
 

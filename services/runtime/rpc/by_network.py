@@ -8,8 +8,8 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from services.core.errors import InvalidInput
-from services.runtime.telemetry.network import DEFAULT, enter_network
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.runtime.telemetry.network import DEFAULT, enter_network
 
 
 def by_network(servicers: Mapping[str, Any], service: ServiceDescriptor) -> Any:

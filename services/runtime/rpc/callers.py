@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.runtime.os.own_sockets import Address, packed
-from services.runtime.telemetry.logs import LogLimiter, get_logger
-from services.runtime.telemetry.metrics import Counter
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.runtime.os.own_sockets import Address, packed
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.runtime.telemetry.metrics import Counter
 
 log = get_logger()
 

@@ -18,13 +18,13 @@ from ipaddress import IPv4Network, IPv6Network
 from itertools import count
 from typing import Final, NamedTuple
 
-from services.core.errors import Misconfigured
-from services.runtime.os import memory, own_sockets, syn_filter
-from services.runtime.os.own_sockets import Address
-from services.runtime.rpc.callers import Callers
-from services.runtime.rpc.server_limits import HANDSHAKE_MS
-from services.runtime.telemetry.logs import LogLimiter, get_logger
-from services.runtime.telemetry.metrics import Counter
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os import memory, own_sockets, syn_filter
+from flannelette.services.runtime.os.own_sockets import Address
+from flannelette.services.runtime.rpc.callers import Callers
+from flannelette.services.runtime.rpc.server_limits import HANDSHAKE_MS
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.runtime.telemetry.metrics import Counter
 
 log = get_logger()
 

@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from services.core import errors
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core import errors
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

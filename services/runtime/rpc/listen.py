@@ -11,9 +11,9 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from services.core.errors import Misconfigured
-from services.runtime.rpc.socket_paths import lock_of
-from services.runtime.rpc.transport import PLAIN, Transport
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.rpc.socket_paths import lock_of
+from flannelette.services.runtime.rpc.transport import PLAIN, Transport
 
 _KINDS: Final = {
     stat.S_IFREG: "a file",

@@ -7,9 +7,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as grpc_health
 
-from services.runtime.rpc.authorization import Authorizer
-from services.runtime.rpc.interceptor import ErrorInterceptor
-from services.runtime.rpc.reflection import enable_reflection
+from flannelette.services.runtime.rpc.authorization import Authorizer
+from flannelette.services.runtime.rpc.interceptor import ErrorInterceptor
+from flannelette.services.runtime.rpc.reflection import enable_reflection
 
 AddToServer = Callable[[grpc.aio.Server], None]
 

@@ -9,8 +9,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from services.runtime.rpc.transport import Options, Transport
-from services.runtime.tls.files import Material
+from flannelette.services.runtime.rpc.transport import Options, Transport
+from flannelette.services.runtime.tls.files import Material
 
 _LONGEST_CALL_SECONDS: Final = 60.0
 """Time that a replaced channel stays open, for calls that still run."""

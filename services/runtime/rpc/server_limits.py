@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.runtime.os import memory
-from services.runtime.rpc.transport import host_and_port
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os import memory
+from flannelette.services.runtime.rpc.transport import host_and_port
 
 _RESERVE: Final = 256
 """Descriptors kept free for files, the store, HTTP and clients of the unix socket."""

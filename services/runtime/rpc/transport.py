@@ -9,10 +9,10 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from services.core.errors import Misconfigured
-from services.runtime.tls.credentials import Credentials
-from services.runtime.tls.files import Material
-from services.runtime.tls.refusal import explain, speaks_tls
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.tls.credentials import Credentials
+from flannelette.services.runtime.tls.files import Material
+from flannelette.services.runtime.tls.refusal import explain, speaks_tls
 
 Options = Sequence[tuple[str, str | int]]
 

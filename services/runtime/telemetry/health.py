@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-from services.core.errors import Unavailable
-from services.core.finding import Finding
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.finding import Finding
 
 
 def _found_by(find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

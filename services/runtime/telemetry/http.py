@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from services.core.errors import Misconfigured
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.metrics import exposition
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.metrics import exposition
 
 Metrics: TypeAlias = Callable[[], Awaitable[tuple[str, bytes]]]
 """Returns the content type and the body of `/metrics`."""

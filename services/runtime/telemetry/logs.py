@@ -9,7 +9,7 @@ from io import StringIO
 from textwrap import indent
 from typing import Any, Final, TextIO, cast
 
-from services.core.formats.visible import visible
+from flannelette.services.core.formats.visible import visible
 
 _RICH: Final = "rich"
 _NOT_FIELDS: Final = frozenset(("exc_info", "stack"))

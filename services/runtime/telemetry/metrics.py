@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from services.runtime.os.partial_import import partial_import
-from services.runtime.telemetry.network import current_network
+from flannelette.services.runtime.os.partial_import import partial_import
+from flannelette.services.runtime.telemetry.network import current_network
 
 with partial_import("prometheus_client"):
     from prometheus_client.metrics import Counter, Gauge, Histogram

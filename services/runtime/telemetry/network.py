@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from services.runtime.telemetry.logs import log_network
+from flannelette.services.runtime.telemetry.logs import log_network
 
 DEFAULT: Final = "default"
 """As a name: the network that has the files, sockets and marks of a network without a name."""

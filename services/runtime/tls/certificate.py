@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from services.core.errors import Misconfigured
+from flannelette.services.core.errors import Misconfigured
 
 _NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL: the time is checked here, to report when the certificate expired."""

@@ -10,10 +10,10 @@ from typing import Final
 
 import grpc
 
-from services.core.errors import Misconfigured
-from services.core.finding import Finding
-from services.runtime.tls.certificate import certificate_of, date
-from services.runtime.tls.files import Material, Stamp, TlsFiles, read
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.tls.certificate import certificate_of, date
+from flannelette.services.runtime.tls.files import Material, Stamp, TlsFiles, read
 
 _SOON_SECONDS: Final = 14 * 86_400.0
 """Two weeks: time for a person. A certificate that lives shorter is replaced by a program, in its last third."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.core.formats.word_list import word_list
-from services.runtime.os.unreadable import why_unreadable
-from services.runtime.tls.certificate import Certificate, certificate_of, load_pair
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.runtime.os.unreadable import why_unreadable
+from flannelette.services.runtime.tls.certificate import Certificate, certificate_of, load_pair
 
 _NOT_IN_GRPC: Final = {bytes.fromhex("06032b6570"): "Ed25519", bytes.fromhex("06052b81040023"): "P-521"}
 """Key types that gRPC cannot use, by the object identifier in the key."""

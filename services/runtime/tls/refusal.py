@@ -4,8 +4,8 @@ import socket
 import ssl
 from typing import Final
 
-from services.runtime.tls.certificate import Certificate
-from services.runtime.tls.credentials import Credentials
+from flannelette.services.runtime.tls.certificate import Certificate
+from flannelette.services.runtime.tls.credentials import Credentials
 
 _SECONDS: Final = 2.0
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})

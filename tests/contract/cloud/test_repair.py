@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from flannelette.cloud.v1 import cloud_pb2 as pb
 
+from flannelette.cloud.v1 import cloud_pb2 as pb
 from tests.clouds import ali, aws, gce, tencent
 from tests.clouds.process import CloudProcess, Leases, cloud_process
 from tests.clouds.server import playing

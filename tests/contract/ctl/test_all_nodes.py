@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import grpc
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.ctl import samples
 from tests.ctl.clusters import context_of
 from tests.ctl.fakes import FakeNode

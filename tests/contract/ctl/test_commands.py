@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from flannelette.cloud.v1 import cloud_pb2, cloud_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as grpc_health
 
+from flannelette.cloud.v1 import cloud_pb2, cloud_pb2_grpc
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode

@@ -20,9 +20,8 @@ def program(tmp_path: Path) -> Path:
     """A directory with `flannelette`, as a far host has one."""
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin/flannelette"
-    script.write_text(
-        f'#!/bin/sh\nPYTHONPATH={os.pathsep.join(sys.path)} exec {sys.executable} -m services.ctl.main "$@"\n'
-    )
+    path, program = os.pathsep.join(sys.path), f"{sys.executable} -m flannelette.services.ctl.main"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {program} "$@"\n')
     script.chmod(0o755)
     return script.parent
 

@@ -10,7 +10,6 @@ from typing import Any
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run, start

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 import click
 import pytest
 from click.testing import CliRunner
-from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.lease.v1 import lease_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.core.formats.visible import is_visible
-from services.ctl.connect.one_line import change_texts
-from services.ctl.main import cli
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
+from flannelette.services.core.formats.visible import is_visible
+from flannelette.services.ctl.connect.one_line import change_texts
+from flannelette.services.ctl.main import cli
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples
 from tests.ctl.fakes import FakeDataplane, FakeNode

@@ -3,8 +3,8 @@
 import json
 
 import grpc
-from flannelette.dataplane.v1 import dataplane_pb2
 
+from flannelette.dataplane.v1 import dataplane_pb2
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run

@@ -6,10 +6,10 @@ from pathlib import Path
 import grpc
 import pytest
 import yaml
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.table import Upserted
-from services.lease.stores.store import Changed
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.stores.store import Changed
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode

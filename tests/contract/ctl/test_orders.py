@@ -1,9 +1,9 @@
 """The command line changes something only when it is told so: resync, handover, teardown, quarantine, removals."""
 
 import grpc
+
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
-
 from lab.private import own_namespaces
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.ctl.commands.subnets import read_duration
-from services.lease.stores.store import Reclaim
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.ctl.commands.subnets import read_duration
+from flannelette.services.lease.stores.store import Reclaim
 from tests.ctl.process import run
 from tests.examples.leases import SMALL_JSON, make_lease
 from tests.services.lease import FakeStore, ServiceProcess, serving, stub_of

@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
 from tests.ctl.clusters import context_of, dataplane_of
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run

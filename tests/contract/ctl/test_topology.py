@@ -4,8 +4,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
 
+from flannelette.lease.v1 import lease_pb2
 from tests.ctl import samples
 from tests.ctl.clusters import context_of
 from tests.ctl.fakes import FakeNode

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-
 from tests.hosts.dataplane import Cluster, Running
 from tests.patience import PATIENCE
 from tests.services.lease import eventually

@@ -11,19 +11,19 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServicer_to_server
-
-from services.dataplane.api.service import DataplaneServicer
-from services.dataplane.controller import Controller
-from services.dataplane.diagnose.inspector import Inspector
-from services.dataplane.events.journal import EventKind, Journal
-from services.dataplane.probes.prober import Prober
-from services.runtime.events.journal import Event
-from services.runtime.rpc.listen import bound
-from services.runtime.rpc.server import Server
-from services.runtime.telemetry.health import Health
+from flannelette.services.dataplane.api.service import DataplaneServicer
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.runtime.events.journal import Event
+from flannelette.services.runtime.rpc.listen import bound
+from flannelette.services.runtime.rpc.server import Server
+from flannelette.services.runtime.telemetry.health import Health
 from tests.hosts.dataplane import VXLAN, Cluster, Running
 from tests.patience import PATIENCE
 

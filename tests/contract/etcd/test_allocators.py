@@ -16,13 +16,13 @@ from typing import Final
 
 import pytest
 
-from services.core.errors import Exhausted, InvalidInput, LostRace, NotFound, NotYet, Unavailable
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.lease.stores.etcd.keys import KeyKind, Keyspace, parse_holder
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Put
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.errors import Exhausted, InvalidInput, LostRace, NotFound, NotYet, Unavailable
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
+from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace, parse_holder
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import PREFIX, QUICK, lease_put, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable

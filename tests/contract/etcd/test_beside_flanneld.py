@@ -17,13 +17,13 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from services.core.errors import LostRace, NotFound, Unavailable
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from services.lease.stores.etcd.keys import Keyspace
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, Put
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.errors import LostRace, NotFound, Unavailable
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.etcd.keys import Keyspace
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, Put
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import PREFIX, QUICK, item_at, write
 from tests.etcd.server import EtcdServer

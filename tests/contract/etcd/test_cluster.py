@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.cluster import EtcdCluster, cluster_on_loopback
 from tests.etcd.keys import CONFIG, PREFIX, QUICK, lease_put, name, opened, wants, write
 from tests.services.follower import Follower, following

@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.runtime.lease.wire import request_to_proto
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.ctl.process import run
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import make_request

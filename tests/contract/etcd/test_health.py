@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.finding import Finding
-from services.lease.stores.etcd.rpc import health
-from services.lease.stores.etcd.rpc.health import EtcdHealth
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.finding import Finding
+from flannelette.services.lease.stores.etcd.rpc import health
+from flannelette.services.lease.stores.etcd.rpc.health import EtcdHealth
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.cluster import EtcdCluster, cluster_on_loopback
 from tests.etcd.keys import CONFIG, PREFIX, QUICK, opened, wants
 from tests.etcd.server import EtcdServer

@@ -9,13 +9,13 @@ from typing import Final
 
 import pytest
 
-from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.etcd.keys import digest
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Put, Transaction
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.etcd.keys import digest
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.server import EtcdServer
 
 CONFIG: Final = '{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}'

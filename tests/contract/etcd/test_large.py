@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
-from services.lease.stores.etcd.rpc import members
-from services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.etcd.rpc import members
+from flannelette.services.lease.stores.etcd.rpc.values import Put
 from tests.etcd.keys import CONFIG_PUT, PREFIX, lease_delete, lease_put, name, opened, wants, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable

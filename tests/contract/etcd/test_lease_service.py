@@ -7,11 +7,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.leases.table import Table
-from services.runtime.lease.wire import request_to_proto
+from flannelette.services.core.leases.table import Table
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE

@@ -5,10 +5,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import NotFound
-from services.core.family import Address
-from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.etcd.keys import digest
+from flannelette.services.core.errors import NotFound
+from flannelette.services.core.family import Address
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.etcd.keys import digest
 from tests.etcd.prefix import HOST_GW, VXLAN, Prefix, asks
 from tests.services.follower import following
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from services.core.leases.lease import Lease
-from services.lease.stores.etcd.rpc.cluster import Cluster
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.lease.stores.etcd.rpc.cluster import Cluster
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import CONFIG_PUT, opened, wants, write
 from tests.etcd.server import EtcdServer

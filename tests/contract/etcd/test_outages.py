@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.leases.table import Change, Upserted, changes_between
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Put
-from services.lease.stores.store import Snapshot
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import Change, Upserted, changes_between
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.store import Snapshot
 from tests.etcd.keys import CONFIG_PUT, QUICK, lease_delete, lease_put, name, opened, wants, write
 from tests.etcd.server import EtcdMaker, EtcdServer
 from tests.faults.cable import Cable

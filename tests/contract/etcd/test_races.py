@@ -5,7 +5,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.core.errors import NotFound
+from flannelette.services.core.errors import NotFound
 from tests.etcd.prefix import Prefix, asks
 from tests.services.follower import following
 

@@ -19,7 +19,7 @@ FIRST: Final = int(os.environ["FLANNELETTE_SEED"])
 async def test_what_is_served_is_what_etcd_holds_after_any_schedule_of_faults(
     own_etcd: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr("services.lease.stores.etcd.store.Timing", lambda: HASTY)
+    monkeypatch.setattr("flannelette.services.lease.stores.etcd.store.Timing", lambda: HASTY)
     own_etcd.etcdctl("put", f"{PREFIX}/config", CONFIG)
     async with scheduled(own_etcd, tmp_path, seed) as schedule:
         try:

@@ -9,17 +9,17 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import NotYet
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction
-from services.lease.stores.etcd.sessions import SessionTiming
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import NotYet
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
+from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction
+from flannelette.services.lease.stores.etcd.sessions import SessionTiming
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE

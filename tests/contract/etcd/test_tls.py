@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured, Unavailable
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import opened, wants
 from tests.etcd.server import EtcdMaker, EtcdServer
 from tests.services.follower import following

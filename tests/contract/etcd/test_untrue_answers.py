@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd import liar as lies
 from tests.etcd.liar import Lie, lying
 from tests.etcd.server import EtcdServer

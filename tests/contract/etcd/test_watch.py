@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.core.leases.table import Removed, Upserted
-from services.lease.stores.etcd.rpc.values import Put
-from services.lease.stores.store import Changed
+from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.store import Changed
 from tests.etcd.prefix import Prefix, asks
 from tests.services.follower import following
 

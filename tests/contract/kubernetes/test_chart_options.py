@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.dataplane.backends import BACKENDS
+from flannelette.services.dataplane.backends import BACKENDS
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import parse, pick, pod_of, run_tool
 from tests.pages.chart import CHART, values

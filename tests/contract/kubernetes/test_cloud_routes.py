@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pytest
 
-from services.cloud.settings import CloudSettings
-from services.lease.settings import LeaseSettings
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import parse_settings
-from services.runtime.process.version import version
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import parse_settings
+from flannelette.services.runtime.process.version import version
 from tests.clouds.aws import environment, make_vpc, metadata, moto
 from tests.clouds.process import cloud_process
 from tests.contract.kubernetes.test_components import chart

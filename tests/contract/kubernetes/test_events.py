@@ -11,10 +11,10 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from services.core.errors import NotYet
-from services.lease.stores.kube.api_server import KubeSettings
-from services.lease.stores.kube.store import KubeStore
-from services.runtime.lease.wire import request_to_proto
+from flannelette.services.core.errors import NotYet
+from flannelette.services.lease.stores.kube.api_server import KubeSettings
+from flannelette.services.lease.stores.kube.store import KubeStore
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import OVERLAYS, Kubectl
 from tests.kubernetes.stores import MANAGED, QUICK, V4, Open, asks

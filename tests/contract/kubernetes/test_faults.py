@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.kubernetes.played_api import Fault, ScriptedApi, answer, cut, hang, node, status, text
 from tests.kubernetes.played_store import IMPATIENT, QUICK, Open, is_version
 from tests.services.follower import following

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from services.core.errors import NotYet
+from flannelette.services.core.errors import NotYet
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import Open, asks
 from tests.services.follower import following

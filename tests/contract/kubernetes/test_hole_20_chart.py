@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES
 from tests import paths
 from tests.kubernetes.manifests import of_flannel, parse, run_tool
 from tests.paths import ROOT

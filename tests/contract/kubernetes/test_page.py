@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from services.ctl.certs import issue
-from services.ctl.certs.folder import AUTHORITY, keep
-from services.runtime.process.version import VERSION
+from flannelette.services.ctl.certs import issue
+from flannelette.services.ctl.certs.folder import AUTHORITY, keep
+from flannelette.services.runtime.process.version import VERSION
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, run_tool
 from tests.pages.document import sections
@@ -44,7 +44,7 @@ def read(title: str, home: Path, kube: ApiServer) -> None:
     }
     (section,) = (each for each in PAGE if each.title == title)
     commands = "\n".join(block.commands for block in section.blocks if not block.commands.startswith(_KUBELETS))
-    commands = commands.replace(".venv/bin/flannelette", f"{sys.executable} -m services.ctl.main")
+    commands = commands.replace(".venv/bin/flannelette", f"{sys.executable} -m flannelette.services.ctl.main")
     typed = ["sh", "-euc", commands]
     done = subprocess.run(
         typed, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=2 * PATIENCE

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
-from services.core.leases.table import Removed
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
+from flannelette.services.core.leases.table import Removed
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.kubernetes.played_api import PREFIX, Document, ScriptedApi, node, status
 from tests.kubernetes.played_store import Open
 from tests.services.follower import Follower, following

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import pytest
 
-from services.dataplane.settings import DataplaneSettings
-from services.lease.settings import LeaseSettings
-from services.masq.settings import MasqSettings
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import parse_settings
-from services.runtime.process.version import version
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import parse_settings
+from flannelette.services.runtime.process.version import version
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import OVERLAYS, pick, render
 from tests.paths import ROOT

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.errors import NotYet, Unavailable
-from services.lease.stores.kube.values import Timing
-from services.lease.stores.store import Changed
+from flannelette.services.core.errors import NotYet, Unavailable
+from flannelette.services.lease.stores.kube.values import Timing
+from flannelette.services.lease.stores.store import Changed
 from tests.kubernetes.played_api import PREFIX, ScriptedApi, answer, cut, hang, node, text
 from tests.kubernetes.played_store import IMPATIENT, QUICK, REQUEST, Open, mac_of
 from tests.services.follower import following

@@ -7,10 +7,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import NotImplementedYet, NotYet, Unavailable
-from services.core.leases.lease import LeaseRequest, VxlanData, WireguardData
-from services.core.leases.progress import Progress
-from services.lease.stores.store import Reclaim
+from flannelette.services.core.errors import NotImplementedYet, NotYet, Unavailable
+from flannelette.services.core.leases.lease import LeaseRequest, VxlanData, WireguardData
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.lease.stores.store import Reclaim
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import DUAL, MAC, MAC6, QUICK, V4, Open, asks, asks_dual, flannels
 from tests.patience import PATIENCE

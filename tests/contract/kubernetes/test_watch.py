@@ -4,10 +4,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import NotFound, NotImplementedYet
-from services.core.leases.lease import VxlanData
-from services.core.leases.table import Removed
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.errors import NotFound, NotImplementedYet
+from flannelette.services.core.leases.lease import VxlanData
+from flannelette.services.core.leases.table import Removed
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import DUAL, FLANNEL, MAC, MAC6, MANAGED, V4, Open, asks, asks_dual, flannels
 from tests.services.follower import following

@@ -7,15 +7,15 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.leases.table import Table, Upserted
-from services.lease.stores.kube.api_server import KubeSettings
-from services.lease.stores.kube.nodes import node_of_our_pod
-from services.lease.stores.kube.store import KubeStore
-from services.lease.stores.store import Changed
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.leases.table import Table, Upserted
+from flannelette.services.lease.stores.kube.api_server import KubeSettings
+from flannelette.services.lease.stores.kube.nodes import node_of_our_pod
+from flannelette.services.lease.stores.kube.store import KubeStore
+from flannelette.services.lease.stores.store import Changed
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import MANAGED, QUICK, V4, Open, asks
 from tests.services.follower import following

@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.errors import Exhausted, LostRace, NotYet, Unavailable
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.table import StoreStatus, Upserted
-from services.core.network import parse_network
-from services.lease.stores.store import Changed, Reclaim
-from services.runtime.lease.wire import lease_from_proto, lease_to_proto, request_to_proto
+from flannelette.services.core.errors import Exhausted, LostRace, NotYet, Unavailable
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.table import StoreStatus, Upserted
+from flannelette.services.core.network import parse_network
+from flannelette.services.lease.stores.store import Changed, Reclaim
+from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto, request_to_proto
 from tests.examples.leases import NETWORK_JSON, make_lease, make_request
 from tests.services.lease import FakeStore, serving
 
@@ -92,7 +92,7 @@ async def test_an_acquired_lease_is_answered_when_the_table_shows_it(tmp_path: P
 async def test_an_acquired_lease_is_answered_after_two_seconds_even_if_the_watch_is_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.lease.api.service._READ_OWN_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr("flannelette.services.lease.api.service._READ_OWN_WRITE_SECONDS", 0.01)
     store = FakeStore()
     store.on_acquire = lambda request: A
     async with serving(store, tmp_path) as running:

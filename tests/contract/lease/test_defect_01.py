@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
+from flannelette.lease.v1 import lease_pb2 as pb
 from tests.etcd.server import EtcdMaker, EtcdServer
 from tests.examples.leases import SMALL_JSON
 from tests.flannel.network import NAMES, Network, value, watching

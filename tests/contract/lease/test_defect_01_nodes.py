@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
 from tests.examples.leases import make_request
 from tests.flannel.network import NAMES, Client, Network, lease_to_ask_for, value, watching
 from tests.services.follower import Node

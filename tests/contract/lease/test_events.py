@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.lease.events.journal import EventKind, Journal
-from services.runtime.events.journal import Subject
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.runtime.events.journal import Subject
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import make_request
 from tests.flannel.network import Network

@@ -11,10 +11,10 @@ from typing import Final
 
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.lease import FamilyRequest, LeaseRequest
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of

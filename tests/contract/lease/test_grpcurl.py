@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from services.runtime.lease.wire import request_to_proto
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of

@@ -5,11 +5,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.limits import LONGEST_DATA, LONGEST_NAME
-from services.lease.progress.reports import MOST_FAILED
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME
+from flannelette.services.lease.progress.reports import MOST_FAILED
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.contract.tls.test_process import embedded
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE

@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.lease import LeaseRequest, VxlanData
-from services.core.network import parse_network
-from services.lease.stores.store import Changed
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import LeaseRequest, VxlanData
+from flannelette.services.core.network import parse_network
+from flannelette.services.lease.stores.store import Changed
 from tests.examples.leases import SMALL_JSON, mac, make_lease, make_request
 from tests.services.lease import FakeStore, ServiceProcess, eventually, serving, stub_of
 from tests.services.tiers import Tiers, acquired, feed_of

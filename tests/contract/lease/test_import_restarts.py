@@ -10,10 +10,10 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.lease import Lease, Subnet, VxlanData
-from services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from tests.examples.leases import address, mac, make_request, network
 from tests.services.clusters import EAST, WEST, Cluster, Exporter
 from tests.services.lease import ServiceProcess, eventually

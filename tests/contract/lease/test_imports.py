@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.clusters import EAST, WEST, Cluster

@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import NameTaken
-from services.core.leases.lease import LeaseRequest
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import NameTaken
+from flannelette.services.core.leases.lease import LeaseRequest
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE

@@ -11,16 +11,16 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import REGISTRY
 
-from services.core.errors import Unavailable
-from services.core.leases.progress import FailedLease, Progress
-from services.core.leases.table import Upserted
-from services.lease.stores.store import Changed
-from services.runtime.lease import feed
-from services.runtime.lease.feed import LeaseConnection
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.stores.store import Changed
+from flannelette.services.runtime.lease import feed
+from flannelette.services.runtime.lease.feed import LeaseConnection
 from tests.examples.leases import make_lease
 from tests.patience import PATIENCE
 from tests.services.lease import FakeStore, Running, next_step, serving

@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.runtime.lease.wire import request_to_proto
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.services.lease import eventually, stub_of

@@ -9,14 +9,14 @@ from itertools import product
 
 import pytest
 
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.table import Table
-from services.dataplane.events.journal import Journal
-from services.dataplane.node.lease_renewer import LeaseRenewer
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
-from services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.table import Table
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import CONFIG_PUT, PREFIX, QUICK, item_at, wants, write
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE

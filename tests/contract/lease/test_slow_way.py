@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
-from services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from tests.examples.leases import network
 from tests.services.clusters import WEST, Exporter
 from tests.services.lease import eventually

@@ -1,4 +1,4 @@
-"""What every store guarantees (services.lease.stores.store), against each of them."""
+"""What every store guarantees (services/lease/stores/store.py), against each of them."""
 
 import asyncio
 import time
@@ -7,9 +7,9 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import Exhausted, NotFound, NotYet
-from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.store import Snapshot
+from flannelette.services.core.errors import Exhausted, NotFound, NotYet
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.store import Snapshot
 from tests.services.follower import following
 from tests.stores.every import DUAL, FOUR_SUBNETS, NETWORK, OTHER_NETWORK, World, asks, told
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFound, NotYet
-from services.core.family import Network
-from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.store import Changed, Reclaim
+from flannelette.services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFound, NotYet
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.store import Changed, Reclaim
 from tests.etcd.server import EtcdServer
 from tests.services.follower import following
 from tests.stores.every import DUAL, FOUR_SUBNETS, NETWORK, EtcdWorld, World, asks, told
@@ -186,7 +186,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     clock = SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
     for module in (
         "tests.stores.every",
-        *(f"services.lease.stores.etcd.{m}" for m in ("operator", "etcd_leases")),
+        *(f"flannelette.services.lease.stores.etcd.{m}" for m in ("operator", "etcd_leases")),
     ):
         monkeypatch.setattr(f"{module}.time", clock)
 

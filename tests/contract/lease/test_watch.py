@@ -7,12 +7,12 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.lease.stores.store import Changed
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.lease.wire import step_from_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.lease.stores.store import Changed
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.wire import step_from_proto
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.patience import PATIENCE
 from tests.services.lease import FakeStore, Running, eventually, next_step, serving

@@ -1,6 +1,6 @@
 """Every store that hands out subnets: what it holds is what a watcher sees."""
 
-from services.core.leases.table import Table
+from flannelette.services.core.leases.table import Table
 from tests.stores.every import NETWORK, OTHER_NETWORK, World, asks
 from tests.stores.watched import watched
 

@@ -10,15 +10,15 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import LostRace, NotFound, Unavailable
-from services.core.leases.table import Removed, Step, StoreStatus, Upserted
-from services.runtime.lease import feed as module
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.lease.wire import lease_to_proto, step_to_proto
-from services.runtime.rpc.listen import bound
-from services.runtime.rpc.server import Server
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import LostRace, NotFound, Unavailable
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
+from flannelette.services.runtime.lease import feed as module
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.wire import lease_to_proto, step_to_proto
+from flannelette.services.runtime.rpc.listen import bound
+from flannelette.services.runtime.rpc.server import Server
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, make_request
 from tests.services.lease import eventually
 

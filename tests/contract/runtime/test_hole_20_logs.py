@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 SAY = """
 from enum import Enum
 from ipaddress import IPv4Network
-from services.runtime.telemetry.logs import configure_logs, get_logger
+from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
 
 class Cause(Enum):
     GONE = "gone"
@@ -81,7 +81,7 @@ def test_hole_20_a_service_that_is_not_ready_says_why_in_plain_words(tmp_path: P
                 *own_namespaces(),
                 sys.executable,
                 "-m",
-                "services.dataplane.main",
+                "flannelette.services.dataplane.main",
                 *flags,
             ],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))},

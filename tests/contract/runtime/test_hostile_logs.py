@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from services.core.formats.visible import is_visible
+from flannelette.services.core.formats.visible import is_visible
 from tests.patience import PATIENCE
 
 SAY = """
 import sys
-from services.runtime.telemetry.logs import configure_logs, get_logger
+from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
 
 configure_logs("tiny", sys.argv[1], 0)
 log = get_logger()

@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core import errors
-from services.runtime.rpc.interceptor import CODES, error_of
-from services.runtime.rpc.listen import bound
-from services.runtime.rpc.server import Server
+from flannelette.services.core import errors
+from flannelette.services.runtime.rpc.interceptor import CODES, error_of
+from flannelette.services.runtime.rpc.listen import bound
+from flannelette.services.runtime.rpc.server import Server
 from tests.services.lease import eventually
 
 NAME = "flannelette.lease.v1.LeaseService"

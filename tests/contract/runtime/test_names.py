@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.runtime.os import names
-from services.runtime.os.claims import RANGE, Claim, Claims
-from services.runtime.os.names import HeldName, holders, rightful, stranger_findings
-from services.runtime.os.single_instance import single_instance
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os import names
+from flannelette.services.runtime.os.claims import RANGE, Claim, Claims
+from flannelette.services.runtime.os.names import HeldName, holders, rightful, stranger_findings
+from flannelette.services.runtime.os.single_instance import single_instance
 from tests.faults.squatter import WITHOUT_RIGHTS
 
 OURS = f"test-{os.getpid()}"

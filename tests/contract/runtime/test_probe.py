@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from services.runtime.probe import ask
-from services.runtime.rpc.server import Server
+from flannelette.services.runtime.probe import ask
+from flannelette.services.runtime.rpc.server import Server
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def test_it_works_over_tcp(server: Server, tmp_path: Path) -> None:
 
 async def test_the_command_finds_the_socket_by_the_name_of_the_service(server: Server, tmp_path: Path) -> None:
     await server.publish(ready=True)
-    command = [sys.executable, "-m", "services.runtime.probe", "tiny"]
+    command = [sys.executable, "-m", "flannelette.services.runtime.probe", "tiny"]
     environment = {"FLANNELD_SOCKET_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     probe = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
     assert (probe.returncode, probe.stdout, probe.stderr) == (0, "", "")
@@ -52,14 +52,18 @@ async def test_the_command_finds_the_socket_by_the_name_of_the_service(server: S
 def test_without_a_server_it_says_so() -> None:
     assert ask("unix:/nowhere/tiny.sock") == "no service answers on unix:/nowhere/tiny.sock"
     probe = subprocess.run(
-        [sys.executable, "-m", "services.runtime.probe", "unix:/nowhere/tiny.sock"], capture_output=True, text=True
+        [sys.executable, "-m", "flannelette.services.runtime.probe", "unix:/nowhere/tiny.sock"],
+        capture_output=True,
+        text=True,
     )
     assert probe.returncode == 1
     assert probe.stdout == "no service answers on unix:/nowhere/tiny.sock\n"
 
 
 def test_wrong_arguments_are_met_with_the_usage() -> None:
-    probe = subprocess.run([sys.executable, "-m", "services.runtime.probe"], capture_output=True, text=True)
+    probe = subprocess.run(
+        [sys.executable, "-m", "flannelette.services.runtime.probe"], capture_output=True, text=True
+    )
     assert probe.returncode == 2
     assert probe.stderr.startswith("Usage: flannelette-probe ")
 

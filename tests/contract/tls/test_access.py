@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 import pytest_asyncio
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message_factory import GetMessageClass
 
-from services.runtime.rpc.authorization import REQUIREMENTS, Authorizer
-from services.runtime.rpc.listen import bound
-from services.runtime.rpc.server import Server
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.runtime.rpc.authorization import REQUIREMENTS, Authorizer
+from flannelette.services.runtime.rpc.listen import bound
+from flannelette.services.runtime.rpc.server import Server
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import LOOPBACK, URIS, Certificates, transport
@@ -161,7 +161,7 @@ async def test_a_method_without_a_rule_is_refused_to_everybody(
 ) -> None:
     path = "/flannelette.lease.v1.LeaseService/GetStatus"
     without = {other: rule for other, rule in REQUIREMENTS.items() if other != path}
-    monkeypatch.setattr("services.runtime.rpc.authorization.REQUIREMENTS", without)
+    monkeypatch.setattr("flannelette.services.runtime.rpc.authorization.REQUIREMENTS", without)
     for who in URIS:
         with pytest.raises(grpc.aio.AioRpcError, match="no client may call this method over TLS"):
             await allowed(channels[who], path)

@@ -9,17 +9,17 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.core.errors import Misconfigured
-from services.runtime.lease.feed import Feed, LeaseConnection
-from services.runtime.probe import ask
-from services.runtime.rpc.listen import bound
-from services.runtime.rpc.server import Server
-from services.runtime.rpc.server_channel import ServerChannel
-from services.runtime.rpc.transport import PLAIN, Transport
-from services.runtime.tls.files import TlsFiles
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.probe import ask
+from flannelette.services.runtime.rpc.listen import bound
+from flannelette.services.runtime.rpc.server import Server
+from flannelette.services.runtime.rpc.server_channel import ServerChannel
+from flannelette.services.runtime.rpc.transport import PLAIN, Transport
+from flannelette.services.runtime.tls.files import TlsFiles
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import Certificates, transport

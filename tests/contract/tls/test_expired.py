@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.ctl.certs.issue import Wanted
-from services.runtime.lease.feed import LeaseConnection
-from services.runtime.lease.wire import request_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.ctl.certs.issue import Wanted
+from flannelette.services.runtime.lease.feed import LeaseConnection
+from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.contract.tls.test_hole_02_connections import serving
 from tests.contract.tls.test_process import client
 from tests.examples.leases import make_request

@@ -13,8 +13,8 @@ from typing import Final
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
+from flannelette.lease.v1 import lease_pb2 as pb
 from tests.contract.tls.test_hole_02_connections import Service, serving
 from tests.contract.tls.test_process import client
 from tests.faults.floods import flood

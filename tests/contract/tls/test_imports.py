@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.leases.table import Upserted
+from flannelette.services.core.leases.table import Upserted
 from tests.examples.leases import make_request
 from tests.ports import free_port
 from tests.services.certificates import Certificates, flags, transport

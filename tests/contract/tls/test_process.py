@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.lease.v1 import lease_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.runtime.lease.wire import request_to_proto
-from services.runtime.tls.files import TlsFiles
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
+from flannelette.services.runtime.lease.wire import request_to_proto
+from flannelette.services.runtime.tls.files import TlsFiles
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port

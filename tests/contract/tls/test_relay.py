@@ -7,13 +7,13 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-
-from services.core.access import Principal, Role
-from services.ctl.certs.issue import Wanted
-from services.runtime.lease.wire import request_to_proto
-from services.runtime.tls.files import TlsFiles
+from flannelette.services.core.access import Principal, Role
+from flannelette.services.ctl.certs.issue import Wanted
+from flannelette.services.runtime.lease.wire import request_to_proto
+from flannelette.services.runtime.tls.files import TlsFiles
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port

@@ -1,7 +1,6 @@
 """What the dataplane answers."""
 
 from flannelette.dataplane.v1 import dataplane_pb2 as dataplane
-
 from tests.ctl.samples.moment import at
 
 

@@ -1,7 +1,6 @@
 """What the lease service answers."""
 
 from flannelette.lease.v1 import lease_pb2 as lease
-
 from tests.ctl.samples.moment import at
 
 

@@ -1,7 +1,6 @@
 """What masq answers."""
 
 from flannelette.masq.v1 import masq_pb2 as masq
-
 from tests.ctl.samples.moment import at
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from services.cloud.settings import CloudSettings
-from services.core.errors import Misconfigured
-from services.dataplane.settings import DataplaneSettings
-from services.lease.settings import LeaseSettings
-from services.masq.settings import MasqSettings
-from services.runtime.process.networks import NAMED_PROTOCOLS, NodeNetwork
-from services.runtime.process.options import listen_addresses
-from services.runtime.process.settings import HelpRequested, parse_settings
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS, NodeNetwork
+from flannelette.services.runtime.process.options import listen_addresses
+from flannelette.services.runtime.process.settings import HelpRequested, parse_settings
 from tests.examples.leases import make_lease
 
 _KINDS: Final[dict[str, Any]] = {

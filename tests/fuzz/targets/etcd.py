@@ -6,14 +6,14 @@ A case is lines: `KEY VALUE` puts a key under the prefix, a line without a blank
 from collections.abc import Iterator
 from typing import Final
 
-from services.core.leases.flannel_json import format_value, parse_lease
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, Upserted
-from services.lease.stores.etcd.keys import Decoded, KeyKind, decode
-from services.lease.stores.etcd.prefix import Prefix, orphans_of
-from services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Position
-from services.lease.stores.store import Snapshot
-from services.runtime.lease.wire import step_from_bytes, step_to_bytes
+from flannelette.services.core.leases.flannel_json import format_value, parse_lease
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind, decode
+from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of
+from flannelette.services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Position
+from flannelette.services.lease.stores.store import Snapshot
+from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.etcd.prefix_items import CONFIG, KEYS, config
 
 _CLUSTER: Final = 1

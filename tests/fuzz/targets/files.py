@@ -13,30 +13,35 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from zlib import crc32
 
-from services.cloud.owned_routes import OwnedRoutes
-from services.core.errors import InvalidInput, Misconfigured
-from services.core.family import FAMILIES, Network
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.dataplane.backends import make_backend
-from services.dataplane.commands.hook_file import HookFile
-from services.dataplane.diagnose.cni_state import cni_pods
-from services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
-from services.dataplane.events.causes import Cause
-from services.dataplane.events.journal import EventKind, Journal
-from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.wireguard.key_file import private_key
-from services.dataplane.node.cni import read_configuration
-from services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
-from services.lease.admission.cache_file import SnapshotCache
-from services.lease.stores.network_file import read_network_file
-from services.masq.diagnose.flows import flows_of, tunnel_of
-from services.masq.rules.model import wanted_chains
-from services.runtime.cache.node_state import decode
-from services.runtime.events.event_file import EventFile
-from services.runtime.lease.wire import network_from_proto, network_to_proto, step_from_bytes, step_to_bytes
-from services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.cloud.owned_routes import OwnedRoutes
+from flannelette.services.core.errors import InvalidInput, Misconfigured
+from flannelette.services.core.family import FAMILIES, Network
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.dataplane.backends import make_backend
+from flannelette.services.dataplane.commands.hook_file import HookFile
+from flannelette.services.dataplane.diagnose.cni_state import cni_pods
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
+from flannelette.services.dataplane.events.causes import Cause
+from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.wireguard.key_file import private_key
+from flannelette.services.dataplane.node.cni import read_configuration
+from flannelette.services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
+from flannelette.services.lease.admission.cache_file import SnapshotCache
+from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
+from flannelette.services.masq.rules.model import wanted_chains
+from flannelette.services.runtime.cache.node_state import decode
+from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.lease.wire import (
+    network_from_proto,
+    network_to_proto,
+    step_from_bytes,
+    step_to_bytes,
+)
+from flannelette.services.runtime.os.sealed_file import UnreadableState
 from tests.examples.dataplane import DUAL_UNDERLAY, NAMES
 from tests.examples.masq_firewall import ALL
 from tests.fuzz.targets.calls.request import run

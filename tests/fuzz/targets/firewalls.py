@@ -9,26 +9,26 @@ from ipaddress import ip_network
 from typing import Any, Final
 from unittest.mock import patch
 
-from services.core.family import IPV4
-from services.core.network import parse_network
-from services.masq.diagnose import nft_tables
-from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.obstacles import dropping, translating, untracking
-from services.masq.diagnose.verdict import Flow, ForeignTable
-from services.masq.firewalls.fake import carry_out
-from services.masq.firewalls.firewall import FirewallKind
-from services.masq.firewalls.iptables.repair import (
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose import nft_tables
+from flannelette.services.masq.diagnose.legacy_rules import read_legacy
+from flannelette.services.masq.diagnose.obstacles import dropping, translating, untracking
+from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
+from flannelette.services.masq.firewalls.fake import carry_out
+from flannelette.services.masq.firewalls.firewall import FirewallKind
+from flannelette.services.masq.firewalls.iptables.repair import (
     repair_of,
 )
-from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
-from services.masq.firewalls.iptables.save_format import bare_rule, find, read_chain, read_table
-from services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
-from services.masq.firewalls.iptables_nft.hook_rules import hook_rule
-from services.masq.firewalls.nftables.listing import found_chains, found_rule
-from services.masq.kernel.legacy_tables import RawTable
-from services.masq.kernel.nf_tables import attribute_list, attributes
-from services.masq.rules.model import belonging, no_chains, wanted_chains
-from services.masq.rules.other_networks import networks_in
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
+from flannelette.services.masq.firewalls.iptables.save_format import bare_rule, find, read_chain, read_table
+from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
+from flannelette.services.masq.firewalls.iptables_nft.hook_rules import hook_rule
+from flannelette.services.masq.firewalls.nftables.listing import found_chains, found_rule
+from flannelette.services.masq.kernel.legacy_tables import RawTable
+from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes
+from flannelette.services.masq.rules.model import belonging, no_chains, wanted_chains
+from flannelette.services.masq.rules.other_networks import networks_in
 from tests.examples.masq_firewall import ALL
 
 _NETWORK: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

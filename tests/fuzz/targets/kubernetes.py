@@ -6,14 +6,14 @@ A case is lines, as a watch has them.
 import json
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.leases.table import Step, Upserted
-from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
-from services.lease.stores.kube.node_leases import annotations_patch, require_pod_cidrs, withdrawal_patch
-from services.lease.stores.kube.values import Batch, Expired, Node, NodeProblem
-from services.lease.stores.kube.watch import Mirror
-from services.lease.stores.store import Changed, Snapshot
-from services.runtime.lease.wire import step_from_bytes, step_to_bytes
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.lease.stores.kube.json_reader import Lines, read_batch, read_page
+from flannelette.services.lease.stores.kube.node_leases import annotations_patch, require_pod_cidrs, withdrawal_patch
+from flannelette.services.lease.stores.kube.values import Batch, Expired, Node, NodeProblem
+from flannelette.services.lease.stores.kube.watch import Mirror
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.examples.leases import make_request
 from tests.kubernetes.node_examples import DUAL, KEYS, make_node
 

@@ -5,21 +5,21 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 from zlib import crc32
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.family import FAMILIES
-from services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
-from services.core.leases.network_moves import pending_moves
-from services.core.leases.table import Step, Table, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.dataplane.backends import BACKENDS, make_backend
-from services.dataplane.backends.alloc import Alloc
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.peers.peer_set import peers_of
-from services.dataplane.underlay.selection import InterfaceChoice, with_chosen
-from services.masq.rules.inputs import RuleInputs, next_inputs
-from services.masq.rules.model import wanted_chains
-from services.runtime.lease.wire import step_from_bytes, step_to_bytes
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
+from flannelette.services.core.leases.network_moves import pending_moves
+from flannelette.services.core.leases.table import Step, Table, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.dataplane.backends import BACKENDS, make_backend
+from flannelette.services.dataplane.backends.alloc import Alloc
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers.peer_set import peers_of
+from flannelette.services.dataplane.underlay.selection import InterfaceChoice, with_chosen
+from flannelette.services.masq.rules.inputs import RuleInputs, next_inputs
+from flannelette.services.masq.rules.model import wanted_chains
+from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.examples.dataplane import DUAL_LINKS, NAMES
 from tests.examples.masq_firewall import ALL
 from tests.examples.peer_contexts import DUAL, assert_nothing_else_is_carried

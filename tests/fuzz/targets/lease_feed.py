@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any, Final, cast
 from unittest.mock import patch
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from services.core.errors import FlanneletteError
-from services.core.leases.table import Step, Upserted
-from services.core.network import contains
-from services.lease.imports import cluster as module
-from services.lease.imports.cluster import ImportedCluster
-from services.lease.imports.imports import Imports
-from services.lease.imports.policy import Import
-from services.lease.stores.store import Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.lease.feed import Feed
-from services.runtime.lease.lifetime import held_lease
-from services.runtime.lease.wire import step_from_bytes, step_to_bytes, step_to_proto
-from services.runtime.rpc.transport import PLAIN
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.core.network import contains
+from flannelette.services.lease.imports import cluster as module
+from flannelette.services.lease.imports.cluster import ImportedCluster
+from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.imports.policy import Import
+from flannelette.services.lease.stores.store import Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.lease.feed import Feed
+from flannelette.services.runtime.lease.lifetime import held_lease
+from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes, step_to_proto
+from flannelette.services.runtime.rpc.transport import PLAIN
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 from tests.fuzz.targets.calls.request import run
 

@@ -10,23 +10,23 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 from zlib import crc32
 
-from services.core.errors import Unavailable
-from services.core.family import FAMILIES
-from services.core.secret import Secret
-from services.dataplane.diagnose import answers
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader
-from services.dataplane.netlink.fou.ports import FouRow, PortReader
-from services.dataplane.netlink.generic.family import find_family
-from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, policy_message
-from services.dataplane.netlink.ipsec.policy_socket import policy_changes
-from services.dataplane.netlink.ipsec.state_messages import is_last, states_in
-from services.dataplane.netlink.ipsec.values import XfrmPolicy
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.monitor import read
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from services.dataplane.netlink.wireguard.genetlink import DeviceReader, set_peer
-from services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.diagnose import answers
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader
+from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader
+from flannelette.services.dataplane.netlink.generic.family import find_family
+from flannelette.services.dataplane.netlink.ipsec.policy_messages import PolicyReader, policy_message
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import policy_changes
+from flannelette.services.dataplane.netlink.ipsec.state_messages import is_last, states_in
+from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.monitor import read
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
+from flannelette.services.dataplane.netlink.wireguard.genetlink import DeviceReader, set_peer
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
 from tests.examples.dataplane import NAMES
 from tests.examples.netlink_dumps import (
     DONE,

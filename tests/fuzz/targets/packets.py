@@ -1,8 +1,8 @@
 """Packets of anybody: replies to probes, and what the proxy of backend `udp` carries."""
 
-from services.core.family import FAMILIES
-from services.dataplane.probes.echo import reply
-from services.dataplane.udp.packets import FRAGMENTATION_NEEDED, SMALLEST, decrement_ttl, icmp_error
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.dataplane.probes.echo import reply
+from flannelette.services.dataplane.udp.packets import FRAGMENTATION_NEEDED, SMALLEST, decrement_ttl, icmp_error
 
 
 def packets(data: bytes) -> None:

@@ -11,17 +11,17 @@ from ipaddress import ip_network
 from typing import Any, Final, cast
 from zlib import crc32
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from services.core.errors import FlanneletteError
-from services.core.leases.lease import Lease
-from services.core.leases.progress import Progress
-from services.core.leases.table import Step, Upserted
-from services.lease.stores.relay.store import RelayStore
-from services.lease.stores.store import Reclaim, Reclaimed, Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.lease.wire import lease_from_proto, lease_to_proto, step_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.lease.stores.relay.store import RelayStore
+from flannelette.services.lease.stores.store import Reclaim, Reclaimed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto, step_to_proto
 from tests.examples.leases import NETWORK, make_lease, make_request
 from tests.fuzz.targets.calls.request import run
 

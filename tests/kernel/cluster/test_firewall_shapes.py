@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
-from flannelette.masq.v1 import masq_pb2 as pb
 
+from flannelette.masq.v1 import masq_pb2 as pb
 from tests.faults.silent_scene import Kind, Pods, two_pods
 from tests.findings.firewall_rows import FIREWALL_FAULTS
 from tests.findings.firewall_shapes import SHAPES, Shape

@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.dataplane.settings import DataplaneSettings
-from services.flanneld.flags import children
-from services.lease.settings import LeaseSettings
-from services.masq.settings import MasqSettings
-from services.runtime.process.settings import HelpRequested
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.flanneld.flags import children
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.process.settings import HelpRequested
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.tools import find_tool

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
-from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.lease.v1 import lease_pb2
-from flannelette.masq.v1 import masq_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2
 from tests.faults.extremes import one_at_an_extreme, several_at_extremes
 from tests.hosts.dataplane import Cluster
 from tests.hosts.masq import Host

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Final
 
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from flannelette.lease.v1 import lease_pb2 as pb
 from tests.faults.extremes import one_at_an_extreme
 from tests.faults.hostile_service import VXLAN, HostileLeases, lease_of
 from tests.hosts.dataplane import Cluster

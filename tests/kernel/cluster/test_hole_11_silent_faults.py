@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import pytest
 import pytest_asyncio
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
-
 from tests.faults.silent_scene import Kind, Pods, state_of, two_pods
 from tests.findings.table import FAULTS
 from tests.findings.words import HEALTHY, words

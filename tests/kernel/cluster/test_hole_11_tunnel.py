@@ -6,12 +6,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.finding import Finding
-from services.core.network import parse_network
-from services.masq.diagnose.flows import Peer, Surroundings, flows_of, tunnel_of
-from services.masq.diagnose.host_checks import findings
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.firewall import FirewallKind as Kind
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose.flows import Peer, Surroundings, flows_of, tunnel_of
+from flannelette.services.masq.diagnose.host_checks import findings
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 

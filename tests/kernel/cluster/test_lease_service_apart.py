@@ -17,7 +17,7 @@ from tests.paths import ROOT
 from tests.upgrade.releases import LAST, files_of
 
 SERVICES = ("lease", "dataplane", "masq")
-FLANNELETTE = f"{sys.executable} -m services.ctl.main"
+FLANNELETTE = f"{sys.executable} -m flannelette.services.ctl.main"
 HOSTILE = """
 import os, socket, sys
 own = f"/run/{sys.argv[1]}"
@@ -100,7 +100,9 @@ def test_a_host_of_the_release_before_gets_the_directory_and_loses_nothing(
             "the command line finds the lease service all the time"
         )
         systemctl.stop(f"flannelette-{service}.service")
-        systemctl.start(f"flannelette-{service}.service", sys.executable, "-m", f"services.{service}.main")
+        systemctl.start(
+            f"flannelette-{service}.service", sys.executable, "-m", f"flannelette.services.{service}.main"
+        )
         host.until_typed(f"{FLANNELETTE} leases")  # also while the dataplane is of before, or the lease service
         assert of_kernel(host) == before
     host.until_typed(f"{FLANNELETTE} wait --ready")
@@ -114,7 +116,9 @@ def test_a_user_of_the_lease_service_reaches_neither_the_dataplane_nor_masq(host
     install(host, ROOT / "deploy/systemd")
     systemctl = Systemctl(host)
     for service in SERVICES:
-        systemctl.start(f"flannelette-{service}.service", sys.executable, "-m", f"services.{service}.main")
+        systemctl.start(
+            f"flannelette-{service}.service", sys.executable, "-m", f"flannelette.services.{service}.main"
+        )
     host.until_typed(f"{FLANNELETTE} wait --ready")
     for user, more in (("lease", "--clear-groups"), ("cloud", "--groups=flannelette-lease")):
         rights = f"--reuid=flannelette-{user} --regid=flannelette-{user} {more} --bounding-set=-all --no-new-privs"

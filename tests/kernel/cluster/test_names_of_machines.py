@@ -9,10 +9,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.runtime.cache import machine
-from services.runtime.cache.machine import MachineToken
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.runtime.cache import machine
+from flannelette.services.runtime.cache.machine import MachineToken
 from tests.etcd.server import EtcdServer
 from tests.hosts.nodes import Node, Nodes, cluster_of_nodes
 from tests.services.lease import stub_of

@@ -111,7 +111,7 @@ class Dump:
 async def sysdump(
     directory: Path, *words: str, around: Callable[..., Sequence[str]] | None = None
 ) -> tuple[int, bytes, str]:
-    command = [sys.executable, "-m", "services.ctl.main", f"--socket-dir={directory}", "sysdump", *words]
+    command = [sys.executable, "-m", "flannelette.services.ctl.main", f"--socket-dir={directory}", "sysdump", *words]
     process = await asyncio.create_subprocess_exec(
         *(around(*command) if around else command),
         env=environment(),
@@ -205,7 +205,14 @@ async def test_all_nodes_of_a_context_are_in_it_with_their_hosts(cluster: Cluste
     )
     async with cluster.dataplane() as running:
         await running.until()
-        command = [sys.executable, "-m", "services.ctl.main", "sysdump", "-w", str(cluster.directory / "all.tar.gz")]
+        command = [
+            sys.executable,
+            "-m",
+            "flannelette.services.ctl.main",
+            "sysdump",
+            "-w",
+            str(cluster.directory / "all.tar.gz"),
+        ]
         process = await asyncio.create_subprocess_exec(
             *command, env=environment() | {"FLANNELETTE_CONTEXTS": str(contexts)}, stdout=asyncio.subprocess.PIPE
         )

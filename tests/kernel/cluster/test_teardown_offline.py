@@ -38,7 +38,7 @@ def everything(host: Host) -> list[str]:
 
 
 def teardown(host: Host, subnet_file: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = (sys.executable, "-P", "-m", "services.ctl.main", "teardown", "--offline", *words)
+    command = (sys.executable, "-P", "-m", "flannelette.services.ctl.main", "teardown", "--offline", *words)
     return subprocess.run(
         host.netns.command(*command),
         env=host.environment | {"FLANNELD_SUBNET_FILE": str(subnet_file)},

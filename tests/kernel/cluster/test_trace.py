@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import pytest
 import pytest_asyncio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from services.ctl.diagnose.trace import trace
-from services.ctl.render.screen import screen
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.ctl.diagnose.trace import trace
+from flannelette.services.ctl.render.screen import screen
 from tests.faults.silent_scene import pod_address
 from tests.faults.traced_pair import Pair, pair, paused_pair, state_of, words
 from tests.faults.traced_rows import FAULTS, HARMLESS

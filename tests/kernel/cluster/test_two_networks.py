@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.networks import NodeNetwork
 from tests.ctl.sysdump import unpacked
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
@@ -238,7 +238,7 @@ async def test_a_device_that_a_running_network_has_is_left_over_by_no_other(netw
 def teardown(host: Host, *words: str, how: str = "--offline", **variables: str) -> str:
     """What such a `teardown` prints there."""
     files = (f"FLANNELD_SUBNET_FILE={host.directory}/subnet.env", f"FLANNELD_STATE_DIR={host.directory}/state")
-    program = (sys.executable, "-m", "services.ctl.main", "teardown", how, *words)
+    program = (sys.executable, "-m", "flannelette.services.ctl.main", "teardown", how, *words)
     command = host.namespace.command("env", *files, *(f"{name}={text}" for name, text in variables.items()), *program)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     return done.stdout + done.stderr

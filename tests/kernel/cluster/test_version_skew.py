@@ -12,8 +12,8 @@ from typing import Final
 
 import grpc.aio
 import pytest
-from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 
+from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from tests.ctl import process as ctl_process
 from tests.hosts.dataplane import Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace

@@ -17,7 +17,7 @@ from tests.patience import PATIENCE
 
 async def flannelette(node: Node, *words: str) -> tuple[int, str]:
     """Exit code and output, on a node."""
-    lines = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={node.directory}", *words)
+    lines = (sys.executable, "-m", "flannelette.services.ctl.main", f"--socket-dir={node.directory}", *words)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = node.namespace.command(*lines)
     done = await asyncio.to_thread(

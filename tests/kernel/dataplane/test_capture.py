@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.faults.silent_scene import pod_address
 from tests.faults.traced_pair import pair
 from tests.hosts.dataplane import Running, environment
@@ -44,7 +44,7 @@ OUTER = {
 
 def start(*words: str, where: tuple[str, ...] = (), more: Mapping[str, str] = NO_MORE) -> "subprocess.Popen[str]":
     """The command line, with all that it says."""
-    line = (*where, sys.executable, "-m", "services.ctl.main", *words)
+    line = (*where, sys.executable, "-m", "flannelette.services.ctl.main", *words)
     out = subprocess.PIPE
     return subprocess.Popen(line, env={**environment(), **more}, stdout=out, stderr=subprocess.STDOUT, text=True)
 

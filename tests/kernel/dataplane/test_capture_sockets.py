@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from services.dataplane.capture.capture import Capture, Limits
-from services.dataplane.capture.filter import inner
+from flannelette.services.dataplane.capture.capture import Capture, Limits
+from flannelette.services.dataplane.capture.filter import inner
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 

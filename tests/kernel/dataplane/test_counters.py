@@ -3,7 +3,7 @@
 import socket
 import subprocess
 
-from services.dataplane.links.interfaces import read_counters
+from flannelette.services.dataplane.links.interfaces import read_counters
 from tests.hosts.namespaces import NetworkNamespace
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from services.core.leases.lease import Lease, Subnet, VxlanData
-from services.core.leases.node_overrides import NONE
-from services.dataplane.api.status import status_of
-from services.dataplane.probes.prober import Prober
-from services.runtime.cache.node_state import encode, snapshot_parts
-from services.runtime.cache.state_file import StateFile
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
+from flannelette.services.core.leases.node_overrides import NONE
+from flannelette.services.dataplane.api.status import status_of
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.state_file import StateFile
 from tests.examples.leases import SMALL
 from tests.hosts.namespaces import NetworkNamespace
 from tests.hosts.simulated_days import DAY, EPOCH, HOUR, World, clock, live, peer

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
 
-from services.core.cure import Command
-from services.ctl.diagnose.fixes import carry_out, objection_to, own_subnets
+from flannelette.lease.v1 import lease_pb2
+from flannelette.services.core.cure import Command
+from flannelette.services.ctl.diagnose.fixes import carry_out, objection_to, own_subnets
 from tests.ctl import samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
@@ -226,7 +226,7 @@ async def told(cluster: Cluster, *, is_wrong: bool) -> list[lease_pb2.Finding]:
 
 async def doctor(cluster: Cluster, *words: str, where: str) -> tuple[int, str]:
     directory = f"--socket-dir={cluster.directory}"
-    command = (sys.executable, "-m", "services.ctl.main", directory, "doctor", "dataplane", *words)
+    command = (sys.executable, "-m", "flannelette.services.ctl.main", directory, "doctor", "dataplane", *words)
     process = await asyncio.create_subprocess_exec(
         *(cluster.namespace.command(*command) if where == "inside" else command),
         env=environment(),

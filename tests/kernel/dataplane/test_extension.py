@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
 
+from flannelette.lease.v1 import lease_pb2
 from tests.flannel.real import Flanneld, SharedStore, require_flanneld
 from tests.hosts.dataplane import Cluster, cluster_in, cluster_of
 from tests.hosts.namespaces import NetworkNamespace

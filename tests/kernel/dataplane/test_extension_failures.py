@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
 from tests.hosts.dataplane import cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
 
+from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE

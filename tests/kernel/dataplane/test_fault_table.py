@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.faults.rows import FAULTS, Fault
 from tests.faults.scene import OnEtcd, Scene
 from tests.hosts.dataplane import Cluster, Running

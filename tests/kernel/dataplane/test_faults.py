@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.two_peers import COMPLETE, FDB, NEIGHBOURS, ROUTES, Scene, healed, programmed, state_of, two_peers

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.two_peers import FDB, ROUTES, SUBNETS, healed, undisturbed
 

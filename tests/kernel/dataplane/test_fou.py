@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.flannel.udp import UdpHosts, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
 
+from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import two_hosts

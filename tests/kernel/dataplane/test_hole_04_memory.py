@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
-
 from tests.faults.hostile_service import HostileLeases, lease_of
 from tests.hosts.dataplane import Cluster
 from tests.services.lease import eventually

@@ -56,6 +56,13 @@ async def until_found(running: Running) -> str:
 
 
 def doctor(cluster: Cluster) -> str:
-    command = [sys.executable, "-m", "services.ctl.main", f"--socket-dir={cluster.directory}", "doctor", "dataplane"]
+    command = [
+        sys.executable,
+        "-m",
+        "flannelette.services.ctl.main",
+        f"--socket-dir={cluster.directory}",
+        "doctor",
+        "dataplane",
+    ]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     return done.stdout + done.stderr

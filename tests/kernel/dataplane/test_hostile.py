@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE

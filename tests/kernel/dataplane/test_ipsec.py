@@ -10,12 +10,12 @@ from typing import Final
 
 import grpc.aio
 import pytest
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-
-from services.core.secret import Secret
-from services.dataplane.ike import vici
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.ike import vici
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
 from tests.charon.hosts import Node, Wire, nodes
 from tests.charon.traffic import LARGEST, LARGEST_IN_UDP, PSK, measured, network, pings, pings_of, reaches, until
 from tests.hosts.dataplane import Cluster

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import monitored
 from tests.patience import PATIENCE

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_of
 from tests.hosts.namespaces import NetworkNamespace
 from tests.kubernetes.api_server import ApiServer, serving

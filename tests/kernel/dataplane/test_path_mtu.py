@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import TwoHosts, two_hosts

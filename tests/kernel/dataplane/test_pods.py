@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from lab.pings import Pinger
 from lab.stream import Path as Way
 from lab.stream import Stream

@@ -7,10 +7,10 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.dataplane.probes.datagram import Datagrams
 from lab.chaos.clock import OFFSET
-from services.dataplane.probes.datagram import Datagrams
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import BACKENDS, FAMILIES, TwoHosts, two_hosts

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import FAMILIES, TwoHosts, two_hosts

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
+from flannelette.lease.v1 import lease_pb2 as pb
 from tests.hosts.dataplane import Cluster
 from tests.patience import PATIENCE
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-
 from tests.hosts.dataplane import Running, environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import two_hosts
@@ -29,7 +28,14 @@ async def found(running: Running, fits: Callable[[pb.Finding], bool]) -> pb.Find
 
 async def exit_code(running: Running, word: str) -> int:
     """Of the command line, on n1."""
-    line = (sys.executable, "-m", "services.ctl.main", f"--socket-dir={running.cluster.directory}", word, "dataplane")
+    line = (
+        sys.executable,
+        "-m",
+        "flannelette.services.ctl.main",
+        f"--socket-dir={running.cluster.directory}",
+        word,
+        "dataplane",
+    )
     command = running.cluster.namespace.command(*line)
     done = await asyncio.to_thread(
         subprocess.run, command, env=environment(), capture_output=True, check=False, timeout=PATIENCE

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 
-from services.dataplane.diagnose.host_programs import taken_port
+from flannelette.services.dataplane.diagnose.host_programs import taken_port
 from tests.hosts.dataplane import VXLAN, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace, monitored
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.core.access import Principal, Role
-from services.ctl.certs.issue import Wanted
+from flannelette.services.core.access import Principal, Role
+from flannelette.services.ctl.certs.issue import Wanted
 from tests.hosts.dataplane import Cluster, Running, cluster_of, environment
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
@@ -37,7 +37,7 @@ class FarCluster(Cluster):
         """The command line on this host, with the certificate of somebody."""
         options = [f"--dataplane={DATAPLANE}", *flags(self.certificates.client(who))]
         return subprocess.run(
-            self.namespace.command(sys.executable, "-m", "services.ctl.main", *options, *words),
+            self.namespace.command(sys.executable, "-m", "flannelette.services.ctl.main", *options, *words),
             env=environment(),
             capture_output=True,
             text=True,

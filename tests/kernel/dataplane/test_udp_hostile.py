@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.flannel.udp import UdpHosts, UserPeer, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

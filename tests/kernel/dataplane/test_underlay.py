@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest_asyncio
-from flannelette.lease.v1 import lease_pb2
 
+from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import HOST_GW, Cluster, Running, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE

@@ -6,9 +6,9 @@ import re
 from typing import Any, Final
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
 
-from services.runtime.os.ethtool import checksum_offload, set_checksum_offload
+from flannelette.lease.v1 import lease_pb2
+from flannelette.services.runtime.os.ethtool import checksum_offload, set_checksum_offload
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, Running
 from tests.patience import PATIENCE, RETIREMENT
 from tests.services.lease import eventually

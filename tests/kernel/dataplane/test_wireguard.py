@@ -13,11 +13,11 @@ from typing import Final
 
 import grpc.aio
 import pytest
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-
+from flannelette.services.dataplane.netlink.wireguard.key_file import private_key, public_key
 from lab.pings import Pinger
-from services.dataplane.netlink.wireguard.key_file import private_key, public_key
 from tests.flannel.turns import node
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from services.masq.firewalls.nftables.firewall import NftablesFirewall
-from services.masq.firewalls.nftables.library import Nftables
+from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.firewalls.nftables.library import Nftables
 from tests.hosts.masq import DUAL_CHAINS, Host, HostsFirewall, put_right
 from tests.patience import PATIENCE
 
@@ -18,7 +18,7 @@ KILLS = 100 if SOAK else 4
 RELOADS = 400 if SOAK else 20
 SWITCHING = """
 import asyncio, pathlib, sys
-from services.masq.firewalls.firewall import Placement
+from flannelette.services.masq.firewalls.firewall import Placement
 from tests.hosts.masq import HostsFirewall, DUAL_CHAINS
 async def main():
     firewall = HostsFirewall("auto", pathlib.Path(sys.argv[1]))

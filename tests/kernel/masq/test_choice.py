@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from services.core.errors import Misconfigured, Unavailable
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.firewall import ANYWHERE, Placement
-from services.masq.firewalls.firewall import FirewallKind as Kind
-from services.masq.kernel.legacy_tables import TableReader
-from services.masq.rules.model import no_chains
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.firewall import ANYWHERE, Placement
+from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
+from flannelette.services.masq.kernel.legacy_tables import TableReader
+from flannelette.services.masq.rules.model import no_chains
 from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, HostsFirewall, golden, put_right
 
 LEGACY_RULE = "iptables-legacy -A FORWARD -j ACCEPT"
@@ -166,7 +166,7 @@ async def test_defect_09_a_service_starts_without_iptables_for_the_network_may_n
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("services.masq.firewalls.iptables_nft.firewall._SYSTEM", ())
+    monkeypatch.setattr("flannelette.services.masq.firewalls.iptables_nft.firewall._SYSTEM", ())
     async with opened(host) as firewall:
         await firewall.open()
         with pytest.raises(Unavailable, match="apt-get install iptables"):
@@ -186,7 +186,9 @@ async def test_what_cannot_be_removed_elsewhere_is_said(host: Host, monkeypatch:
         async def fail(*_: Any, **__: Any) -> Any:
             raise Unavailable("libraries of iptables are missing: apt-get install iptables")
 
-        monkeypatch.setattr("services.masq.firewalls.iptables_legacy.firewall.IptablesFirewall.check", fail)
+        monkeypatch.setattr(
+            "flannelette.services.masq.firewalls.iptables_legacy.firewall.IptablesFirewall.check", fail
+        )
         states = await firewall.check(CHAINS, repair=True)
         assert all(state.as_wanted for state in states)
         assert firewall.stale_rules_error.startswith(

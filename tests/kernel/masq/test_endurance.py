@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.firewalls.firewall import Firewall
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
 from tests.hosts.masq import CHAINS, Host, put_right
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))

@@ -5,8 +5,7 @@ import signal
 from typing import Any
 
 from flannelette.masq.v1 import masq_pb2 as pb
-
-from services.masq.reconcile.journal import EventKind
+from flannelette.services.masq.reconcile.journal import EventKind
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE
 from tests.services.masq import Masq, acquire, lease_service, masq_on

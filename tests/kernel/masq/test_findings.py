@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.masq.diagnose.flows import flows_of
-from services.masq.diagnose.host_checks import HostChecks, findings
-from services.masq.diagnose.look import surroundings
-from services.masq.diagnose.obstacles import dropping
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.firewall import FirewallKind as Kind
+from flannelette.services.masq.diagnose.flows import flows_of
+from flannelette.services.masq.diagnose.host_checks import HostChecks, findings
+from flannelette.services.masq.diagnose.look import surroundings
+from flannelette.services.masq.diagnose.obstacles import dropping
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
 
 LEGACY_RULE = "iptables-legacy -A FORWARD -j ACCEPT"

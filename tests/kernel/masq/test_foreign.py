@@ -5,11 +5,11 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, Family
-from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.nft_tables import read_nft
-from services.masq.diagnose.verdict import Drop, Flow, ForeignRule, ForeignTable, NfHook, drops
-from services.masq.kernel.legacy_tables import TableReader
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.diagnose.legacy_rules import read_legacy
+from flannelette.services.masq.diagnose.nft_tables import read_nft
+from flannelette.services.masq.diagnose.verdict import Drop, Flow, ForeignRule, ForeignTable, NfHook, drops
+from flannelette.services.masq.kernel.legacy_tables import TableReader
 from tests.hosts.masq import Host
 
 HERE = {4: ip_network("10.5.27.0/24"), 6: ip_network("fd00:10:5:1b::/64")}

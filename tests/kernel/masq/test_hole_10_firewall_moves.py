@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 from grpc_health.v1 import health_pb2
 
-from services.core.family import FAMILIES, IPV4
-from services.masq.diagnose.flows import flows_of
-from services.masq.diagnose.obstacles import dropping
-from services.masq.firewalls.detect import HostProbe
-from services.masq.firewalls.firewall import FirewallKind as Kind
-from services.masq.firewalls.firewall import Placement
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.family import FAMILIES, IPV4
+from flannelette.services.masq.diagnose.flows import flows_of
+from flannelette.services.masq.diagnose.obstacles import dropping
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
+from flannelette.services.masq.firewalls.firewall import Placement
 from tests.ctl.process import run
 from tests.hosts.four_hosts import IN, Lab, ports, source_seen
 from tests.hosts.masq import DUAL_CHAINS, NETWORK, SUBNETS, Host, HostsFirewall, entered, put_right

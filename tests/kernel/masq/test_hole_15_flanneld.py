@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 
+from flannelette.masq.v1 import masq_pb2 as pb
 from tests.flannel.real import Flanneld, SharedStore, require_flanneld
 from tests.hosts.dataplane import cluster_of
 from tests.hosts.masq import Host, entered, use_iptables

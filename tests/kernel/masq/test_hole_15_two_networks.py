@@ -6,19 +6,19 @@ from functools import partial
 from ipaddress import ip_network
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 
-from services.core.family import Network
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Step, Table, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.masq.firewalls.auto import AutoFirewall
-from services.masq.firewalls.detect import HostProbe
-from services.masq.main import free_ranges
-from services.masq.reconcile.reconciler import Reconciler
-from services.masq.rules.model import RuleSettings
-from services.runtime.os.claims import RANGE, Claim, Claims
-from services.runtime.telemetry.health import Health
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Step, Table, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.masq.firewalls.auto import AutoFirewall
+from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.main import free_ranges
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.model import RuleSettings
+from flannelette.services.runtime.os.claims import RANGE, Claim, Claims
+from flannelette.services.runtime.telemetry.health import Health
 from tests.flannel.old_rules import leave
 from tests.hosts.masq import SETTINGS, Host, HostsFirewall
 from tests.services.masq import acquire, lease_service, masq_on

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.core.family import FAMILIES, Family
+from flannelette.services.core.family import FAMILIES, Family
 from tests.examples.masq_matrix import BY_FLANNELDS_NFTABLES
 from tests.flannel.old_rules import leave
 from tests.hosts.four_hosts import IN, PAIRS, Lab, ports, source_expected, source_seen

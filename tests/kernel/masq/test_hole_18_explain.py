@@ -7,9 +7,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 
-from services.core.family import IPV4
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.family import IPV4
 from tests.ctl.process import Ran, run
 from tests.hosts.four_hosts import IN, Lab, ports, source_seen
 from tests.hosts.masq import Host, entered

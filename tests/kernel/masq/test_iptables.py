@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.core.family import IPV4, IPV6
-from services.masq.firewalls.iptables_legacy import worker_process
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.rules.model import no_chains
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.masq.firewalls.iptables_legacy import worker_process
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.rules.model import no_chains
 from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, golden, put_right
 
 FOREIGN = """\

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.core.family import FAMILIES
-from services.masq.firewalls.firewall import FirewallKind
-from services.masq.rules.inputs import networks_of
-from services.masq.rules.model import belonging, no_chains
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.masq.firewalls.firewall import FirewallKind
+from flannelette.services.masq.rules.inputs import networks_of
+from flannelette.services.masq.rules.model import belonging, no_chains
 from tests.hosts.four_hosts import PAIRS, Lab, ports, source_expected, source_seen
 from tests.hosts.masq import DUAL, DUAL_CHAINS, Host, HostsFirewall, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker

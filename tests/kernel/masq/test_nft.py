@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables_nft import firewall as nft_module
-from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from services.masq.firewalls.nftables.firewall import NftablesFirewall
-from services.masq.rules.model import no_chains
+from flannelette.services.masq.firewalls.firewall import Firewall
+from flannelette.services.masq.firewalls.iptables_nft import firewall as nft_module
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.rules.model import no_chains
 from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, put_right
 
 FOREIGN = "iptables-nft -A FORWARD -j DROP; iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, Family
-from services.masq.rules.model import wanted_chains
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.rules.model import wanted_chains
 from tests.hosts.four_hosts import (
     FIREWALLS,
     IN,

@@ -5,9 +5,9 @@ import os
 import signal
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 from grpc_health.v1 import health_pb2
 
+from flannelette.masq.v1 import masq_pb2 as pb
 from tests.hosts.masq import Host, golden
 from tests.patience import PATIENCE
 from tests.services.lease import eventually

@@ -6,14 +6,14 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.core.family import FAMILIES
-from services.core.finding import Finding
-from services.masq.diagnose.flows import probes
-from services.masq.diagnose.legacy_rules import read_legacy
-from services.masq.diagnose.nft_tables import read_nft
-from services.masq.diagnose.obstacles import dropping
-from services.masq.diagnose.verdict import TCP, Flow, ForeignTable, fate
-from services.masq.kernel.legacy_tables import TableReader
+from flannelette.services.core.family import FAMILIES
+from flannelette.services.core.finding import Finding
+from flannelette.services.masq.diagnose.flows import probes
+from flannelette.services.masq.diagnose.legacy_rules import read_legacy
+from flannelette.services.masq.diagnose.nft_tables import read_nft
+from flannelette.services.masq.diagnose.obstacles import dropping
+from flannelette.services.masq.diagnose.verdict import TCP, Flow, ForeignTable, fate
+from flannelette.services.masq.kernel.legacy_tables import TableReader
 from tests.findings.random_rules import KINDS, Rules, random_rules
 from tests.hosts.asked_packets import SERVICES, AskedPackets, asked_packets
 from tests.hosts.four_hosts import IN

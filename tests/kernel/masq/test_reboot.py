@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 
-from services.runtime.cache.node_state import NodeState, decode, encode
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.runtime.cache.node_state import NodeState, decode, encode
 from tests.hosts.masq import Host, entered, golden
 from tests.hosts.namespaces import NamespaceMaker
 from tests.patience import PATIENCE

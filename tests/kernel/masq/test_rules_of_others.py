@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, Family
-from services.masq.firewalls.firewall import Firewall
-from services.masq.rules.model import no_chains
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.firewalls.firewall import Firewall
+from flannelette.services.masq.rules.model import no_chains
 from tests.hosts.four_hosts import FIREWALLS, IN, Lab, ports, source_seen
 from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker

@@ -9,9 +9,9 @@ from dataclasses import astuple
 
 import grpc.aio
 import pytest
+
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
-
 from tests.hosts.masq import Host, golden
 from tests.patience import PATIENCE
 from tests.services.certificates import Certificates, flags
@@ -40,7 +40,13 @@ async def test_a_second_masq_in_the_namespace_waits_for_the_first_one_to_go_and_
     host: Host, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     places = tmp_path_factory.mktemp("second")
-    words = [sys.executable, "-m", "services.masq.main", f"--socket-dir={places}", f"--state-dir={places}"]
+    words = [
+        sys.executable,
+        "-m",
+        "flannelette.services.masq.main",
+        f"--socket-dir={places}",
+        f"--state-dir={places}",
+    ]
     environment = host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with lease_service(host) as leases:
         await acquire(leases)
@@ -82,7 +88,7 @@ def test_what_cannot_work_ends_with_one_clear_line(
 ) -> None:
     places = (f"--socket-dir={host.lock.parent}", f"--state-dir={host.lock.parent}/state")
     done = subprocess.run(
-        [*around, sys.executable, "-m", "services.masq.main", *places, *arguments],
+        [*around, sys.executable, "-m", "flannelette.services.masq.main", *places, *arguments],
         env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

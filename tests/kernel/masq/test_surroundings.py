@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import FAMILIES, IPV4, Family
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.firewalls.iptables_legacy.lock import lock_path, xtables_lock
-from services.masq.kernel.connected import connected_networks
-from services.masq.kernel.legacy_tables import TableReader, existing_tables
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path, xtables_lock
+from flannelette.services.masq.kernel.connected import connected_networks
+from flannelette.services.masq.kernel.legacy_tables import TableReader, existing_tables
 from tests.hosts.masq import CHAINS, Host, put_right
 from tests.hosts.namespaces import NetworkNamespace
 
 OPEN = """
 import asyncio, pathlib
-from services.core.errors import Misconfigured
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 async def main():
     firewall = IptablesFirewall(pathlib.Path("lock"))
     try:
@@ -37,9 +37,9 @@ asyncio.run(main())
 
 AS_NOBODY = """
 import os
-from services.core.errors import Unavailable
-from services.core.family import IPV4
-from services.masq.kernel.legacy_tables import existing_tables
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4
+from flannelette.services.masq.kernel.legacy_tables import existing_tables
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:
     print(existing_tables(IPV4))
@@ -139,11 +139,13 @@ async def test_a_lock_that_is_kept_makes_the_check_fail_and_the_worker_stay(host
 
 async def test_opening_fails_as_a_misconfiguration(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     firewall = IptablesFirewall(host.lock)
-    shadow = host.lock.parent / "services"  # found before the installed one, and without the worker
+    shadow = host.lock.parent / "flannelette"  # found before the installed one, and without the worker
     shadow.mkdir()
     (shadow / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(host.lock.parent)])
-    with pytest.raises(Misconfigured, match=r"IPv4 worker ended with status 1: .*No module named 'services.masq'"):
+    with pytest.raises(
+        Misconfigured, match=r"IPv4 worker ended with status 1: .*No module named 'flannelette.services'"
+    ):
         await firewall.open()
     await firewall.close()
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from services.core.family import IPV6
-from services.masq.firewalls.firewall import Firewall
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from services.masq.rules.model import Chain, RuleSettings, no_chains, wanted_chains
+from flannelette.services.core.family import IPV6
+from flannelette.services.masq.firewalls.firewall import Firewall
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.rules.model import Chain, RuleSettings, no_chains, wanted_chains
 from tests.flannel.old_rules import leave
 from tests.hosts.masq import CHAINS, DUAL, DUAL_CHAINS, SUBNETS, Host, HostsFirewall, put_right
 
@@ -207,7 +207,7 @@ async def test_another_firewall_is_searched_once(
         if kind == "legacy"
         else "iptables_nft.firewall.IptablesNftFirewall"
     )
-    monkeypatch.setattr(f"services.masq.firewalls.{there}.check", fail)
+    monkeypatch.setattr(f"flannelette.services.masq.firewalls.{there}.check", fail)
     host.run(f"iptables-{kind}", "-A", "FORWARD", "-i", "docker1", "-j", "ACCEPT")
     assert await put_right(firewall, DUAL_CHAINS) == []
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.core.family import FAMILIES, IPV4, Family, Network
-from services.core.network import parse_network
-from services.masq.rules.model import Chain, RuleSettings, wanted_chains
+from flannelette.services.core.family import FAMILIES, IPV4, Family, Network
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.rules.model import Chain, RuleSettings, wanted_chains
 from tests.flannel.old_rules import leave
 from tests.hosts.four_hosts import (
     MARKED_PORT,

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.core.family import IPV4
-from services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.core.family import IPV4
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from tests.hosts.masq import CHAINS, Host, golden, put_right
 
 

@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-from services.core.finding import Finding
-from services.core.network import parse_network
-from services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
-from services.masq.diagnose.traffic import traffic_findings
-from services.masq.kernel.traffic import filters, queues
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
+from flannelette.services.masq.diagnose.traffic import traffic_findings
+from flannelette.services.masq.kernel.traffic import filters, queues
 from tests.hosts.masq import Host
 from tests.modules import need_modules
 

@@ -5,10 +5,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.network import parse_network
-from services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
-from services.masq.diagnose.host_checks import findings
-from services.masq.firewalls.detect import HostProbe
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
+from flannelette.services.masq.diagnose.host_checks import findings
+from flannelette.services.masq.firewalls.detect import HostProbe
 from tests.findings.tunnel_rows import TUNNEL_FAULTS
 from tests.findings.words import words
 from tests.hosts.masq import SETTINGS, Host

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.masq.firewalls.firewall import Digest, FirewallKind, Placement
-from services.masq.rules.model import wanted_chains
+from flannelette.services.masq.firewalls.firewall import Digest, FirewallKind, Placement
+from flannelette.services.masq.rules.model import wanted_chains
 from tests.hosts.masq import CHAINS, NETWORK, SETTINGS, SUBNETS, Host, HostsFirewall, put_right
 from tests.patience import PATIENCE
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, IPV6, Family
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import (
+from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import (
     RT_SCOPE_LINK,
     RT_SCOPE_UNIVERSE,
     RTPROT_BOOT,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
-from services.dataplane.netlink.ipsec.values import (
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
+from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,
     BLOCK,
     BLOCK_PRIORITY,
@@ -17,9 +17,9 @@ from services.dataplane.netlink.ipsec.values import (
     TUNNEL_PRIORITY,
     XfrmPolicy,
 )
-from services.dataplane.netlink.monitor import Change, ChangedObject
-from services.dataplane.netlink.objects import KernelObject, Plan, plan
-from services.dataplane.netlink.uapi import AF_INET
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, plan
+from flannelette.services.dataplane.netlink.uapi import AF_INET
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.tools import lacking

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, Family
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.monitor import Change, ChangedObject, Monitor
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Plan, Route
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject, Monitor
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Plan, Route
 from tests.hosts.netlink import PROTOCOL, Host
 from tests.patience import PATIENCE
 

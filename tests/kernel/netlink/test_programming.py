@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.family import FAMILIES, IPV4, IPV6, Family
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.messages import batches
-from services.dataplane.netlink.objects import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.messages import batches
+from flannelette.services.dataplane.netlink.objects import (
     RTPROT_BOOT,
     FdbEntry,
     KernelObject,
@@ -19,7 +19,7 @@ from services.dataplane.netlink.objects import (
     Route,
     plan,
 )
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from tests.hosts.namespaces import NetworkNamespace
 from tests.hosts.netlink import PROTOCOL, Host, bring, on_device, subnet_address
 

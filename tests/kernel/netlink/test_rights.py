@@ -12,10 +12,10 @@ from tests.patience import PATIENCE
 
 _PROGRAM = """
 import asyncio
-from services.core.errors import Misconfigured
-from services.dataplane.netlink.objects import Plan
-from services.dataplane.netlink.objects import Route
-from services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.netlink.objects import Plan
+from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
 
 async def main():
     with KernelSocket() as kernel:
@@ -51,7 +51,7 @@ filter = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.add
 libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == libc.prctl(22, 2, filter) == 0  # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
 sys.argv[1:] = sys.argv[3:]
-runpy.run_module("services.dataplane.main", run_name="__main__", alter_sys=True)
+runpy.run_module("flannelette.services.dataplane.main", run_name="__main__", alter_sys=True)
 """
 """A dataplane to which the kernel refuses netlink sockets of this protocol with this error."""
 

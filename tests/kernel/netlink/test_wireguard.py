@@ -10,18 +10,18 @@ from typing import Final
 
 import pytest
 
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.backends.routes import device_route
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.actuator import CombinedActuator
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, plan
+from flannelette.services.dataplane.netlink.wireguard.key_file import public_key
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from lab.pings import Pinger
-from services.core.family import IPV4, IPV6
-from services.core.secret import Secret
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.backends.routes import device_route
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.actuator import CombinedActuator
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.objects import KernelObject, Plan, Route, plan
-from services.dataplane.netlink.wireguard.key_file import public_key
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from tests.examples.dataplane import DUAL_UNDERLAY
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE

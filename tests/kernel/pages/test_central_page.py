@@ -27,7 +27,7 @@ def host(netns: NetworkNamespace, tmp_path: Path) -> Iterator[PageHost]:
         for name, package in PROGRAMS.items():
             program = tmp_path / "bin" / name
             program.write_text(
-                f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m services.{package}.main "$@"\n'
+                f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m flannelette.services.{package}.main "$@"\n'
             )
             program.chmod(0o755)
         yield it

@@ -51,7 +51,9 @@ class Target:
             flags.append(f"--state-dir={directory}/state")
         if name == "dataplane":
             flags.append(f"--subnet-file={directory}/subnet.env")
-        command = self._n1.cluster.namespace.command(sys.executable, "-m", f"services.{name}.main", *flags)
+        command = self._n1.cluster.namespace.command(
+            sys.executable, "-m", f"flannelette.services.{name}.main", *flags
+        )
         with (directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
 

@@ -10,18 +10,18 @@ from typing import Any, Final
 
 import click
 
-from services.cloud.settings import CloudSettings
-from services.core.backend_types import BACKEND_TYPES
-from services.core.network import NetworkConfig, parse_network
-from services.ctl.connect.contexts import DaemonSet
-from services.ctl.main import cli
-from services.dataplane.backends import BACKENDS
-from services.dataplane.settings import DataplaneSettings
-from services.lease.settings import LeaseSettings
-from services.lease.stores.kube.annotations import annotations
-from services.masq.settings import MasqSettings
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import variable_of
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.ctl.connect.contexts import DaemonSet
+from flannelette.services.ctl.main import cli
+from flannelette.services.dataplane.backends import BACKENDS
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.lease.stores.kube.annotations import annotations
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import variable_of
 from tests.pages.reference.since import dated, record, recorded
 from tests.pages.reference.tables import Rows, filled, table
 from tests.paths import ROOT

@@ -5,10 +5,10 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.cloud.batches import Outcome, carry_out
-from services.cloud.journal import EventKind
-from services.cloud.routes import Change, CloudError, Route, Trouble, Verb
-from services.core.errors import Unavailable
+from flannelette.services.cloud.batches import Outcome, carry_out
+from flannelette.services.cloud.journal import EventKind
+from flannelette.services.cloud.routes import Change, CloudError, Route, Trouble, Verb
+from flannelette.services.core.errors import Unavailable
 from tests.clouds.scene import PlayedCloud, Scene
 
 

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.cloud.routes import Key, Plan, Route, Table, Target, View, Wanted, plan
+from flannelette.services.cloud.routes import Key, Plan, Route, Table, Target, View, Wanted, plan
 
 NETWORK = (ip_network("10.5.0.0/16"),)
 

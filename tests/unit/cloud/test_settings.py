@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.cloud.settings import CloudSettings
-from services.core.errors import Misconfigured
-from services.runtime.process.settings import parse_settings
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.process.settings import parse_settings
 
 
 def parsed(*flags: str) -> CloudSettings:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from services.cloud import batches, writer
-from services.cloud.journal import EventKind
-from services.cloud.routes import CloudError, Trouble
-from services.core.errors import NotYet, Unavailable
-from services.core.network import parse_network
-from services.runtime.os.sealed_file import unseal
-from services.runtime.telemetry.metrics import REGISTRY
+from flannelette.services.cloud import batches, writer
+from flannelette.services.cloud.journal import EventKind
+from flannelette.services.cloud.routes import CloudError, Trouble
+from flannelette.services.core.errors import NotYet, Unavailable
+from flannelette.services.core.network import parse_network
+from flannelette.services.runtime.os.sealed_file import unseal
+from flannelette.services.runtime.telemetry.metrics import REGISTRY
 from tests.clouds.scene import Scene
 from tests.virtual_time import run_virtually
 

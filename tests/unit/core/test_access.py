@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.access import Principal, Requirement, Role, principals, refusal
+from flannelette.services.core.access import Principal, Requirement, Role, principals, refusal
 
 H1 = Principal(Role.DATAPLANE, "h1")
 MASQ = Principal(Role.MASQ, "h1")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.core.backend_types import BACKEND_TYPES
-from services.core.network import parse_network
-from services.dataplane.backends import BACKENDS
+from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.network import parse_network
+from flannelette.services.dataplane.backends import BACKENDS
 from tests.examples.networks import refusal
 from tests.paths import ROOT
 

@@ -7,12 +7,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.family import Address
-from services.core.formats.ip_text import exact_cidr, format_address, format_network, parse_address, parse_cidr
-from services.core.leases import flannel_json as flannel
-from services.core.leases.flannel_json import format_value, parse_lease
-from services.core.leases.lease import Lease
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address
+from flannelette.services.core.formats.ip_text import (
+    exact_cidr,
+    format_address,
+    format_network,
+    parse_address,
+    parse_cidr,
+)
+from flannelette.services.core.leases import flannel_json as flannel
+from flannelette.services.core.leases.flannel_json import format_value, parse_lease
+from flannelette.services.core.leases.lease import Lease
 from tests.examples.strategies import leases
 
 PIECES = ["{", "}", '"', ",", ":", "null", "0", "00", "1", ".", "-", "\\", " ", "\n", "ff", '"a":1,', "é", "٠", "{}"]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV6
-from services.core.leases.flannel_json import format_value, parse_key, parse_lease
-from services.core.leases.lease import Lease, OpaqueData, Subnet, lease_key
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV6
+from flannelette.services.core.leases.flannel_json import format_value, parse_key, parse_lease
+from flannelette.services.core.leases.lease import Lease, OpaqueData, Subnet, lease_key
 from tests.examples.strategies import leases
 
 VXLAN = '"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":'

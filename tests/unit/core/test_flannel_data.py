@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV4
-from services.core.leases.flannel_json import format_data, parse_data, parse_lease
-from services.core.leases.lease import OpaqueData, VxlanData, WireguardData
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.leases.flannel_json import format_data, parse_data, parse_lease
+from flannelette.services.core.leases.lease import OpaqueData, VxlanData, WireguardData
 
 
 def data_of(backend_type: str, text: str) -> object:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.formats.gojson import GoObject, without_secrets
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.formats.gojson import GoObject, without_secrets
 
 
 def parse(text: str | bytes) -> GoObject:

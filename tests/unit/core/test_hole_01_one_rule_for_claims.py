@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.conflicts import ConflictIndex, losses, rank_of
-from services.core.leases.lease import BackendData, Lease, Subnet, VxlanData, WireguardData
-from services.core.network import parse_network
+from flannelette.services.core.leases.conflicts import ConflictIndex, losses, rank_of
+from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData, WireguardData
+from flannelette.services.core.network import parse_network
 
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 HOLDS_UNDERLAY = parse_network('{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}')

@@ -15,13 +15,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.limits import LATEST, LONGEST, nearest_time, seconds_of, stored_time, unix_time
-from services.lease.stores.embedded.database import Database
-from services.runtime.cache.cached_table import CachedTable
-from services.runtime.cache.node_state import decode
-from services.runtime.cache.state_file import StateFile
-from services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.limits import LATEST, LONGEST, nearest_time, seconds_of, stored_time, unix_time
+from flannelette.services.lease.stores.embedded.database import Database
+from flannelette.services.runtime.cache.cached_table import CachedTable
+from flannelette.services.runtime.cache.node_state import decode
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.os.sealed_file import UnreadableState
 from tests.examples.leases import make_lease
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.table import Removed, Step, Table, Upserted
+from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from tests.examples.leases import make_lease
 
 MOST = 20

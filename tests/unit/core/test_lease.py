@@ -5,8 +5,8 @@ from ipaddress import ip_address, ip_network
 import pytest
 from hypothesis import given
 
-from services.core.family import IPV4, IPV6, Family, Network
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
+from flannelette.services.core.family import IPV4, IPV6, Family, Network
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
 from tests.examples.strategies import leases
 
 V4 = ip_network("10.5.52.0/24")

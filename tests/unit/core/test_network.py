@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.core.family import IPV4
-from services.core.network import FamilyNetwork, parse_network
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.network import FamilyNetwork, parse_network
 from tests.examples.networks import V4, Row, both, refusal
 
 # Defaults

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.core.backend_types import BACKEND_TYPES
-from services.core.network import parse_network
+from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.network import parse_network
 from tests.examples.networks import refusal
 
 

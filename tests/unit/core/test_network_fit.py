@@ -5,9 +5,9 @@ from ipaddress import ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV4, Family
-from services.core.network import contains, parse_network
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.core.network import contains, parse_network
 from tests.examples.networks import V4, V6, Row, both
 from tests.examples.strategies import families, subnets_of
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.network import parse_network
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.network import parse_network
 from tests.paths import ROOT
 
 SHAPES: Final[dict[str, Any]] = json.loads((ROOT / "tests/golden/network_shapes.json").read_text())

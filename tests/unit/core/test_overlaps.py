@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.family import Network
-from services.core.leases.overlap_index import OverlapIndex
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.overlap_index import OverlapIndex
 
 CIDRS = [
     ip_network(text)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.formats.shell_words import expand_words, split_words
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.formats.shell_words import expand_words, split_words
 
 VARIABLES = {"SUBNET": "10.5.2.0/24", "PUBLIC_IP": "10.99.0.2", "EVIL": "a b; rm -rf '$SUBNET' `id`", "EMPTY": ""}
 

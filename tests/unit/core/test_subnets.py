@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import Exhausted
-from services.core.family import IPV4, IPV6, Family, Network
-from services.core.ipam.subnet_choice import CANDIDATES, choose_subnets, fits
-from services.core.ipam.subnet_pool import FamilyPool, SubnetPool, Usage, Use
-from services.core.leases.lease import Lease, Subnet
-from services.core.network import FamilyNetwork, NetworkConfig, contains, parse_network
+from flannelette.services.core.errors import Exhausted
+from flannelette.services.core.family import IPV4, IPV6, Family, Network
+from flannelette.services.core.ipam.subnet_choice import CANDIDATES, choose_subnets, fits
+from flannelette.services.core.ipam.subnet_pool import FamilyPool, SubnetPool, Usage, Use
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains, parse_network
 from tests.examples.strategies import subnets_of
 from tests.examples.subnet_requests import DUAL, V4, no_draw, occupied, pick, request
 

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Change, Removed, Step, StoreStatus, Table, Upserted, changes_between
-from services.core.network import parse_network
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import (
+    Change,
+    Removed,
+    Step,
+    StoreStatus,
+    Table,
+    Upserted,
+    changes_between,
+)
+from flannelette.services.core.network import parse_network
 
 NAMES = ("a", "b", "c", "d", "e")
 NETWORK = parse_network('{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}')

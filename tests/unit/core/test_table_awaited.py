@@ -1,7 +1,7 @@
 """The fold while the leases of another cluster are awaited: what is known of them stays."""
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, Table, Upserted
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Table, Upserted
 from tests.unit.core.test_table import NETWORK, lease, synced_table, up
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from services.ctl.main import cli
+from flannelette.services.ctl.main import cli
 from tests.pages.completion import FILES, FOLDER, source
 
 
@@ -37,7 +37,7 @@ def test_bash_completes_commands_options_contexts_and_nodes(typed: str, proposed
     contexts = tmp_path / "contexts.toml"
     contexts.write_text('current = "lab"\n[lab.nodes.h1]\n[lab.nodes.h2]\n[far.nodes.f1]\n')
     program = tmp_path / "flannelette"
-    code = "from services.ctl.main import main; main()"
+    code = "from flannelette.services.ctl.main import main; main()"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
     program.chmod(0o755)
     words = typed.split(" ")

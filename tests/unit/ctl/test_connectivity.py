@@ -11,19 +11,25 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from rich.text import Text
 
-from services.ctl.connect.targets import targets
-from services.ctl.diagnose.connectivity import problems_of, with_traces
-from services.ctl.diagnose.connectivity_checks import Check, Outcome, checks_of, peer_checks, pods_without_address
-from services.ctl.diagnose.connectivity_text import junit, report
-from services.ctl.diagnose.doctor import with_losing_place
-from services.ctl.diagnose.packet_path import PathStep, Verdict
-from services.ctl.main import cli
-from services.ctl.node_health import Answers, assess
-from services.ctl.problems import Problem, Weight
-from services.ctl.render.problems import doctor_text
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.ctl.connect.targets import targets
+from flannelette.services.ctl.diagnose.connectivity import problems_of, with_traces
+from flannelette.services.ctl.diagnose.connectivity_checks import (
+    Check,
+    Outcome,
+    checks_of,
+    peer_checks,
+    pods_without_address,
+)
+from flannelette.services.ctl.diagnose.connectivity_text import junit, report
+from flannelette.services.ctl.diagnose.doctor import with_losing_place
+from flannelette.services.ctl.diagnose.packet_path import PathStep, Verdict
+from flannelette.services.ctl.main import cli
+from flannelette.services.ctl.node_health import Answers, assess
+from flannelette.services.ctl.problems import Problem, Weight
+from flannelette.services.ctl.render.problems import doctor_text
 from tests.ctl import clusters, samples
 
 Answer: TypeAlias = "pb.Answering.ValueType"

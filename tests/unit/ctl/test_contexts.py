@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from services.core.errors import Misconfigured
-from services.ctl.cli.nodes import contexts_path, nodes_of, one_of
-from services.ctl.cli.options import Shared
-from services.ctl.connect.contexts import read_contexts, use
-from services.ctl.connect.targets import targets
-from services.ctl.main import cli
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.cli.nodes import contexts_path, nodes_of, one_of
+from flannelette.services.ctl.cli.options import Shared
+from flannelette.services.ctl.connect.contexts import read_contexts, use
+from flannelette.services.ctl.connect.targets import targets
+from flannelette.services.ctl.main import cli
 
 LAB = """
 current = "lab"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from services.ctl.connect.dial import Dialer
+from flannelette.services.ctl.connect.dial import Dialer
 
 
 def test_why_a_command_failed_is_known_when_its_connection_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

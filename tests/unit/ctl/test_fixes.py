@@ -3,14 +3,14 @@
 import copy
 
 import pytest
+
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-
-from services.core.cure import COMMANDS, Command, Cure, commands_of, read_cure
-from services.ctl.connect.targets import Target
-from services.ctl.diagnose.fixes import FACTS, fixes_of, obstacle_to
-from services.ctl.problems import problem_of
+from flannelette.services.core.cure import COMMANDS, Command, Cure, commands_of, read_cure
+from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.diagnose.fixes import FACTS, fixes_of, obstacle_to
+from flannelette.services.ctl.problems import problem_of
 
 KNOWN = [
     (Command("sysctl", "net.ipv4.ip_forward=1"), "sysctl -w net.ipv4.ip_forward=1"),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.dataplane.settings import DataplaneSettings
-from services.flanneld.flags import Child, children
-from services.runtime.process.settings import HelpRequested
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.flanneld.flags import Child, children
+from flannelette.services.runtime.process.settings import HelpRequested
 
 
 def started(*arguments: str, **environment: str) -> dict[str, Child]:

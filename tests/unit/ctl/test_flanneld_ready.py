@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from services.flanneld import main as flanneld
-from services.runtime.telemetry.health import Health
+from flannelette.services.flanneld import main as flanneld
+from flannelette.services.runtime.telemetry.health import Health
 
 
 async def ended(*_: object) -> int:

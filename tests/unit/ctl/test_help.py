@@ -5,8 +5,8 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from services.ctl.cli.options import EXAMPLES, SECTIONS
-from services.ctl.main import cli
+from flannelette.services.ctl.cli.options import EXAMPLES, SECTIONS
+from flannelette.services.ctl.main import cli
 
 
 def lines_of(*words: str) -> list[str]:

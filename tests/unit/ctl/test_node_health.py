@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from services.ctl.connect.call import CallFailed
-from services.ctl.connect.targets import targets
-from services.ctl.node_health import CURE, Answers, NodeHealth, State, assess
-from services.ctl.problems import Weight, headline, problems
-from services.runtime.rpc.listen import locked
+from flannelette.services.ctl.connect.call import CallFailed
+from flannelette.services.ctl.connect.targets import targets
+from flannelette.services.ctl.node_health import CURE, Answers, NodeHealth, State, assess
+from flannelette.services.ctl.problems import Weight, headline, problems
+from flannelette.services.runtime.rpc.listen import locked
 from tests.ctl import samples as samples
 
 MISSING = CallFailed("there is no socket", missing=True)

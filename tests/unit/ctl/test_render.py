@@ -6,25 +6,25 @@ from datetime import UTC
 from pathlib import Path
 
 import pytest
+from rich.text import Text
+
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from rich.text import Text
-
-from services.ctl.connect.call import CallFailed
-from services.ctl.connect.targets import targets
-from services.ctl.node_health import Answers, NodeHealth, assess
-from services.ctl.problems import Problem, Weight, merged, problems
-from services.ctl.render.changes import event_text, plan_text
-from services.ctl.render.layout import Width, lines, table
-from services.ctl.render.leases import leases_text, quarantine_text
-from services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
-from services.ctl.render.overview import overview_text
-from services.ctl.render.peers import peer_text, peers_text
-from services.ctl.render.problems import doctor_text
-from services.ctl.render.rules import rules_text
-from services.ctl.render.screen import screen
-from services.ctl.render.status import in_the_way, status_text
+from flannelette.services.ctl.connect.call import CallFailed
+from flannelette.services.ctl.connect.targets import targets
+from flannelette.services.ctl.node_health import Answers, NodeHealth, assess
+from flannelette.services.ctl.problems import Problem, Weight, merged, problems
+from flannelette.services.ctl.render.changes import event_text, plan_text
+from flannelette.services.ctl.render.layout import Width, lines, table
+from flannelette.services.ctl.render.leases import leases_text, quarantine_text
+from flannelette.services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
+from flannelette.services.ctl.render.overview import overview_text
+from flannelette.services.ctl.render.peers import peer_text, peers_text
+from flannelette.services.ctl.render.problems import doctor_text
+from flannelette.services.ctl.render.rules import rules_text
+from flannelette.services.ctl.render.screen import screen
+from flannelette.services.ctl.render.status import in_the_way, status_text
 from tests import paths
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples

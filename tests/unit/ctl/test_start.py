@@ -9,7 +9,8 @@ import pytest
 
 def run(*missing: str, arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """`flannelette` without these packages."""
-    code = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); from services.ctl.main import main; main()"
+    start = "from flannelette.services.ctl.main import main; main()"
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing!r})); {start}"
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -46,7 +47,7 @@ def test_in_the_images_of_the_services_there_is_less_of_it_and_enough(command: s
 def test_the_reader_of_flanneld_s_help_may_have_enough() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "services.ctl.main", "flanneld", "--help"]
+    command = [sys.executable, "-m", "flannelette.services.ctl.main", "flanneld", "--help"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert done.stderr == b""

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
+
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-
-from services.ctl.render.topology.graph import dot, mermaid
-from services.ctl.render.topology.model import Health, Topology, read_topology
-from services.ctl.render.topology.svg import svg
-from services.ctl.render.topology.text import topology_text
+from flannelette.services.ctl.render.topology.graph import dot, mermaid
+from flannelette.services.ctl.render.topology.model import Health, Topology, read_topology
+from flannelette.services.ctl.render.topology.svg import svg
+from flannelette.services.ctl.render.topology.text import topology_text
 from tests import paths
 from tests.ctl import samples
 from tests.ctl.clusters import topology

@@ -6,13 +6,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from flannelette.lease.v1 import lease_pb2
-from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from services.ctl.connect.call import CallFailed, Channels, diagnose, who_may
-from services.ctl.connect.targets import Target, read_address, targets
-from services.ctl.units import ago, count, duration, short_time, took, until
+from flannelette.lease.v1 import lease_pb2
+from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.ctl.connect.call import CallFailed, Channels, diagnose, who_may
+from flannelette.services.ctl.connect.targets import Target, read_address, targets
+from flannelette.services.ctl.units import ago, count, duration, short_time, took, until
 from tests.ctl.samples import NOW, at
 
 

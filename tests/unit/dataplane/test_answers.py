@@ -2,8 +2,8 @@
 
 import struct
 
-from services.core.family import IPV4
-from services.dataplane.diagnose.answers import rule_in
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.diagnose.answers import rule_in
 from tests.examples.netlink_dumps import attribute, message
 
 _IIFNAME = 3

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
-from services.dataplane.diagnose.seen import Seen, Subject
-from services.dataplane.events.finding import Finding
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
+from flannelette.services.dataplane.diagnose.seen import Seen, Subject
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.underlay.selection import Underlay
 from tests.findings.file_rows import FILE_FAULTS
 
 SUBJECT = Subject({}, {}, Underlay(1, "eth0", 1500, (), (), ""), {}, 0, frozenset(), (), list, [])

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from services.core.family import IPV4
-from services.dataplane.diagnose.culprit import decision, rule_text
-from services.dataplane.diagnose.diagnosis import remember, with_earlier
-from services.dataplane.diagnose.seen import Lookup, PolicyRule
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.objects import Route
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.diagnose.culprit import decision, rule_text
+from flannelette.services.dataplane.diagnose.diagnosis import remember, with_earlier
+from flannelette.services.dataplane.diagnose.seen import Lookup, PolicyRule
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.objects import Route
 
 H1, H2, H3 = ("l1", "h1"), ("l2", "h2"), ("l3", "h3")
 

@@ -5,12 +5,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.core.family import IPV4
-from services.dataplane.links.interfaces import Interface, InterfaceAddress
-from services.dataplane.settings import DataplaneSettings
-from services.dataplane.underlay.selection import choose_underlay
-from services.runtime.process.settings import parse_settings
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.dataplane.underlay.selection import choose_underlay
+from flannelette.services.runtime.process.settings import parse_settings
 from tests.services.renewer import DAY, FakeService, Scene, play
 
 

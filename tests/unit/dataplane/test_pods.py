@@ -8,15 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from services.core.family import IPV4
-from services.dataplane.diagnose.cni_state import cni_pods
-from services.dataplane.diagnose.host_programs import HostFiles, managers_of
-from services.dataplane.diagnose.pods import check_pods, mendings
-from services.dataplane.diagnose.routes import check_routes
-from services.dataplane.diagnose.seen import BridgePort, CniPod, CniPods, HostAddress, HostLink, Seen, Subject
-from services.dataplane.events.finding import Finding
-from services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.diagnose.cni_state import cni_pods
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles, managers_of
+from flannelette.services.dataplane.diagnose.pods import check_pods, mendings
+from flannelette.services.dataplane.diagnose.routes import check_routes
+from flannelette.services.dataplane.diagnose.seen import (
+    BridgePort,
+    CniPod,
+    CniPods,
+    HostAddress,
+    HostLink,
+    Seen,
+    Subject,
+)
+from flannelette.services.dataplane.events.finding import Finding
+from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
+from flannelette.services.dataplane.underlay.selection import Underlay
 
 OWN = IPv4Network("10.5.1.0/24")
 SUBJECT = Subject(

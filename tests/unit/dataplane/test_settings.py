@@ -4,9 +4,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.dataplane.settings import DataplaneSettings
-from services.runtime.process.settings import parse_settings
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.runtime.process.settings import parse_settings
 
 
 def parsed(*arguments: str, **variables: str) -> DataplaneSettings:

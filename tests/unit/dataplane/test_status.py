@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from services.core.errors import Unavailable
-from services.core.leases.lease import Lease
-from services.dataplane.api.status import counts, list_peers, states
-from services.dataplane.events.describe import claim_findings
-from services.dataplane.netlink.objects import Route
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.api.status import counts, list_peers, states
+from flannelette.services.dataplane.events.describe import claim_findings
+from flannelette.services.dataplane.netlink.objects import Route
 from tests.examples.dataplane import FakeKernel, lease, route, subnet
 from tests.examples.programming import Node
 from tests.examples.programming_cases import N2, N3, N4, VXLAN

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV4
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Lease
-from services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
-from services.dataplane.backends.ipip import Ipip
-from services.dataplane.backends.udp import FouLink, TunLink, Udp
-from services.dataplane.links.changes import LinkState, as_created, deletions, link_changes
-from services.dataplane.links.desired import Device, LinkSpec
-from services.dataplane.links.reconcile import is_leftover
-from services.dataplane.netlink.kinds import text
-from services.dataplane.udp.packets import NET_UNREACHABLE, decrement_ttl, icmp_error
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
+from flannelette.services.dataplane.backends.ipip import Ipip
+from flannelette.services.dataplane.backends.udp import FouLink, TunLink, Udp
+from flannelette.services.dataplane.links.changes import LinkState, as_created, deletions, link_changes
+from flannelette.services.dataplane.links.desired import Device, LinkSpec
+from flannelette.services.dataplane.links.reconcile import is_leftover
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.udp.packets import NET_UNREACHABLE, decrement_ttl, icmp_error
 from tests.examples.dataplane import FLANNEL, NAMES, UNDERLAY, subnet
 from tests.examples.leases import network
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from random import Random
 from select import select
 
+from flannelette.services.runtime.rpc.server import Server
 from lab.chaos.limits import connected, is_silent
 from lab.chaos.options import parse
 from lab.chaos.outcome import OFTEN, Happened, Outcome
 from lab.chaos.scene import Hit
 from lab.look import call_with_much
 from lab.topology import Host
-from services.runtime.rpc.server import Server
 
 
 def happened(name: str) -> Happened:

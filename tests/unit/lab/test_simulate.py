@@ -8,9 +8,14 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
 from bench.leases import lease
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.netlink.objects import Plan
+from flannelette.services.runtime.lease.wire import step_from_proto, step_to_proto
 from lab.options import BadOption
 from lab.simulate.crowd import differing
 from lab.simulate.kernel import SimulatedKernel, entries_for
@@ -19,11 +24,6 @@ from lab.simulate.options import parse
 from lab.simulate.plot import plot
 from lab.simulate.report import at_share
 from lab.simulate.sharing import Shared
-from services.core.leases.lease import Lease
-from services.core.leases.table import Step, Upserted
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.netlink.objects import Plan
-from services.runtime.lease.wire import step_from_proto, step_to_proto
 from tests.examples.dataplane import LINKS
 
 STORED = {each.name: each for each in (lease(number) for number in range(1, 6))}

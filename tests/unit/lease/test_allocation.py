@@ -6,13 +6,13 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import Exhausted, InvalidInput, NotYet
-from services.core.leases.conflicts import identities_of
-from services.core.leases.lease import Lease, LeaseRequest, Subnet
-from services.core.network import NetworkConfig
-from services.lease.ipam.allocation import Allocation, allocate
-from services.lease.ipam.claims import Claim, Claims
-from services.lease.ipam.reservations import set_aside
+from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
+from flannelette.services.core.leases.conflicts import identities_of
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.ipam.allocation import Allocation, allocate
+from flannelette.services.lease.ipam.claims import Claim, Claims
+from flannelette.services.lease.ipam.reservations import set_aside
 from tests.examples.leases import DUAL_JSON, SMALL, make_request, network
 
 ADDRESS = "172.16.0.1"

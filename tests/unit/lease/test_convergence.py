@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.progress import FailedLease, Progress
-from services.lease.progress import reports as module
-from services.lease.progress.reports import NOTHING_YET, Reports
-from services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.lease.progress import reports as module
+from flannelette.services.lease.progress.reports import NOTHING_YET, Reports
+from flannelette.services.lease.watch.log import ChangeLog, LogEntry
 
 
 @dataclass

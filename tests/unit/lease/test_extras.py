@@ -16,7 +16,8 @@ import pytest
 )
 @pytest.mark.parametrize("node", ["", "n1"])
 def test_it_names_the_extra_that_its_store_needs(store: str, missing: str, sentence: str, node: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; from services.lease.main import main; sys.exit(main())"
+    start = "from flannelette.services.lease.main import main; sys.exit(main())"
+    code = f"import sys; sys.modules[{missing!r}] = None; {start}"
     command = [sys.executable, "-c", code, f"--store={store}", "--socket-dir=/nonexistent", f"--node={node}"]
     command += ["--kube-api-url=http://127.0.0.1:1"] if store == "kube" else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)

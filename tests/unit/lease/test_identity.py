@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.core.errors import Forbidden, InvalidInput
-from services.lease.api.requests import Identity
+from flannelette.services.core.errors import Forbidden, InvalidInput
+from flannelette.services.lease.api.requests import Identity
 
 OWN, CENTRAL = Identity("a"), Identity()
 

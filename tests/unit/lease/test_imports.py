@@ -7,17 +7,17 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.core.leases.conflicts import losses
-from services.core.leases.lease import Lease, Subnet, VxlanData
-from services.core.leases.table import Removed, Upserted
-from services.lease.imports.export import exported
-from services.lease.imports.foreign import ClusterLeases, Foreign
-from services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
-from services.lease.settings import LeaseSettings
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.lease.wire import network_from_proto, network_to_proto
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.leases.conflicts import losses
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
+from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.imports.export import exported
+from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
+from flannelette.services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.lease.wire import network_from_proto, network_to_proto
 from tests.examples.leases import SMALL, address, by_name, mac, network
 
 WEST = "west=192.0.2.7:7070,allow=10.6.0.0/16"

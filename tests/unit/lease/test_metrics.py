@@ -2,9 +2,9 @@
 
 from prometheus_client import generate_latest
 
-from services.core.family import IPV4, Family
-from services.core.ipam.subnet_pool import Usage
-from services.lease.metrics import follow_subnets
+from flannelette.services.core.family import IPV4, Family
+from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.lease.metrics import follow_subnets
 
 
 async def test_how_full_the_network_is_is_asked_when_somebody_looks() -> None:

@@ -4,11 +4,11 @@ import asyncio
 from contextlib import ExitStack
 from dataclasses import replace
 
-from services.lease.api.queries import list_nodes
-from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
-from services.lease.stores.store import Snapshot
-from services.lease.watch.broker import Broker
-from services.lease.watch.streams import watch_all
+from flannelette.services.lease.api.queries import list_nodes
+from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
+from flannelette.services.lease.stores.store import Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.streams import watch_all
 from tests.examples.leases import NETWORK, by_name, make_lease
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import Unavailable
-from services.core.leases.node_overrides import NodeOverrides, PublicIpOverride
-from services.core.leases.progress import Progress
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.lease.stores.relay.events import TableEvents
-from services.lease.stores.relay.nodes import Cursors, NodeStreams, ReportForwarder
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
-from services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.lease.stores.relay.events import TableEvents
+from flannelette.services.lease.stores.relay.nodes import Cursors, NodeStreams, ReportForwarder
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.log import ChangeLog, LogEntry
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 from tests.stores.broker import settle
 

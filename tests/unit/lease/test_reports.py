@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.finding import Finding
-from services.core.leases.progress import FailedLease, Progress
-from services.core.limits import LONGEST_NAME
-from services.lease.progress import reports as module
-from services.lease.progress.reports import MOST_FAILED, NOTHING_YET, NodeProgress, Reports
-from services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.core.limits import LONGEST_NAME
+from flannelette.services.lease.progress import reports as module
+from flannelette.services.lease.progress.reports import MOST_FAILED, NOTHING_YET, NodeProgress, Reports
+from flannelette.services.lease.watch.log import ChangeLog, LogEntry
 
 FAILED = FailedLease("10.0.7.0-24", "route 10.0.7.0/24: Network is unreachable")
 

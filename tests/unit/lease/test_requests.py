@@ -1,12 +1,12 @@
 """AcquireLease requests are checked before anything is published."""
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from services.core.errors import InvalidInput
-from services.core.leases.lease import BackendData, OpaqueData, VxlanData
-from services.lease.api.requests import checked_request, leases_to_reclaim
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.lease import BackendData, OpaqueData, VxlanData
+from flannelette.services.lease.api.requests import checked_request, leases_to_reclaim
 
 
 def data_of(subnet: pb.Subnet, backend_type: str = "vxlan") -> BackendData | None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.lease.settings import LeaseSettings
-from services.runtime.process.settings import parse_settings, usage
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.lease.settings import LeaseSettings
+from flannelette.services.runtime.process.settings import parse_settings, usage
 
 
 def parse(*arguments: str, **environment: str) -> LeaseSettings:

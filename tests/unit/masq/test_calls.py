@@ -4,12 +4,12 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 
-from services.core.errors import InvalidInput, NotImplementedYet, NotYet
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Removed, Step, Upserted
-from services.masq.diagnose.host_checks import HostChecks
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.errors import InvalidInput, NotImplementedYet, NotYet
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Removed, Step, Upserted
+from flannelette.services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
 
 

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from services.core.finding import Finding
-from services.core.network import parse_network
-from services.masq.diagnose.flows import flows_of, tunnel_of
-from services.masq.diagnose.host_checks import HostChecks, findings
-from services.masq.diagnose.verdict import (
+from flannelette.services.core.finding import Finding
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
+from flannelette.services.masq.diagnose.host_checks import HostChecks, findings
+from flannelette.services.masq.diagnose.verdict import (
     Condition,
     Flow,
     ForeignChain,
@@ -20,9 +20,9 @@ from services.masq.diagnose.verdict import (
     concerning,
     fate,
 )
-from services.masq.diagnose.verdict import Effect as Does
-from services.masq.firewalls.firewall import FirewallKind as Kind
-from services.masq.rules.model import RuleSettings
+from flannelette.services.masq.diagnose.verdict import Effect as Does
+from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
+from flannelette.services.masq.rules.model import RuleSettings
 
 NETWORK = parse_network(
     '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}'

@@ -2,11 +2,11 @@
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.masq.firewalls.iptables_legacy.worker import missing_capabilities, why_import_failed
-from services.masq.rules.model import RuleSettings
-from services.masq.settings import MasqSettings
-from services.runtime.process.settings import parse_settings
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.masq.firewalls.iptables_legacy.worker import missing_capabilities, why_import_failed
+from flannelette.services.masq.rules.model import RuleSettings
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.process.settings import parse_settings
 
 
 def settings(*arguments: str, **environment: str) -> MasqSettings:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import NONE
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.core.network import parse_network
-from services.masq.reconcile.input_cache import InputCache
-from services.runtime.cache.cached_table import CachedTable
-from services.runtime.cache.node_state import decode, encode, snapshot_parts
-from services.runtime.cache.state_file import StateFile
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import NONE
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.reconcile.input_cache import InputCache
+from flannelette.services.runtime.cache.cached_table import CachedTable
+from flannelette.services.runtime.cache.node_state import decode, encode, snapshot_parts
+from flannelette.services.runtime.cache.state_file import StateFile
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, Running, rules_for
 from tests.virtual_time import run_virtually
 

@@ -5,10 +5,10 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Removed, Step, Table, Upserted
-from services.core.network import parse_network
-from services.masq.rules.inputs import RuleInputs, next_inputs
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.rules.inputs import RuleInputs, next_inputs
 
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 OTHER_NETWORK = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')

@@ -4,9 +4,9 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from services.core.network import parse_network
-from services.masq.main import refusal_by_others
-from services.runtime.os.claims import Claims
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.main import refusal_by_others
+from flannelette.services.runtime.os.claims import Claims
 
 
 @contextmanager

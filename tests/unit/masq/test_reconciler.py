@@ -5,13 +5,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from flannelette.masq.v1 import masq_pb2 as pb
 from prometheus_client import REGISTRY
 
-from services.core.errors import Unavailable
-from services.core.leases.table import Removed, Step, StoreStatus, Upserted
-from services.core.network import parse_network
-from services.masq.diagnose.host_checks import HostChecks
+from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
 
 

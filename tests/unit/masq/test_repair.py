@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
-from services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
+from flannelette.services.masq.firewalls.iptables.repair import (
     Append,
     DeleteRule,
     EmptyChain,
@@ -21,7 +21,7 @@ from services.masq.firewalls.iptables.repair import (
     Repair,
     repair_of,
 )
-from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm
 
 OURS, HOOK = "FLANNEL-POSTRTG", "POSTROUTING"
 JUMP: Form = {"comment": {"comment": "flanneld masq"}, "target": OURS}

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, IPV6, Family
-from services.core.network import NetworkConfig, parse_network
-from services.masq.rules.model import (
+from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.masq.rules.model import (
     Action,
     Chain,
     Packet,

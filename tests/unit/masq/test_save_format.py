@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.masq.firewalls.iptables import save_format as saved
-from services.masq.firewalls.iptables.repair import FoundJump, FoundRule
-from services.masq.firewalls.iptables.rule_syntax import ChainForm, RuleForm
-from services.masq.firewalls.iptables.save_format import find, read_chain, read_table
+from flannelette.services.masq.firewalls.iptables import save_format as saved
+from flannelette.services.masq.firewalls.iptables.repair import FoundJump, FoundRule
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, RuleForm
+from flannelette.services.masq.firewalls.iptables.save_format import find, read_chain, read_table
 
 ACCEPT = "-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT"
 WANTED = ChainForm(

@@ -5,10 +5,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.network import parse_network
-from services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
-from services.masq.diagnose.traffic import traffic_findings
-from services.masq.kernel.traffic import Queue, TrafficFilter, filter_in
+from flannelette.services.core.network import parse_network
+from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
+from flannelette.services.masq.diagnose.traffic import traffic_findings
+from flannelette.services.masq.kernel.traffic import Queue, TrafficFilter, filter_in
 
 VXLAN = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 PEER = Peer(ip_address("10.99.0.12"), "eth0", ip_address("10.99.0.11"))

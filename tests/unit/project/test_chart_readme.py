@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from services.dataplane.backends import BACKENDS
+from flannelette.services.dataplane.backends import BACKENDS
 from tests.pages.chart import CHART, README, page, values
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from services.core import network
-from services.core.formats.gojson import GoObject
-from services.ctl.connect.contexts import DaemonSet, Place
+from flannelette.services.core import network
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.ctl.connect.contexts import DaemonSet, Place
 from tests.pages.reference import since
 from tests.pages.reference.configuration import CONTEXT_KEYS, NETWORK_KEYS, PAGE, VARIABLES, page
 from tests.paths import ROOT

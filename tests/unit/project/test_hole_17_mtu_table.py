@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from services.core.family import FAMILIES, Family
-from services.core.formats.gojson import GoObject
-from services.dataplane.backends.backend import NodeIdentity
-from services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.dataplane.backends.backend import NodeIdentity
+from flannelette.services.dataplane.backends.vxlan import Vxlan
 from tests.examples.dataplane import DUAL_UNDERLAY
 from tests.paths import ROOT
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.process.version import VERSION
+from flannelette.services.runtime.process.version import VERSION
 from tests.pages.terminal import Terminal
 from tests.paths import ROOT
 from tests.patience import PATIENCE

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-import services.dataplane.main  # for their metrics
-import services.lease.main
-import services.lease.stores.etcd.store
-import services.masq.main  # noqa: F401 - the same
-from services.ctl.main import cli
-from services.dataplane.events.metrics import NumberCollector
+import flannelette.services.dataplane.main  # for their metrics
+import flannelette.services.lease.main
+import flannelette.services.lease.stores.etcd.store
+import flannelette.services.masq.main  # noqa: F401 - the same
+from flannelette.services.ctl.main import cli
+from flannelette.services.dataplane.events.metrics import NumberCollector
 from tests.paths import ROOT
 from tests.tools import find_tool
 

@@ -13,7 +13,7 @@ from typing import Final
 import click
 import pytest
 
-from services.ctl.main import cli
+from flannelette.services.ctl.main import cli
 from tests.pages.document import SHELLS, sections, untypable
 from tests.pages.reference.site import BESIDE_DOCS
 from tests.paths import ROOT

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from services.runtime.process.version import VERSION
+from flannelette.services.runtime.process.version import VERSION
 from tests.conftest import LONGEST
 from tests.paths import ROOT
 

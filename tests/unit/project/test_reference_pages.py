@@ -5,17 +5,17 @@ from types import ModuleType
 from typing import Final
 
 import pytest
+from prometheus_client import REGISTRY
+
+import flannelette.services.cloud.writer  # for their metrics
+import flannelette.services.dataplane.main
+import flannelette.services.lease.main
+import flannelette.services.lease.stores.etcd.store
+import flannelette.services.masq.main  # noqa: F401 - the same
 from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from prometheus_client import REGISTRY
-
-import services.cloud.writer  # for their metrics
-import services.dataplane.main
-import services.lease.main
-import services.lease.stores.etcd.store
-import services.masq.main  # noqa: F401 - the same
 from tests.pages.reference import api, metrics, troubleshooting
 
 _SUFFIX: Final = re.compile(r"_total$")

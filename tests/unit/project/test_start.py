@@ -20,32 +20,32 @@ _TOO_MUCH = {
 
 @pytest.mark.parametrize("service", ["lease", "dataplane", "masq"])
 def test_a_service_starts_without_what_it_does_not_use(service: str) -> None:
-    found = _run(f"import services.{service}.main, sys; print(*sys.modules)")
+    found = _run(f"import flannelette.services.{service}.main, sys; print(*sys.modules)")
     assert not _TOO_MUCH.keys() & set(found.split())
 
 
 def test_all_of_pyroute2_can_be_imported_after_its_parts() -> None:
-    parts = "from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError"
+    parts = "from flannelette.services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError"
     check = "print(pyroute2.AsyncIPRoute is AsyncIPRoute, pyroute2.NetlinkError is NetlinkError, bool(pyroute2.NDB))"
     assert _run(f"{parts}; import pyroute2; {check}") == "True True True"
     assert _run(f"import pyroute2; {parts}; {check}") == "True True True"
 
 
 def test_all_of_unittest_can_be_imported_after_the_parts_of_pyroute2() -> None:
-    parts = "from services.dataplane.netlink.pyroute2_parts import AsyncIPRoute"
+    parts = "from flannelette.services.dataplane.netlink.pyroute2_parts import AsyncIPRoute"
     check = "print(unittest.mock.Mock.__name__, unittest.util.safe_repr(1), bool(unittest.TestCase))"
     assert _run(f"{parts}; import unittest.mock; {check}") == "Mock 1 True"
     assert _run(f"import unittest.mock; {parts}; {check}") == "Mock 1 True"
 
 
 def test_the_etcd_store_starts_without_a_client_that_it_does_not_use() -> None:
-    found = set(_run("import services.lease.stores.etcd.store, sys; print(*sys.modules)").split())
+    found = set(_run("import flannelette.services.lease.stores.etcd.store, sys; print(*sys.modules)").split())
     assert "etcd3.etcdrpc.rpc_pb2" in found
     assert not {"etcd3.client", "tenacity"} & found
 
 
 def test_all_of_etcd3_can_be_imported_after_its_parts() -> None:
-    parts = "from services.lease.stores.etcd.rpc.messages import rpc"
+    parts = "from flannelette.services.lease.stores.etcd.rpc.messages import rpc"
     check = (
         "from etcd3 import Etcd3Client; from etcd3.etcdrpc import rpc_pb2; print(rpc_pb2 is rpc, bool(Etcd3Client))"
     )
@@ -53,7 +53,7 @@ def test_all_of_etcd3_can_be_imported_after_its_parts() -> None:
 
 
 def test_the_kubernetes_store_starts_without_what_a_pod_does_not_use() -> None:
-    found = set(_run("import services.lease.stores.kube.store, sys; print(*sys.modules)").split())
+    found = set(_run("import flannelette.services.lease.stores.kube.store, sys; print(*sys.modules)").split())
     assert "kubernetes.aio.client.configuration" in found
     assert (
         not {"requests", "oauthlib", "urllib3", "pydantic", "kubernetes.client", "kubernetes.aio.client.models"}
@@ -62,7 +62,7 @@ def test_the_kubernetes_store_starts_without_what_a_pod_does_not_use() -> None:
 
 
 def test_all_of_kubernetes_can_be_imported_after_its_parts() -> None:
-    parts = "from services.lease.stores.kube.client import Configuration"
+    parts = "from flannelette.services.lease.stores.kube.client import Configuration"
     check = (
         "from kubernetes.aio import client; from kubernetes.aio.config import load_kube_config; "
         "print(client.Configuration is Configuration, bool(client.ApiClient), bool(client.V1Node))"
@@ -72,7 +72,7 @@ def test_all_of_kubernetes_can_be_imported_after_its_parts() -> None:
 
 
 def test_all_of_prometheus_client_can_be_imported_after_its_parts() -> None:
-    parts = "from services.runtime.telemetry.metrics import REGISTRY, Counter"
+    parts = "from flannelette.services.runtime.telemetry.metrics import REGISTRY, Counter"
     check = "print(prometheus_client.Counter is Counter, b'process_' in prometheus_client.generate_latest(REGISTRY))"
     assert _run(f"{parts}; import prometheus_client; {check}") == "True True"
     assert _run(f"import prometheus_client; {parts}; {check}") == "True True"
@@ -80,7 +80,7 @@ def test_all_of_prometheus_client_can_be_imported_after_its_parts() -> None:
 
 def test_rich_can_be_imported_after_the_logs() -> None:
     assert (
-        _run("import services.runtime.telemetry.logs, rich.console; print(rich.console.Console.__name__)")
+        _run("import flannelette.services.runtime.telemetry.logs, rich.console; print(rich.console.Console.__name__)")
         == "Console"
     )
 

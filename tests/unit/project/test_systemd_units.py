@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from services.runtime.process.start_notice import START_SECONDS
+from flannelette.services.runtime.process.start_notice import START_SECONDS
 from tests.paths import ROOT
 
 UNITS: Final = ROOT / "deploy/systemd"

@@ -1,15 +1,15 @@
 """Every method of every service has a rule, and no rule is for a method that does not exist."""
 
-from flannelette.cloud.v1 import cloud_pb2
-from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.lease.v1 import lease_pb2
-from flannelette.masq.v1 import masq_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from services.core.access import Requirement
-from services.runtime.rpc.authorization import REQUIREMENTS
+from flannelette.cloud.v1 import cloud_pb2
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.lease.v1 import lease_pb2
+from flannelette.masq.v1 import masq_pb2
+from flannelette.services.core.access import Requirement
+from flannelette.services.runtime.rpc.authorization import REQUIREMENTS
 from tests.paths import ROOT
 
 FILES = (lease_pb2, dataplane_pb2, masq_pb2, cloud_pb2, health_pb2, reflection_pb2)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from services.core.leases.node_overrides import NONE
-from services.core.leases.table import Step, Table, Upserted
-from services.runtime.cache.cached_table import CachedTable, stale_reason
-from services.runtime.cache.node_state import encode, snapshot_parts
-from services.runtime.cache.state_file import StateFile
+from flannelette.services.core.leases.node_overrides import NONE
+from flannelette.services.core.leases.table import Step, Table, Upserted
+from flannelette.services.runtime.cache.cached_table import CachedTable, stale_reason
+from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.state_file import StateFile
 from tests.examples.dataplane import CAPTURED, lease
 from tests.examples.leases import SMALL_JSON, network
 from tests.unit.runtime.test_node_state import NETWORK, OWN, PEERS, written

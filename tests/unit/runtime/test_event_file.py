@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.events.event_file import HALF, EventFile
-from services.runtime.events.journal import REMEMBERED, Event, Journal, RecordedEvent, Subject
+from flannelette.services.runtime.events.event_file import HALF, EventFile
+from flannelette.services.runtime.events.journal import REMEMBERED, Event, Journal, RecordedEvent, Subject
 
 
 class Kind(Enum):

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from services.runtime.process.exclusive import Exclusive
+from flannelette.services.runtime.process.exclusive import Exclusive
 
 
 async def test_a_caller_who_leaves_does_not_interrupt_what_has_begun_and_the_next_waits_for_it() -> None:

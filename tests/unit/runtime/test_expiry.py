@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
-from services.runtime.process.process import Process
-from services.runtime.rpc.transport import Transport
-from services.runtime.tls.certificate import date, not_after
-from services.runtime.tls.credentials import Credentials, expiry_findings, pair_findings
-from services.runtime.tls.files import TlsFiles
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
+from flannelette.services.runtime.process.process import Process
+from flannelette.services.runtime.rpc.transport import Transport
+from flannelette.services.runtime.tls.certificate import date, not_after
+from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings, pair_findings
+from flannelette.services.runtime.tls.files import TlsFiles
 from tests.services.certificates import Certificates
 
 DAY = 86_400.0

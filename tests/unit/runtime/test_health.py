@@ -4,8 +4,8 @@ import asyncio
 import errno
 from collections.abc import Iterator
 
-from services.core.finding import Finding
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.telemetry.health import Health
 
 
 def test_it_is_ready_when_no_condition_has_a_reason() -> None:

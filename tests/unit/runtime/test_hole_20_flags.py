@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from services.cloud.settings import CloudSettings
-from services.core.errors import Misconfigured
-from services.flanneld.flags import SERVICES, children
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import FLAGS, PURPOSES, parse_settings, usage
+from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.flanneld.flags import SERVICES, children
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import FLAGS, PURPOSES, parse_settings, usage
 from tests.patience import PATIENCE
 
 
@@ -56,7 +56,7 @@ def test_hole_20_help_says_what_the_program_is_for_and_breaks_no_name(service: s
 
 def test_hole_20_the_probe_has_a_help_and_takes_no_flag_for_a_service() -> None:
     for argument, code in (("--help", 0), ("-h", 0), ("--nonsense", 2)):
-        command = [sys.executable, "-m", "services.runtime.probe", argument]
+        command = [sys.executable, "-m", "flannelette.services.runtime.probe", argument]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == code
         assert (done.stdout or done.stderr).startswith("Usage: flannelette-probe lease|dataplane|masq|")

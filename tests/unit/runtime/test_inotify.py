@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.os.inotify import CLOSED, REMOVED, Watch
+from flannelette.services.runtime.os.inotify import CLOSED, REMOVED, Watch
 
 
 class File:

@@ -12,20 +12,20 @@ from typing import Final
 
 import pytest
 
-from services.cloud.owned_routes import OwnedRoutes
-from services.core.leases.table import StoreStatus, Table
-from services.dataplane.commands.hook_file import HookFile
-from services.dataplane.events.journal import Event, EventKind, Journal
-from services.dataplane.netlink.objects import Hook
-from services.lease.admission.cache_file import SnapshotCache
-from services.lease.stores.store import Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.cache import kept_file
-from services.runtime.cache.kept_file import KeptFile, unwritten
-from services.runtime.cache.machine import MachineToken
-from services.runtime.cache.node_state import encode, snapshot_parts
-from services.runtime.cache.state_file import StateFile
-from services.runtime.events.event_file import EventFile
+from flannelette.services.cloud.owned_routes import OwnedRoutes
+from flannelette.services.core.leases.table import StoreStatus, Table
+from flannelette.services.dataplane.commands.hook_file import HookFile
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.netlink.objects import Hook
+from flannelette.services.lease.admission.cache_file import SnapshotCache
+from flannelette.services.lease.stores.store import Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.cache import kept_file
+from flannelette.services.runtime.cache.kept_file import KeptFile, unwritten
+from flannelette.services.runtime.cache.machine import MachineToken
+from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.events.event_file import EventFile
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.virtual_time import run_virtually
 

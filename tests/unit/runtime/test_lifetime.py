@@ -1,11 +1,11 @@
 """How long a lease lives, between machines whose clocks disagree."""
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from services.runtime.lease.lifetime import Answer, held_lease, time_left
-from services.runtime.lease.wire import lease_to_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.runtime.lease.lifetime import Answer, held_lease, time_left
+from flannelette.services.runtime.lease.wire import lease_to_proto
 from tests.examples.leases import make_lease
 
 DAY = 86_400.0

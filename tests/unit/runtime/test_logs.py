@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.telemetry.logs import LogLimiter
+from flannelette.services.runtime.telemetry.logs import LogLimiter
 
 
 def test_each_thing_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_each_thing_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 LOGS = """
-from services.runtime.telemetry.logs import configure_logs, get_logger
+from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
 configure_logs("lease", "console", 0)
 for _ in range(1000):
     get_logger().warning("a line that is longer than nothing")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.cache import machine as module
-from services.runtime.cache.machine import MachineToken, hardware_addresses
+from flannelette.services.runtime.cache import machine as module
+from flannelette.services.runtime.cache.machine import MachineToken, hardware_addresses
 
 
 def with_cards(directory: Path, **cards: str) -> Path:
@@ -86,7 +86,8 @@ def test_a_running_machine_that_was_cloned_with_its_memory_gets_a_token_of_its_o
 
 def in_namespace_of_its_own(state: Path) -> str:
     """The token of a container that has no cards, and a network namespace of its own."""
-    code = f"from services.runtime.cache.machine import MachineToken; print(MachineToken({str(state)!r}).token)"
+    module = "flannelette.services.runtime.cache.machine"
+    code = f"from {module} import MachineToken; print(MachineToken({str(state)!r}).token)"
     command = ["unshare", "--net", "--mount", "sh", "-euc", 'mount -t sysfs sysfs /sys; exec "$@"', "sh"]
     return subprocess.check_output([*command, sys.executable, "-c", code], text=True).strip()
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import InvalidInput, Misconfigured
-from services.dataplane.settings import DataplaneSettings
-from services.masq.settings import MasqSettings
-from services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
-from services.runtime.process.options import listen_addresses
-from services.runtime.process.settings import parse_settings
-from services.runtime.telemetry.health import Health
-from services.runtime.telemetry.metrics import REGISTRY, Counter, per_network
-from services.runtime.telemetry.network import in_network
+from flannelette.services.core.errors import InvalidInput, Misconfigured
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.masq.settings import MasqSettings
+from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
+from flannelette.services.runtime.process.options import listen_addresses
+from flannelette.services.runtime.process.settings import parse_settings
+from flannelette.services.runtime.telemetry.health import Health
+from flannelette.services.runtime.telemetry.metrics import REGISTRY, Counter, per_network
+from flannelette.services.runtime.telemetry.network import in_network
 
 
 def dataplane(*flags: str) -> DataplaneSettings:

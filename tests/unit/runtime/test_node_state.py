@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import NONE, PublicIpOverride
-from services.runtime.cache.node_state import decode, encode, snapshot_parts
-from services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverride
+from flannelette.services.runtime.cache.node_state import decode, encode, snapshot_parts
+from flannelette.services.runtime.os.sealed_file import UnreadableState
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
 

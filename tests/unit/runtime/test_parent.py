@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from services.runtime.os.parent import with_parent
+from flannelette.services.runtime.os.parent import with_parent
 from tests.patience import PATIENCE
 
-MASQ = (sys.executable, "-P", "-m", "services.masq.main", "--version")
+MASQ = (sys.executable, "-P", "-m", "flannelette.services.masq.main", "--version")
 PARENT = """
 import os, subprocess, sys, time
 child = subprocess.Popen(sys.argv[1:], env=os.environ | {"FLANNELETTE_PARENT": str(os.getpid())})
@@ -20,7 +20,7 @@ CHILD = """
 import sys, time
 while "gone" in sys.argv and sys.stdin.read():
     pass
-from services.runtime.os.parent import end_with_parent
+from flannelette.services.runtime.os.parent import end_with_parent
 end_with_parent()
 print("runs", flush=True)
 time.sleep(1000)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from services.runtime.os.processes import Process, processes, udp_port_owner, unit_in
+from flannelette.services.runtime.os.processes import Process, processes, udp_port_owner, unit_in
 
 NAMED = "import ctypes, sys; ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]), 0, 0, 0)"
 BOUND = "import socket; port = socket.socket(type=socket.SOCK_DGRAM); port.bind(('127.0.0.1', 0))"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.runtime.process.options import ProcessSettings, node_name
-from services.runtime.process.settings import HelpRequested, flag, parse_settings, usage, variable_of
-from services.runtime.rpc.socket_paths import socket_address
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.process.options import ProcessSettings, node_name
+from flannelette.services.runtime.process.settings import HelpRequested, flag, parse_settings, usage, variable_of
+from flannelette.services.runtime.rpc.socket_paths import socket_address
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.runtime.os.single_instance import single_instance, single_instance_within
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os.single_instance import single_instance, single_instance_within
 
 NAME = f"test-{os.getpid()}"
 

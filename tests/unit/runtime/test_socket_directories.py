@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from services.ctl.connect import targets as connect
-from services.ctl.connect.targets import cloud_beside, targets
-from services.runtime import probe
-from services.runtime.process.networks import networks_of
-from services.runtime.process.options import ProcessSettings, listen_addresses
-from services.runtime.rpc import socket_paths
-from services.runtime.rpc.socket_paths import directory_of, moved_address
+from flannelette.services.ctl.connect import targets as connect
+from flannelette.services.ctl.connect.targets import cloud_beside, targets
+from flannelette.services.runtime import probe
+from flannelette.services.runtime.process.networks import networks_of
+from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
+from flannelette.services.runtime.rpc import socket_paths
+from flannelette.services.runtime.rpc.socket_paths import directory_of, moved_address
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.process.start_notice import StartNotice, notify_status
+from flannelette.services.runtime.process.start_notice import StartNotice, notify_status
 
 Told = Callable[[], list[str]]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.state_file import StateFile
 from tests.unit.runtime.test_node_state import OWN, written
 
 

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from services.core.errors import Misconfigured
-from services.ctl.certs.issue import Wanted
-from services.runtime.tls.certificate import certificate_of
-from services.runtime.tls.files import TlsFiles, chosen_files, read
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.certs.issue import Wanted
+from flannelette.services.runtime.tls.certificate import certificate_of
+from flannelette.services.runtime.tls.files import TlsFiles, chosen_files, read
 from tests.services.certificates import URIS, Certificates
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.runtime.probe import address_of
-from services.runtime.process.options import ProcessSettings, listen_addresses
-from services.runtime.rpc.transport import PLAIN, Transport, host_and_port
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.probe import address_of
+from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
+from flannelette.services.runtime.rpc.transport import PLAIN, Transport, host_and_port
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import FlanneletteError, Misconfigured
-from services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
-from services.lease.stores.kube.api_server import KubeSettings, find_access
-from services.lease.stores.network_file import read_network_file
-from services.runtime.os.unreadable import why_unreadable
-from services.runtime.tls.files import TlsFiles, read
+from flannelette.services.core.errors import FlanneletteError, Misconfigured
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
+from flannelette.services.lease.stores.kube.api_server import KubeSettings, find_access
+from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.runtime.os.unreadable import why_unreadable
+from flannelette.services.runtime.tls.files import TlsFiles, read
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
 NOBODY = 65534

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from services.core.leases.table import Removed, Step, StoreStatus, Upserted
-from services.core.special_addresses import never_public
-from services.runtime.lease.wire import (
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
+from flannelette.services.core.special_addresses import never_public
+from flannelette.services.runtime.lease.wire import (
     lease_from_proto,
     lease_to_proto,
     network_from_proto,

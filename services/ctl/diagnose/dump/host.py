@@ -10,14 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from services.core.errors import Unavailable
-from services.ctl.connect.dial import environment_there
-from services.ctl.connect.targets import Target, Targets
-from services.ctl.diagnose.dump.parts import LEFT_OUT, MOST_BYTES, Part, names_a_secret
-from services.ctl.diagnose.fixes import process_of, trusted_users
-from services.runtime.process.networks import NodeNetwork
-from services.runtime.process.options import ProcessSettings
-from services.runtime.process.settings import FLAGS, variable_of
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.ctl.connect.dial import environment_there
+from flannelette.services.ctl.connect.targets import Target, Targets
+from flannelette.services.ctl.diagnose.dump.parts import LEFT_OUT, MOST_BYTES, Part, names_a_secret
+from flannelette.services.ctl.diagnose.fixes import process_of, trusted_users
+from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.settings import FLAGS, variable_of
 
 _SECONDS: Final = 10.0
 """For one command."""

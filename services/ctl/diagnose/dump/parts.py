@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from services.core.errors import FlanneletteError
-from services.core.formats.visible import visible
-from services.ctl.connect.call import CallFailed
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.formats.visible import visible
+from flannelette.services.ctl.connect.call import CallFailed
 
 MOST_BYTES: Final = 8 << 20
 """Of one part; of a longer one the end is left out, of a log the beginning."""

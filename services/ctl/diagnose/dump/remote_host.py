@@ -7,10 +7,10 @@ import tarfile
 from collections.abc import Sequence
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.ctl.connect.targets import SERVICES, Targets
-from services.ctl.diagnose.dump.host import output_of, printed
-from services.ctl.diagnose.dump.parts import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.ctl.connect.targets import SERVICES, Targets
+from flannelette.services.ctl.diagnose.dump.host import output_of, printed
+from flannelette.services.ctl.diagnose.dump.parts import (
     MOST_BYTES,
     NOT_COLLECTED,
     Collected,
@@ -19,7 +19,7 @@ from services.ctl.diagnose.dump.parts import (
     failed,
     without_secrets,
 )
-from services.ctl.diagnose.fixes import process_of
+from flannelette.services.ctl.diagnose.fixes import process_of
 
 _MOST_BYTES_THERE: Final = 64 << 20
 _CONTAINER: Final = "--container="
@@ -45,7 +45,7 @@ def host_commands(node: str, targets: Targets) -> list[list[str]]:
             if found.is_here:
                 return []
             addresses = [f"--{each.service}={each.address}" for each in targets.values()]
-            program = (sys.executable, "-P", "-m", "services.ctl.main")
+            program = (sys.executable, "-P", "-m", "flannelette.services.ctl.main")
             return [["nsenter", f"--net={found.process}/ns/net", "--", *program, *addresses]]
     if node or targets["dataplane"].path is None:
         raise Unavailable(reason)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import grpc.aio
+
 from flannelette.cloud.v1 import cloud_pb2 as cloud
 from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2 as dataplane
@@ -12,11 +13,10 @@ from flannelette.lease.v1 import lease_pb2 as lease
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2 as masq
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-
-from services.ctl.connect.call import LIST_SECONDS, ask
-from services.ctl.connect.targets import Service, Targets
-from services.ctl.diagnose.dump.parts import Part
-from services.ctl.render.screen import to_json
+from flannelette.services.ctl.connect.call import LIST_SECONDS, ask
+from flannelette.services.ctl.connect.targets import Service, Targets
+from flannelette.services.ctl.diagnose.dump.parts import Part
+from flannelette.services.ctl.render.screen import to_json
 
 _STUBS: Final = {
     "lease": LeaseServiceStub,

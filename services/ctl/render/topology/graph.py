@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from services.core.formats.visible import visible
-from services.ctl.render.topology.model import COLOURS, MARKS, Group, Health, Link, Node, Topology
+from flannelette.services.core.formats.visible import visible
+from flannelette.services.ctl.render.topology.model import COLOURS, MARKS, Group, Health, Link, Node, Topology
 
 _MOST_UNWELL = 40
 """Nodes beside the groups, and links of theirs."""

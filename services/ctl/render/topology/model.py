@@ -9,9 +9,8 @@ from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-
-from services.core.backend_options import CLOUDS
-from services.ctl.units import count, in_order, phrase
+from flannelette.services.core.backend_options import CLOUDS
+from flannelette.services.ctl.units import count, in_order, phrase
 
 MOST_DRAWN: Final = 8
 """Nodes that are drawn one by one, with every link."""

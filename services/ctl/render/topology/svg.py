@@ -9,8 +9,17 @@ from collections.abc import Iterator
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from services.core.formats.visible import visible
-from services.ctl.render.topology.model import COLOURS, MARKS, Group, Health, Link, Node, Topology, summary
+from flannelette.services.core.formats.visible import visible
+from flannelette.services.ctl.render.topology.model import (
+    COLOURS,
+    MARKS,
+    Group,
+    Health,
+    Link,
+    Node,
+    Topology,
+    summary,
+)
 
 _WIDTH: Final = 1000
 _BOX: Final = (190, 86)

@@ -5,8 +5,8 @@ from typing import Final
 
 from rich.text import Text
 
-from services.ctl.render.layout import Cell, Width, fold, lines, table
-from services.ctl.render.topology.model import MOST_DRAWN, Health, Link, Node, Topology, summary
+from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
+from flannelette.services.ctl.render.topology.model import MOST_DRAWN, Health, Link, Node, Topology, summary
 
 _MOST: Final = 20
 """Nodes or links that are listed."""

@@ -9,16 +9,16 @@ from collections.abc import Collection, Mapping, Set
 from errno import EADDRINUSE, EPERM
 from typing import Final, Self
 
-from services.core.errors import Unavailable
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.fou.ports import NO_MODULE, NO_RIGHT, FouPorts
-from services.dataplane.netlink.fou.values import ENCAP_FOU, FOU_PORT, FouPort
-from services.dataplane.netlink.iproute2_text import refusal
-from services.dataplane.netlink.objects import KernelObject, Plan, steps
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
-from services.dataplane.netlink.uapi import KernelError, attributes
-from services.runtime.os.processes import udp_port_is_taken
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.fou.ports import NO_MODULE, NO_RIGHT, FouPorts
+from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU, FOU_PORT, FouPort
+from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, steps
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from flannelette.services.dataplane.netlink.uapi import KernelError, attributes
+from flannelette.services.runtime.os.processes import udp_port_is_taken
 
 _IFLA_LINKINFO, _INFO_KIND, _INFO_DATA = 18, 1, 2
 _IPTUN_LOCAL, _IPTUN_ENCAP_TYPE, _IPTUN_ENCAP_DPORT = 2, 15, 18

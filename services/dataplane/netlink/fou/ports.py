@@ -7,12 +7,12 @@ from errno import EPERM
 from ipaddress import ip_address
 from typing import Final, Self
 
-from services.core.errors import Unavailable
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.fou.values import FouPort
-from services.dataplane.netlink.generic.family import GENL, find_family
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
-from services.dataplane.netlink.uapi import HEADER, KernelError, attributes, error_in, messages
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.generic.family import GENL, find_family
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, attributes, error_in, messages
 
 NO_MODULE: Final = "the kernel module fou is not loaded (`modprobe fou`; it is never loaded on demand)"
 NO_RIGHT: Final = "the kernel gives FOU ports to the initial user namespace only"

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from services.dataplane.netlink.objects import Verb
+    from flannelette.services.dataplane.netlink.objects import Verb
 
 ENCAP_FOU: Final = 1
 """TUNNEL_ENCAP_FOU (linux/if_tunnel.h): how a tunnel device says that it sends by FOU."""

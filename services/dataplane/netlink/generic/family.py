@@ -4,9 +4,9 @@ import struct
 import sys
 from typing import Final
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.raw_socket import RawTransport
-from services.dataplane.netlink.uapi import HEADER, messages, spans
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.raw_socket import RawTransport
+from flannelette.services.dataplane.netlink.uapi import HEADER, messages, spans
 
 GENL: Final = struct.Struct("=BBH")
 """Command, version."""

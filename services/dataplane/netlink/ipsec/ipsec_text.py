@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from services.dataplane.netlink.ipsec.values import BLOCK, IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.ipsec.values import BLOCK, IkeConnection, IkeKey, XfrmPolicy
 
 if TYPE_CHECKING:
-    from services.dataplane.netlink.objects import Verb
+    from flannelette.services.dataplane.netlink.objects import Verb
 
 DIRECTIONS: Final = ("in", "out", "fwd")
 MARK: Final = "flannelette"

@@ -3,10 +3,10 @@
 import struct
 from typing import Final
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.ipsec.values import XfrmPolicy
-from services.dataplane.netlink.objects import Verb
-from services.dataplane.netlink.uapi import HEADER, KernelError, error_in, spans
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
+from flannelette.services.dataplane.netlink.objects import Verb
+from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, error_in, spans
 
 _SELECTOR: Final = struct.Struct("=16s16sHHHHHBBB3xiI")
 """struct xfrm_selector: destination, source, ports with masks, family, prefix lengths, protocol, device, user."""

@@ -8,22 +8,27 @@ from errno import ENOENT
 from itertools import islice
 from typing import Final, Self
 
-from services.core.errors import Unavailable
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.iproute2_text import refusal
-from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message, selected_at
-from services.dataplane.netlink.ipsec.state_messages import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.ipsec.policy_messages import (
+    PolicyReader,
+    dump_request,
+    policy_message,
+    selected_at,
+)
+from flannelette.services.dataplane.netlink.ipsec.state_messages import (
     XfrmState,
     delete_state,
     is_last,
     states_in,
     states_request,
 )
-from services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
-from services.dataplane.netlink.monitor import Change, ChangedObject
-from services.dataplane.netlink.objects import KernelObject, Plan, Verb
-from services.dataplane.netlink.raw_socket import (
+from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Verb
+from flannelette.services.dataplane.netlink.raw_socket import (
     AnswersLost,
     NoSuchProtocol,
     RawTransport,
@@ -32,7 +37,7 @@ from services.dataplane.netlink.raw_socket import (
     ignore,
     open_netlink,
 )
-from services.dataplane.netlink.uapi import HEADER
+from flannelette.services.dataplane.netlink.uapi import HEADER
 
 _AT_ONCE: Final = 60
 """Messages in one send, about 16 KiB."""

@@ -3,9 +3,9 @@
 import struct
 from typing import Final, NamedTuple
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.ipsec.values import REQID
-from services.dataplane.netlink.uapi import HEADER, messages, spans
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.ipsec.values import REQID
+from flannelette.services.dataplane.netlink.uapi import HEADER, messages, spans
 
 _INFO_BYTES: Final = 224
 """struct xfrm_usersa_info."""

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import ClassVar, Final, NamedTuple
 
-from services.core.secret import Secret
+from flannelette.services.core.secret import Secret
 
 XFRM_POLICY: Final = -6
 IKE_KEY: Final = -5

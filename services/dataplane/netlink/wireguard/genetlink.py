@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from services.core.secret import Secret
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.uapi import KernelError, error_in, spans
-from services.dataplane.netlink.wireguard import wg_text
-from services.dataplane.netlink.wireguard.values import (
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.uapi import KernelError, error_in, spans
+from flannelette.services.dataplane.netlink.wireguard import wg_text
+from flannelette.services.dataplane.netlink.wireguard.values import (
     KEY_BYTES,
     WireguardDevice,
     WireguardPeer,

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.core.secret import Secret
-from services.dataplane.netlink.wireguard.values import KEY_BYTES
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.netlink.wireguard.values import KEY_BYTES
 
 _MODE: Final = 0o400
 _OTHERS: Final = 0o077

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Final, NamedTuple, TypeAlias
 
-from services.core.secret import Secret
+from flannelette.services.core.secret import Secret
 
 WIREGUARD_DEVICE: Final = -2
 WIREGUARD_PEER: Final = -1

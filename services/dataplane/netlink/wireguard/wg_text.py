@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from services.dataplane.netlink.wireguard.values import AllowedIps, WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.wireguard.values import AllowedIps, WireguardDevice, WireguardPeer
 
 if TYPE_CHECKING:
-    from services.dataplane.netlink.objects import Verb
+    from flannelette.services.dataplane.netlink.objects import Verb
 
 _UNITS: Final = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
 _SIZES: Final = ("KiB", "MiB", "GiB", "TiB")

@@ -13,23 +13,23 @@ from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
 from itertools import islice
 from typing import Final, Self, TypeAlias
 
-from services.core.errors import Unavailable
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.actuator import Contents
-from services.dataplane.netlink.generic.family import find_family
-from services.dataplane.netlink.iproute2_text import refusal
-from services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
-from services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
-from services.dataplane.netlink.uapi import KernelError
-from services.dataplane.netlink.wireguard import genetlink, wg_text
-from services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
-from services.dataplane.netlink.wireguard.values import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.generic.family import find_family
+from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
+from flannelette.services.dataplane.netlink.uapi import KernelError
+from flannelette.services.dataplane.netlink.wireguard import genetlink, wg_text
+from flannelette.services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
+from flannelette.services.dataplane.netlink.wireguard.values import (
     WIREGUARD_DEVICE,
     WIREGUARD_PEER,
     WireguardDevice,
     WireguardPeer,
 )
-from services.runtime.os.processes import udp_port_is_taken
+from flannelette.services.runtime.os.processes import udp_port_is_taken
 
 _DUMP_ATTEMPTS: Final = 10
 _AT_ONCE: Final = 100

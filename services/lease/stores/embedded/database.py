@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
 
-from services.core.errors import InvalidInput, Misconfigured, Unavailable
-from services.core.leases.flannel_json import format_value, parse_key, parse_lease
-from services.core.leases.lease import Lease, Subnet
-from services.core.limits import stored_time
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import InvalidInput, Misconfigured, Unavailable
+from flannelette.services.core.leases.flannel_json import format_value, parse_key, parse_lease
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.limits import stored_time
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

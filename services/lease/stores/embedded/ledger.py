@@ -7,13 +7,13 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.leases.flannel_json import parse_key
-from services.core.leases.lease import Lease
-from services.core.leases.table import Change, Removed, Upserted
-from services.lease.ipam.claims import Claim, Claims, claim_of
-from services.lease.stores.embedded.database import Database
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.leases.flannel_json import parse_key
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Change, Removed, Upserted
+from flannelette.services.lease.ipam.claims import Claim, Claims, claim_of
+from flannelette.services.lease.stores.embedded.database import Database
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -10,18 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput, LostRace, Misconfigured, NameTaken, NotFound, NotYet, Unavailable
-from services.core.family import Family, Network
-from services.core.ipam.subnet_choice import Draw
-from services.core.ipam.subnet_pool import SubnetPool, Usage
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.progress import Progress
-from services.core.leases.table import StoreStatus
-from services.core.network import NetworkConfig
-from services.lease.ipam.allocation import allocate, require_own
-from services.lease.ipam.claims import is_own, require_held
-from services.lease.ipam.machines import is_another, name_taken
-from services.lease.ipam.reservations import (
+from flannelette.services.core.errors import (
+    InvalidInput,
+    LostRace,
+    Misconfigured,
+    NameTaken,
+    NotFound,
+    NotYet,
+    Unavailable,
+)
+from flannelette.services.core.family import Family, Network
+from flannelette.services.core.ipam.subnet_choice import Draw
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import StoreStatus
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.ipam.allocation import allocate, require_own
+from flannelette.services.lease.ipam.claims import is_own, require_held
+from flannelette.services.lease.ipam.machines import is_another, name_taken
+from flannelette.services.lease.ipam.reservations import (
     Sighting,
     check_reservation,
     concerned,
@@ -29,12 +37,12 @@ from services.lease.ipam.reservations import (
     reclaimable,
     set_aside,
 )
-from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
-from services.lease.stores.embedded.database import Database
-from services.lease.stores.embedded.ledger import ClockJumps, Ledger
-from services.lease.stores.network_file import read_network_file
-from services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
+from flannelette.services.lease.stores.embedded.database import Database
+from flannelette.services.lease.stores.embedded.ledger import ClockJumps, Ledger
+from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -7,20 +7,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from services.core.errors import Exhausted, InvalidInput, NameTaken, NotYet, Unavailable
-from services.core.ipam.subnet_choice import Draw
-from services.core.leases.conflicts import identities_in
-from services.core.leases.lease import Lease, LeaseRequest
-from services.lease.ipam.allocation import Allocation, allocate, require_own, rivals_of
-from services.lease.ipam.claims import is_own, not_held, require_held
-from services.lease.ipam.machines import name_taken
-from services.lease.stores.etcd.entry import Entry
-from services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
-from services.lease.stores.etcd.prefix import Prefix
-from services.lease.stores.etcd.rpc.values import Transaction
-from services.lease.stores.etcd.transactions import clearing, extending, giving_back, leaving, taking
-from services.lease.stores.etcd.transactor import Replica, Transactor
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Exhausted, InvalidInput, NameTaken, NotYet, Unavailable
+from flannelette.services.core.ipam.subnet_choice import Draw
+from flannelette.services.core.leases.conflicts import identities_in
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.lease.ipam.allocation import Allocation, allocate, require_own, rivals_of
+from flannelette.services.lease.ipam.claims import is_own, not_held, require_held
+from flannelette.services.lease.ipam.machines import name_taken
+from flannelette.services.lease.stores.etcd.entry import Entry
+from flannelette.services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
+from flannelette.services.lease.stores.etcd.prefix import Prefix
+from flannelette.services.lease.stores.etcd.rpc.values import Transaction
+from flannelette.services.lease.stores.etcd.transactions import clearing, extending, giving_back, leaving, taking
+from flannelette.services.lease.stores.etcd.transactor import Replica, Transactor
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -2,13 +2,13 @@
 
 from typing import Final, NamedTuple
 
-from services.core.errors import InvalidInput
-from services.core.leases.conflicts import identities_of
-from services.core.leases.flannel_json import parse_key
-from services.core.leases.lease import Lease
-from services.lease.ipam.claims import Claim
-from services.lease.stores.etcd.keys import Decoded, Holder, is_foreign, is_overwritten
-from services.lease.stores.etcd.rpc.values import Item
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.conflicts import identities_of
+from flannelette.services.core.leases.flannel_json import parse_key
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.lease.ipam.claims import Claim
+from flannelette.services.lease.stores.etcd.keys import Decoded, Holder, is_foreign, is_overwritten
+from flannelette.services.lease.stores.etcd.rpc.values import Item
 
 _OVERWRITTEN: Final = (
     "the value of {name} says {names}, where node {node}, which holds it, has {theirs}: another program has "

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.limits import nearest_time
-from services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.limits import nearest_time
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
 
 _EXPIRY_SECONDS: Final = 5.0
 _ASKED_SECONDS: Final = 10.0

@@ -9,16 +9,16 @@ from hashlib import sha256
 from ipaddress import IPv4Address
 from typing import Final, NamedTuple
 
-from services.core.errors import InvalidInput
-from services.core.family import Address
-from services.core.formats.gojson import GoObject
-from services.core.formats.ip_text import format_address, parse_address
-from services.core.leases.flannel_json import format_value, parse_key, parse_lease
-from services.core.leases.lease import Lease
-from services.core.light_dataclass import light_dataclass
-from services.core.limits import LONGEST_NAME, LONGEST_REASON
-from services.core.network import NetworkConfig, parse_network
-from services.lease.stores.etcd.rpc.values import Item
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.formats.ip_text import format_address, parse_address
+from flannelette.services.core.leases.flannel_json import format_value, parse_key, parse_lease
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.light_dataclass import light_dataclass
+from flannelette.services.core.limits import LONGEST_NAME, LONGEST_REASON
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.lease.stores.etcd.rpc.values import Item
 
 _USUAL: Final = re.compile(
     r'\{"node":"([A-Za-z0-9._-]{1,253})","public_ip":"([0-9.]*)","public_ipv6":"([0-9a-f:.]*)"'

@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.core.errors import LostRace, NotFound
-from services.core.family import Network
-from services.core.leases.lease import Lease, Subnet, lease_key
-from services.lease.ipam.reservations import (
+from flannelette.services.core.errors import LostRace, NotFound
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, Subnet, lease_key
+from flannelette.services.lease.ipam.reservations import (
     Sighting,
     check_reservation,
     concerned,
@@ -15,15 +15,22 @@ from services.lease.ipam.reservations import (
     reclaimable,
     set_aside,
 )
-from services.lease.stores.etcd.entry import Entry
-from services.lease.stores.etcd.etcd_leases import EtcdLeases
-from services.lease.stores.etcd.keys import Decoded, KeyKind
-from services.lease.stores.etcd.prefix import Prefix
-from services.lease.stores.etcd.rpc.values import Transaction
-from services.lease.stores.etcd.transactions import deleting, freeing, keeping, reclaiming, reserving, unreserving
-from services.lease.stores.etcd.transactor import Transactor
-from services.lease.stores.store import Reclaim, Reclaimed
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.lease.stores.etcd.entry import Entry
+from flannelette.services.lease.stores.etcd.etcd_leases import EtcdLeases
+from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind
+from flannelette.services.lease.stores.etcd.prefix import Prefix
+from flannelette.services.lease.stores.etcd.rpc.values import Transaction
+from flannelette.services.lease.stores.etcd.transactions import (
+    deleting,
+    freeing,
+    keeping,
+    reclaiming,
+    reserving,
+    unreserving,
+)
+from flannelette.services.lease.stores.etcd.transactor import Transactor
+from flannelette.services.lease.stores.store import Reclaim, Reclaimed
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

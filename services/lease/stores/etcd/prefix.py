@@ -9,14 +9,14 @@ from itertools import groupby, islice
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from services.core.errors import NotYet
-from services.core.family import Family
-from services.core.ipam.subnet_pool import SubnetPool, Usage
-from services.core.leases.table import Change, Removed, Upserted
-from services.lease.ipam.claims import Claims
-from services.lease.ipam.machines import is_another
-from services.lease.stores.etcd.entry import Entry, read_entry
-from services.lease.stores.etcd.keys import (
+from flannelette.services.core.errors import NotYet
+from flannelette.services.core.family import Family
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage
+from flannelette.services.core.leases.table import Change, Removed, Upserted
+from flannelette.services.lease.ipam.claims import Claims
+from flannelette.services.lease.ipam.machines import is_another
+from flannelette.services.lease.stores.etcd.entry import Entry, read_entry
+from flannelette.services.lease.stores.etcd.keys import (
     Decoded,
     KeyKind,
     Keyspace,
@@ -26,8 +26,8 @@ from services.lease.stores.etcd.keys import (
     read_configuration,
     read_released,
 )
-from services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Newest, Position
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Newest, Position
+from flannelette.services.lease.stores.store import Changed, Snapshot
 
 Value = TypeVar("Value")
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.lease.ipam.machines import is_another
-from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
-from services.lease.stores.etcd.keys import format_session, machine_of_session
-from services.lease.stores.etcd.prefix import Prefix
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.values import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged
-from services.lease.stores.etcd.transactor import Replica, Transactor
-from services.runtime.telemetry.logs import get_logger
-from services.runtime.telemetry.metrics import Gauge
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.ipam.machines import is_another
+from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
+from flannelette.services.lease.stores.etcd.keys import format_session, machine_of_session
+from flannelette.services.lease.stores.etcd.prefix import Prefix
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.values import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged
+from flannelette.services.lease.stores.etcd.transactor import Replica, Transactor
+from flannelette.services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.metrics import Gauge
 
 log = get_logger()
 

@@ -3,26 +3,26 @@
 import random
 from collections.abc import AsyncGenerator
 
-from services.core.family import Family
-from services.core.ipam.subnet_choice import Draw
-from services.core.ipam.subnet_pool import Usage
-from services.core.leases.progress import Progress
-from services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
-from services.lease.stores.etcd.acquire import NodeCalls
-from services.lease.stores.etcd.etcd_leases import EtcdLeases
-from services.lease.stores.etcd.keys import Keyspace
-from services.lease.stores.etcd.operator import OperatorCalls
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.sessions import Sessions, SessionTiming
-from services.lease.stores.etcd.transactor import Replica, Transactor
-from services.lease.stores.etcd.watch import KIND, Watcher
-from services.lease.stores.store import Snapshot, StoreEvent
+from flannelette.services.core.family import Family
+from flannelette.services.core.ipam.subnet_choice import Draw
+from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
+from flannelette.services.lease.stores.etcd.acquire import NodeCalls
+from flannelette.services.lease.stores.etcd.etcd_leases import EtcdLeases
+from flannelette.services.lease.stores.etcd.keys import Keyspace
+from flannelette.services.lease.stores.etcd.operator import OperatorCalls
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.sessions import Sessions, SessionTiming
+from flannelette.services.lease.stores.etcd.transactor import Replica, Transactor
+from flannelette.services.lease.stores.etcd.watch import KIND, Watcher
+from flannelette.services.lease.stores.store import Snapshot, StoreEvent
 
 
 class EtcdStore:
-    """A Store (services.lease.stores.store) in etcd v3.
+    """A Store (services/lease/stores/store.py) in etcd v3.
 
     Every write is a compare-and-swap on what was looked at; repeated after a lost answer it changes nothing more.
     Construction opens nothing; it raises Misconfigured for files that cannot be used. `node` is the node that the

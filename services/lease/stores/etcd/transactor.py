@@ -8,13 +8,21 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from services.core.errors import LostRace, Unavailable
-from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.etcd.keys import Decoded, KeyKind, Keyspace, decode, format_released
-from services.lease.stores.etcd.prefix import Prefix
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.values import Batch, Delete, EtcdLeaseGone, HistoryLost, Page, Put, Transaction
-from services.lease.stores.store import Changed
+from flannelette.services.core.errors import LostRace, Unavailable
+from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind, Keyspace, decode, format_released
+from flannelette.services.lease.stores.etcd.prefix import Prefix
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.values import (
+    Batch,
+    Delete,
+    EtcdLeaseGone,
+    HistoryLost,
+    Page,
+    Put,
+    Transaction,
+)
+from flannelette.services.lease.stores.store import Changed
 
 _AT_ONCE: Final = 200
 """So many keys are parsed, or leases settled, a millisecond or two, before others have their turn."""

@@ -8,14 +8,14 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.leases.table import StoreStatus
-from services.lease.stores.etcd.rpc.client import EtcdClient
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.values import HistoryLost, NotAllowed, Untrue
-from services.lease.stores.etcd.transactor import Replica
-from services.lease.stores.store import StoreEvent
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import StoreStatus
+from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.values import HistoryLost, NotAllowed, Untrue
+from flannelette.services.lease.stores.etcd.transactor import Replica
+from flannelette.services.lease.stores.store import StoreEvent
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

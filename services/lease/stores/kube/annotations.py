@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.errors import Misconfigured
-from services.core.family import IPV4, Family
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.family import IPV4, Family
 
 DEFAULT_PREFIX: Final = "flannel.alpha.coreos.com"
 _LABEL: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"

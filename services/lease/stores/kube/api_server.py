@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from services.core.errors import Misconfigured
-from services.lease.stores.kube.annotations import Annotations, annotations
-from services.runtime.os.unreadable import why_unreadable
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.lease.stores.kube.annotations import Annotations, annotations
+from flannelette.services.runtime.os.unreadable import why_unreadable
 
 DEFAULT_NETWORK_FILE = Path("/etc/kube-flannel/net-conf.json")
 

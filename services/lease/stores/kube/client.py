@@ -18,11 +18,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from services.core.errors import Misconfigured, Unavailable
-from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.api_server import Access
-from services.lease.stores.kube.json_reader import Lines, read_batch, read_page
-from services.lease.stores.kube.values import (
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.lease.stores.kube.annotations import Annotations
+from flannelette.services.lease.stores.kube.api_server import Access
+from flannelette.services.lease.stores.kube.json_reader import Lines, read_batch, read_page
+from flannelette.services.lease.stores.kube.values import (
     UNAUTHORIZED,
     WRITE_EVENT,
     Batch,
@@ -35,7 +35,7 @@ from services.lease.stores.kube.values import (
     broken,
     refusal,
 )
-from services.runtime.os.partial_import import partial_import
+from flannelette.services.runtime.os.partial_import import partial_import
 
 _PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client")
 """Of the client; they import its synchronous half and all of its models: 14 MB."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from services.core.errors import Unavailable
-from services.core.formats.visible import visible
-from services.lease.stores.kube.client import KubeClient
-from services.lease.stores.kube.values import Gone, NodeProblem, Problem, Timing
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.formats.visible import visible
+from flannelette.services.lease.stores.kube.client import KubeClient
+from flannelette.services.lease.stores.kube.values import Gone, NodeProblem, Problem, Timing
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

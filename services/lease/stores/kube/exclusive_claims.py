@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from services.core.errors import InvalidInput
-from services.core.leases.conflicts import Identity, identities_of, rank_of
-from services.core.leases.lease import Lease
-from services.core.network import NetworkConfig
-from services.lease.ipam.allocation import held_by
-from services.lease.ipam.claims import claim_of
-from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.client import KubeClient
-from services.lease.stores.kube.node_leases import lease_of, withdrawal_patch
-from services.lease.stores.kube.nodes import read, write
-from services.lease.stores.kube.values import Node, NodeProblem, Problem, Timing
-from services.lease.stores.kube.watch import Mirror
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.conflicts import Identity, identities_of, rank_of
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.ipam.allocation import held_by
+from flannelette.services.lease.ipam.claims import claim_of
+from flannelette.services.lease.stores.kube.annotations import Annotations
+from flannelette.services.lease.stores.kube.client import KubeClient
+from flannelette.services.lease.stores.kube.node_leases import lease_of, withdrawal_patch
+from flannelette.services.lease.stores.kube.nodes import read, write
+from flannelette.services.lease.stores.kube.values import Node, NodeProblem, Problem, Timing
+from flannelette.services.lease.stores.kube.watch import Mirror
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from sys import intern
 from typing import Any, Final
 
-from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.values import Batch, Deleted, Event, Expired, Node, refusal
+from flannelette.services.lease.stores.kube.annotations import Annotations
+from flannelette.services.lease.stores.kube.values import Batch, Deleted, Event, Expired, Node, refusal
 
 
 class NotANode(ValueError):

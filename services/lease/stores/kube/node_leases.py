@@ -4,17 +4,17 @@ import json
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
-from services.core.backend_types import BACKEND_TYPES, BackendType
-from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, IPV4, Address, Family, Network
-from services.core.formats.ip_text import parse_address, parse_cidr
-from services.core.leases.flannel_json import format_data, parse_data
-from services.core.leases.lease import BackendData, FamilyRequest, Lease, LeaseRequest, Subnet
-from services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
-from services.core.limits import LONGEST_NAME
-from services.core.network import FamilyNetwork, NetworkConfig
-from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.values import Node, NodeProblem, Problem
+from flannelette.services.core.backend_types import BACKEND_TYPES, BackendType
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
+from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
+from flannelette.services.core.leases.flannel_json import format_data, parse_data
+from flannelette.services.core.leases.lease import BackendData, FamilyRequest, Lease, LeaseRequest, Subnet
+from flannelette.services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
+from flannelette.services.core.limits import LONGEST_NAME
+from flannelette.services.core.network import FamilyNetwork, NetworkConfig
+from flannelette.services.lease.stores.kube.annotations import Annotations
+from flannelette.services.lease.stores.kube.values import Node, NodeProblem, Problem
 
 
 def lease_of(node: Node, network: NetworkConfig, keys: Annotations, *, is_kept: bool = False) -> Lease | None:

@@ -5,11 +5,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from services.core.errors import Misconfigured, NotYet, Unavailable
-from services.lease.stores.kube.api_server import Access, KubeSettings, find_access
-from services.lease.stores.kube.client import KubeClient
-from services.lease.stores.kube.values import Busy, Gone, Timing
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Misconfigured, NotYet, Unavailable
+from flannelette.services.lease.stores.kube.api_server import Access, KubeSettings, find_access
+from flannelette.services.lease.stores.kube.client import KubeClient
+from flannelette.services.lease.stores.kube.values import Busy, Gone, Timing
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 

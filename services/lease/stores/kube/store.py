@@ -8,32 +8,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
-from services.core.family import FAMILIES, Network
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.network_moves import pending_move
-from services.core.leases.progress import Progress
-from services.core.leases.table import KUBE, Removed, Upserted
-from services.core.network import NetworkConfig
-from services.lease.ipam.claims import not_held
-from services.lease.stores.kube.api_server import Access, KubeSettings, find_access
-from services.lease.stores.kube.client import KubeClient
-from services.lease.stores.kube.events import NodeEvents
-from services.lease.stores.kube.exclusive_claims import ExclusiveClaims
-from services.lease.stores.kube.json_reader import NotANode, read_node
-from services.lease.stores.kube.node_leases import (
+from flannelette.services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
+from flannelette.services.core.family import FAMILIES, Network
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.network_moves import pending_move
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import KUBE, Removed, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.ipam.claims import not_held
+from flannelette.services.lease.stores.kube.api_server import Access, KubeSettings, find_access
+from flannelette.services.lease.stores.kube.client import KubeClient
+from flannelette.services.lease.stores.kube.events import NodeEvents
+from flannelette.services.lease.stores.kube.exclusive_claims import ExclusiveClaims
+from flannelette.services.lease.stores.kube.json_reader import NotANode, read_node
+from flannelette.services.lease.stores.kube.node_leases import (
     annotations_patch,
     condition_patch,
     lease_of,
     require_pod_cidrs,
     withdrawal_patch,
 )
-from services.lease.stores.kube.nodes import read, write
-from services.lease.stores.kube.values import Expired, Node, NodeProblem, Problem, Timing
-from services.lease.stores.kube.watch import Mirror, Watcher
-from services.lease.stores.network_file import read_network_file
-from services.lease.stores.store import Changed, Reclaim, Reclaimed, Refusal, Snapshot, StoreEvent
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.lease.stores.kube.nodes import read, write
+from flannelette.services.lease.stores.kube.values import Expired, Node, NodeProblem, Problem, Timing
+from flannelette.services.lease.stores.kube.watch import Mirror, Watcher
+from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.lease.stores.store import Changed, Reclaim, Reclaimed, Refusal, Snapshot, StoreEvent
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
@@ -46,7 +46,7 @@ _LISTINGS: Final = 3
 
 
 class KubeStore:
-    """A Store (services.lease.stores.store) in the Node objects of a Kubernetes cluster.
+    """A Store (services/lease/stores/store.py) in the Node objects of a Kubernetes cluster.
 
     A lease is called as its node, which alone can hold it: whose a lease is needs no decision here. It never runs
     out, and changes when the node's podCIDR or annotations do. Who gets which subnet is Kubernetes' business.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from services.core.errors import NotYet, Unavailable
+from flannelette.services.core.errors import NotYet, Unavailable
 
 
 class Expired(Exception):

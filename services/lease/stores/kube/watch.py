@@ -9,18 +9,18 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import TypeVar
 
-from services.core.errors import InvalidInput, Unavailable
-from services.core.leases.lease import Lease
-from services.core.leases.node_overrides import PublicIpOverrides
-from services.core.leases.table import KUBE, Change, Removed, StoreStatus, Upserted
-from services.core.limits import LONGEST_REASON
-from services.core.network import NetworkConfig
-from services.lease.progress.notifier import Notifier
-from services.lease.stores.kube.annotations import Annotations
-from services.lease.stores.kube.client import KubeClient
-from services.lease.stores.kube.node_leases import WITHDRAWN, chosen_for, lease_of
-from services.lease.stores.kube.values import Batch, Busy, Deleted, Expired, Gone, Node, Silent, Timing
-from services.lease.stores.store import Changed, Snapshot, StoreEvent
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.leases.table import KUBE, Change, Removed, StoreStatus, Upserted
+from flannelette.services.core.limits import LONGEST_REASON
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.progress.notifier import Notifier
+from flannelette.services.lease.stores.kube.annotations import Annotations
+from flannelette.services.lease.stores.kube.client import KubeClient
+from flannelette.services.lease.stores.kube.node_leases import WITHDRAWN, chosen_for, lease_of
+from flannelette.services.lease.stores.kube.values import Batch, Busy, Deleted, Expired, Gone, Node, Silent, Timing
+from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
 
 Value = TypeVar("Value")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from services.core.leases.node_overrides import NONE, PublicIpOverrides
-from services.core.leases.table import Change, Removed, StoreStatus, Table, Upserted
-from services.core.network import NetworkConfig
-from services.lease.stores.store import Changed, Refusal, Snapshot, StoreEvent
+from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
+from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Table, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.stores.store import Changed, Refusal, Snapshot, StoreEvent
 
 KIND = "relay"
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from services.core.errors import FlanneletteError
-from services.core.leases.progress import Progress
-from services.lease.watch.log import ChangeLog
-from services.runtime.lease.feed import LeaseConnection
+from flannelette.services.core.errors import FlanneletteError
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.lease.watch.log import ChangeLog
+from flannelette.services.runtime.lease.feed import LeaseConnection
 
 _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0

@@ -6,23 +6,36 @@ from contextlib import suppress
 from typing import Any, Final
 
 import grpc.aio
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import FlanneletteError, Unavailable
-from services.core.family import Network
-from services.core.leases.lease import Lease, LeaseRequest
-from services.core.leases.progress import Progress
-from services.core.limits import MOST_LEASES, seconds_of, unix_time
-from services.lease.ipam.machines import is_another, name_taken
-from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.relay.events import KIND, TableEvents
-from services.lease.stores.relay.nodes import Connections, NodeStreams, ReportForwarder
-from services.lease.stores.store import LostLease, Reclaim, Reclaimed, Refusal, RefusalKind, Snapshot, StoreEvent
-from services.lease.watch.log import ChangeLog
-from services.runtime.lease.feed import ACQUIRE_SECONDS, Feed, LeaseConnection, readable_lease
-from services.runtime.lease.lifetime import held_lease
-from services.runtime.lease.wire import lease_from_proto, network_from_proto, progress_to_proto, request_to_proto
-from services.runtime.rpc.interceptor import error_of, readable
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import FlanneletteError, Unavailable
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.limits import MOST_LEASES, seconds_of, unix_time
+from flannelette.services.lease.ipam.machines import is_another, name_taken
+from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.stores.relay.events import KIND, TableEvents
+from flannelette.services.lease.stores.relay.nodes import Connections, NodeStreams, ReportForwarder
+from flannelette.services.lease.stores.store import (
+    LostLease,
+    Reclaim,
+    Reclaimed,
+    Refusal,
+    RefusalKind,
+    Snapshot,
+    StoreEvent,
+)
+from flannelette.services.lease.watch.log import ChangeLog
+from flannelette.services.runtime.lease.feed import ACQUIRE_SECONDS, Feed, LeaseConnection, readable_lease
+from flannelette.services.runtime.lease.lifetime import held_lease
+from flannelette.services.runtime.lease.wire import (
+    lease_from_proto,
+    network_from_proto,
+    progress_to_proto,
+    request_to_proto,
+)
+from flannelette.services.runtime.rpc.interceptor import error_of, readable
 
 _QUARANTINE_SECONDS: Final = 15.0
 """Between two calls of ListQuarantine above, which no stream covers."""
@@ -31,7 +44,7 @@ _AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_
 
 
 class RelayStore:
-    """A Store (services.lease.stores.store) in another lease service, which may be a relay itself.
+    """A Store (services/lease/stores/store.py) in another lease service, which may be a relay itself.
 
     * One stream of the whole table from above, however many watchers there are below.
     * Whose a lease is, the lease service above decides: nothing here looks for it.

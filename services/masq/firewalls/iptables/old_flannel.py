@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 
-from services.core.family import Network, family_of
-from services.core.network import contains
-from services.masq.rules.other_networks import is_another_network
+from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.network import contains
+from flannelette.services.masq.rules.other_networks import is_another_network
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from services.core.family import Network
-from services.masq.diagnose.jump_place import Span
-from services.masq.firewalls.firewall import (
+from flannelette.services.core.family import Network
+from flannelette.services.masq.diagnose.jump_place import Span
+from flannelette.services.masq.firewalls.firewall import (
     CHAIN_MISSING,
     JUMP_MISPLACED,
     NOT_WANTED,
@@ -17,9 +17,9 @@ from services.masq.firewalls.firewall import (
     RuleState,
     differences,
 )
-from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm, form_text
-from services.masq.rules.model import Chain
-from services.masq.rules.other_networks import addresses_in, is_another_network, parse_all
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm, form_text
+from flannelette.services.masq.rules.model import Chain
+from flannelette.services.masq.rules.other_networks import addresses_in, is_another_network, parse_all
 
 _OF_FLANNEL: Final = re.compile(
     r'-A \S+(?: (?:! )?-[sd] \S+)*(?: -m mark --mark \S+)? -m comment --comment "[^"\\]*" -j \S+(?: --random-fully)?'

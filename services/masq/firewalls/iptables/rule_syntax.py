@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from services.core.family import Network
-from services.masq.rules.model import Chain, Rule
+from flannelette.services.core.family import Network
+from flannelette.services.masq.rules.model import Chain, Rule
 
 Form: TypeAlias = dict[str, Any]
 """A rule as `iptc.easy` decodes it, without its counters: `{"src": "10.5.0.0/16", "target": "ACCEPT"}`.

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
-from services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
-from services.masq.firewalls.iptables.repair import FoundChain, FoundJump, FoundRule, without_others
-from services.masq.firewalls.iptables.rule_syntax import ChainForm
+from flannelette.services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
+from flannelette.services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
+from flannelette.services.masq.firewalls.iptables.repair import FoundChain, FoundJump, FoundRule, without_others
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm
 
 _RULE: Final = re.compile(r"\[\d+:\d+\] -A (\S+)")
 _COUNTERS: Final = re.compile(r"^\[(\d+):(\d+)\] | -c (\d+) (\d+)(?= -[jg] |$)")

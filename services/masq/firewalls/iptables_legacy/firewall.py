@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import FAMILIES, IPV4, Family
-from services.masq.firewalls.firewall import ChainState
-from services.masq.firewalls.iptables.repair import FoundChain, chain_state
-from services.masq.firewalls.iptables.rule_syntax import chain_form
-from services.masq.firewalls.iptables_legacy.messages import CheckRequest
-from services.masq.firewalls.iptables_legacy.worker_process import WorkerProcess
-from services.masq.kernel.legacy_tables import TableReader
-from services.masq.rules.model import Chain
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.firewalls.iptables.repair import FoundChain, chain_state
+from flannelette.services.masq.firewalls.iptables.rule_syntax import chain_form
+from flannelette.services.masq.firewalls.iptables_legacy.messages import CheckRequest
+from flannelette.services.masq.firewalls.iptables_legacy.worker_process import WorkerProcess
+from flannelette.services.masq.kernel.legacy_tables import TableReader
+from flannelette.services.masq.rules.model import Chain
 
 
 class IptablesFirewall:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from services.core.errors import Unavailable
+from flannelette.services.core.errors import Unavailable
 
 DEFAULT_PATH: Final = Path("/run/xtables.lock")
 PATH_VARIABLE: Final = "XTABLES_LOCKFILE"

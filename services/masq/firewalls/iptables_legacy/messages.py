@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from services.masq.firewalls.firewall import ChainState
-from services.masq.rules.model import Chain
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.rules.model import Chain
 
 LENGTH: Final = struct.Struct("=I")
 """In front of every message."""

@@ -14,13 +14,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from services.core.errors import Unavailable
-from services.core.family import IPV4, IPV6, Family
-from services.masq.firewalls.firewall import ChainState
-from services.masq.firewalls.iptables.repair import FoundChain, chain_state, repair_of
-from services.masq.firewalls.iptables.rule_syntax import chain_form
-from services.masq.firewalls.iptables_legacy.lock import xtables_lock
-from services.masq.firewalls.iptables_legacy.messages import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4, IPV6, Family
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.firewalls.iptables.repair import FoundChain, chain_state, repair_of
+from flannelette.services.masq.firewalls.iptables.rule_syntax import chain_form
+from flannelette.services.masq.firewalls.iptables_legacy.lock import xtables_lock
+from flannelette.services.masq.firewalls.iptables_legacy.messages import (
     LENGTH,
     CheckRequest,
     Failure,
@@ -29,11 +29,11 @@ from services.masq.firewalls.iptables_legacy.messages import (
     decode,
     encode,
 )
-from services.masq.kernel.legacy_tables import existing_tables
-from services.masq.rules.model import Chain
+from flannelette.services.masq.kernel.legacy_tables import existing_tables
+from flannelette.services.masq.rules.model import Chain
 
 if TYPE_CHECKING:
-    from services.masq.firewalls.iptables_legacy.xtables import LegacyTable
+    from flannelette.services.masq.firewalls.iptables_legacy.xtables import LegacyTable
 
 _LOCK_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 4
@@ -60,7 +60,7 @@ class Worker:
                 f"legacy iptables needs {' and '.join(missing)}: run the service as root with these capabilities"
             )
         try:
-            from services.masq.firewalls.iptables_legacy.xtables import masquerade_knows_fully_random
+            from flannelette.services.masq.firewalls.iptables_legacy.xtables import masquerade_knows_fully_random
 
             return Hello(masquerade_knows_fully_random(self._family))
         except Unavailable as error:
@@ -84,7 +84,7 @@ class Worker:
         return tuple(states)
 
     def _check_table(self, name: str, chains: tuple[Chain, ...], *, repair: bool) -> Iterator[ChainState]:
-        from services.masq.firewalls.iptables_legacy.xtables import LegacyTable, TableChanged
+        from flannelette.services.masq.firewalls.iptables_legacy.xtables import LegacyTable, TableChanged
 
         wanted = [chain_form(chain) for chain in chains]
         before = found = [FoundChain(None)] * len(chains)
@@ -139,7 +139,7 @@ def serve(connection: socket.socket, worker: Worker) -> None:
 
 
 def main() -> None:
-    """`python -m services.masq.firewalls.iptables_legacy.worker FD VERSION LOCKFILE`."""
+    """`python -m flannelette.services.masq.firewalls.iptables_legacy.worker FD VERSION LOCKFILE`."""
     descriptor, version, lock = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     connection = socket.socket(fileno=int(descriptor))

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import IO, Final
 
-from services.core.errors import Unavailable
-from services.core.family import Family
-from services.masq.firewalls.firewall import ChainState
-from services.masq.firewalls.iptables_legacy.messages import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import Family
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.firewalls.iptables_legacy.messages import (
     LENGTH,
     CheckRequest,
     Failure,
@@ -20,7 +20,7 @@ from services.masq.firewalls.iptables_legacy.messages import (
     decode,
     encode,
 )
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
@@ -158,4 +158,4 @@ class WorkerProcess:
         return process.wait()
 
 
-_WORKER: Final = "services.masq.firewalls.iptables_legacy.worker"
+_WORKER: Final = "flannelette.services.masq.firewalls.iptables_legacy.worker"

@@ -12,10 +12,10 @@ from typing import Any, Final
 import iptc
 import iptc.xtables
 
-from services.core.errors import Unavailable
-from services.core.family import Family
-from services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
-from services.masq.firewalls.iptables.repair import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import Family
+from flannelette.services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
+from flannelette.services.masq.firewalls.iptables.repair import (
     Action,
     Append,
     DeleteRule,
@@ -28,9 +28,9 @@ from services.masq.firewalls.iptables.repair import (
     RemoveChain,
     without_others,
 )
-from services.masq.firewalls.iptables.rule_syntax import ChainForm, Form
-from services.masq.firewalls.iptables_legacy.hook_rules import bare_rules, jumps_and_span
-from services.masq.kernel.legacy_tables import RawTable, TableReader
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, Form
+from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import bare_rules, jumps_and_span
+from flannelette.services.masq.kernel.legacy_tables import RawTable, TableReader
 
 _CLASSES: Final = {4: (iptc.Table, iptc.Rule), 6: (iptc.Table6, iptc.Rule6)}
 _CURES: Final = {

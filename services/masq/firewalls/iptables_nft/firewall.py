@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import FAMILIES, IPV4, Family
-from services.masq.firewalls.firewall import ChainState
-from services.masq.firewalls.iptables.repair import (
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.firewalls.firewall import ChainState
+from flannelette.services.masq.firewalls.iptables.repair import (
     Action,
     FoundChain,
     Repair,
@@ -22,11 +22,15 @@ from services.masq.firewalls.iptables.repair import (
     repair_of,
     without_handles,
 )
-from services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
-from services.masq.firewalls.iptables.save_format import NOT_PRINTED, found_chain, read_chain
-from services.masq.firewalls.iptables_nft.hook_rules import jumps_and_span, jumps_in_table, rules_without_counters
-from services.masq.kernel.nf_tables import ChainName, chains_of, delete_rule, generation, make_base_chain
-from services.masq.rules.model import Chain
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
+from flannelette.services.masq.firewalls.iptables.save_format import NOT_PRINTED, found_chain, read_chain
+from flannelette.services.masq.firewalls.iptables_nft.hook_rules import (
+    jumps_and_span,
+    jumps_in_table,
+    rules_without_counters,
+)
+from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, delete_rule, generation, make_base_chain
+from flannelette.services.masq.rules.model import Chain
 
 _SECONDS: Final = 20.0
 _INCOMPATIBLE: Final = "is incompatible, use 'nft' tool"

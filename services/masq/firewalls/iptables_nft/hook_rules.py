@@ -7,12 +7,12 @@ them. Here such a rule counts like any other.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from services.core.family import Family
-from services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
-from services.masq.diagnose.nft_rules import RuleReader
-from services.masq.firewalls.iptables.repair import FoundJump, FoundRule
-from services.masq.firewalls.iptables.rule_syntax import ChainForm
-from services.masq.kernel.nf_tables import FAMILIES, attribute_list, attributes, rule_dump, text
+from flannelette.services.core.family import Family
+from flannelette.services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
+from flannelette.services.masq.diagnose.nft_rules import RuleReader
+from flannelette.services.masq.firewalls.iptables.repair import FoundJump, FoundRule
+from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm
+from flannelette.services.masq.kernel.nf_tables import FAMILIES, attribute_list, attributes, rule_dump, text
 
 _CHAIN, _HANDLE, _EXPRESSIONS, _USERDATA = 2, 3, 4, 7  # NFTA_RULE_
 _NAME, _DATA = 1, 2  # NFTA_EXPR_

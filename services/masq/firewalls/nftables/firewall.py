@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import FAMILIES, Family
-from services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
-from services.masq.firewalls.nftables.library import Nftables
-from services.masq.firewalls.nftables.listing import FoundChain, found_chains, found_rule
-from services.masq.firewalls.nftables.syntax import (
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
+from flannelette.services.masq.firewalls.nftables.library import Nftables
+from flannelette.services.masq.firewalls.nftables.listing import FoundChain, found_chains, found_rule
+from flannelette.services.masq.firewalls.nftables.syntax import (
     FLANNEL_TABLES,
     PLACES,
     family_word,
@@ -17,9 +17,9 @@ from services.masq.firewalls.nftables.syntax import (
     rule_text,
     writing,
 )
-from services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_tables
-from services.masq.rules.model import NFT_TABLE, Chain, Rule
-from services.masq.rules.other_networks import is_another_network
+from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_tables
+from flannelette.services.masq.rules.model import NFT_TABLE, Chain, Rule
+from flannelette.services.masq.rules.other_networks import is_another_network
 
 _RACES: Final = 5
 """Consecutive commits lost to changes of other programs, until that is a failure."""

@@ -7,7 +7,7 @@ import ctypes
 import json
 from typing import Any, Final
 
-from services.core.errors import Unavailable
+from flannelette.services.core.errors import Unavailable
 
 _NAME: Final = "libnftables.so.1"
 _JSON: Final = 1 << 4  # NFT_CTX_OUTPUT_... of nftables/libnftables.h

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Final
 
-from services.masq.firewalls.nftables.syntax import PLACES
-from services.masq.rules.model import Action, AddressMatch, Rule
+from flannelette.services.masq.firewalls.nftables.syntax import PLACES
+from flannelette.services.masq.rules.model import Action, AddressMatch, Rule
 
 _ACTIONS: Final = {action.value.lower(): action for action in Action}
 

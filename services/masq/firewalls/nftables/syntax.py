@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.family import Family
-from services.masq.rules.model import NFT_TABLE, Action, AddressMatch, Chain, Rule
+from flannelette.services.core.family import Family
+from flannelette.services.masq.rules.model import NFT_TABLE, Action, AddressMatch, Chain, Rule
 
 TABLE: Final = NFT_TABLE
 """One of each family is ours."""

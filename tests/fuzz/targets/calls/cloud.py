@@ -10,15 +10,14 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from flannelette.cloud.v1 import cloud_pb2
-
-from services.cloud import batches, writer
-from services.cloud.api import CloudServicer
-from services.cloud.routes import Route, Table, Target, View, Wanted, plan, wanted_routes
-from services.core.errors import InvalidInput
-from services.core.family import IPV4
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Upserted
-from services.runtime.lease.wire import step_from_bytes
+from flannelette.services.cloud import batches, writer
+from flannelette.services.cloud.api import CloudServicer
+from flannelette.services.cloud.routes import Route, Table, Target, View, Wanted, plan, wanted_routes
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.runtime.lease.wire import step_from_bytes
 from tests.clouds.scene import AWS, Scene
 from tests.fuzz.targets.calls.request import answers, request_in, run
 

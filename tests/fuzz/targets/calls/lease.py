@@ -4,15 +4,15 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from services.core.leases.flannel_json import format_value, parse_lease
-from services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.api.requests import Identity
-from services.lease.api.service import LeaseService
-from services.lease.stores.store import Snapshot
-from services.lease.watch.broker import Broker
-from services.runtime.lease.wire import lease_from_proto, lease_to_proto
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.leases.flannel_json import format_value, parse_lease
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.api.requests import Identity
+from flannelette.services.lease.api.service import LeaseService
+from flannelette.services.lease.stores.store import Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto
+from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.leases import NETWORK, make_lease
 from tests.examples.peer_contexts import OWN
 from tests.fuzz.targets.calls.request import answers, request_in, run

@@ -10,18 +10,25 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from flannelette.masq.v1 import masq_pb2
-
-from services.core.leases.table import Step, Upserted
-from services.dataplane.api.service import DataplaneServicer
-from services.dataplane.backends import BUILT
-from services.dataplane.controller import Controller
-from services.dataplane.events.journal import Journal
-from services.dataplane.probes.prober import Prober
-from services.dataplane.settings import DataplaneSettings
-from services.masq.diagnose.host_checks import HostChecks
-from services.masq.diagnose.verdict import LEGACY, Condition, Effect, ForeignChain, ForeignRule, ForeignTable, NfHook
-from services.runtime.cache.state_file import StateFile
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.leases.table import Step, Upserted
+from flannelette.services.dataplane.api.service import DataplaneServicer
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.masq.diagnose.host_checks import HostChecks
+from flannelette.services.masq.diagnose.verdict import (
+    LEGACY,
+    Condition,
+    Effect,
+    ForeignChain,
+    ForeignRule,
+    ForeignTable,
+    NfHook,
+)
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.dataplane import FakeKernel
 from tests.examples.masq_firewall import LEASE_KNOWN, NETWORK_KNOWN, Running
 from tests.examples.peer_contexts import DUAL, N2

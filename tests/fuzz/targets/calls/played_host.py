@@ -10,13 +10,13 @@ from time import time
 from typing import Any, Final, Self
 from unittest.mock import patch
 
-from services.core.errors import NotYet
-from services.core.family import FAMILIES, IPV4, Address, Family, family_of
-from services.dataplane.api import capture, on_demand, status
-from services.dataplane.backends.backend import NodeIdentity
-from services.dataplane.capture.capture import Limits
-from services.dataplane.capture.filter import Expression, program
-from services.dataplane.diagnose.seen import (
+from flannelette.services.core.errors import NotYet
+from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, family_of
+from flannelette.services.dataplane.api import capture, on_demand, status
+from flannelette.services.dataplane.backends.backend import NodeIdentity
+from flannelette.services.dataplane.capture.capture import Limits
+from flannelette.services.dataplane.capture.filter import Expression, program
+from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
     Answer,
     HostAddress,
@@ -25,15 +25,15 @@ from services.dataplane.diagnose.seen import (
     NeighbourState,
     PolicyRule,
 )
-from services.dataplane.links import actual
-from services.dataplane.links.changes import LinkChange, LinkState, as_created
-from services.dataplane.links.interfaces import Counters
-from services.dataplane.netlink.objects import RT_TABLE_LOCAL, RT_TABLE_MAIN, Route
-from services.dataplane.netlink.uapi import FR_ACT_TO_TBL, NUD_PERMANENT, NUD_REACHABLE, KernelError
-from services.dataplane.node.overlay_config import OverlayConfig
-from services.dataplane.probes import on_demand as sender
-from services.dataplane.probes.echo import Reply
-from services.runtime.telemetry.network import current_network
+from flannelette.services.dataplane.links import actual
+from flannelette.services.dataplane.links.changes import LinkChange, LinkState, as_created
+from flannelette.services.dataplane.links.interfaces import Counters
+from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RT_TABLE_MAIN, Route
+from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL, NUD_PERMANENT, NUD_REACHABLE, KernelError
+from flannelette.services.dataplane.node.overlay_config import OverlayConfig
+from flannelette.services.dataplane.probes import on_demand as sender
+from flannelette.services.dataplane.probes.echo import Reply
+from flannelette.services.runtime.telemetry.network import current_network
 from tests.examples.dataplane import CAPTURED, DEVICE, DEVICE_V6, ETH0, FLANNEL, NAMES, FakeKernel, lease, subnet
 from tests.examples.peer_contexts import DUAL, OWN
 

@@ -7,15 +7,15 @@ from functools import cache
 from typing import Any, Final, cast
 from zlib import crc32
 
+from google.protobuf.message import DecodeError
+
 from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from google.protobuf.message import DecodeError
-
-from services.core.errors import FlanneletteError, InvalidInput
-from services.runtime.rpc.by_network import by_network
-from services.runtime.telemetry.network import in_network
+from flannelette.services.core.errors import FlanneletteError, InvalidInput
+from flannelette.services.runtime.rpc.by_network import by_network
+from flannelette.services.runtime.telemetry.network import in_network
 from tests.virtual_time import VirtualLoop
 
 _SERVICES: Final[dict[str, tuple[Any, str]]] = {

@@ -5,23 +5,23 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.backend_types import BACKEND_TYPES
-from services.core.errors import InvalidInput, Misconfigured
-from services.core.family import FAMILIES, IPV4, IPV6
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Subnet, VxlanData
-from services.core.secret import Secret
-from services.dataplane.backends import BACKENDS
-from services.dataplane.backends.backend import Backend, NodeIdentity
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.ipip import Ipip
-from services.dataplane.backends.ipsec import Ipsec
-from services.dataplane.backends.routes import route_metric
-from services.dataplane.backends.udp import Udp
-from services.dataplane.backends.vxlan import Vxlan, VxlanLink, stable_mac
-from services.dataplane.backends.wireguard import Wireguard
-from services.dataplane.links.desired import LinkSpec
-from services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.errors import InvalidInput, Misconfigured
+from flannelette.services.core.family import FAMILIES, IPV4, IPV6
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Subnet, VxlanData
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.backends import BACKENDS
+from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.ipip import Ipip
+from flannelette.services.dataplane.backends.ipsec import Ipsec
+from flannelette.services.dataplane.backends.routes import route_metric
+from flannelette.services.dataplane.backends.udp import Udp
+from flannelette.services.dataplane.backends.vxlan import Vxlan, VxlanLink, stable_mac
+from flannelette.services.dataplane.backends.wireguard import Wireguard
+from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.underlay.connected_routes import connected_routes
 from tests import paths
 from tests.examples.dataplane import (
     CAPTURED,

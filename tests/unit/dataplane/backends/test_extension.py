@@ -5,15 +5,15 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV4, IPV6
-from services.core.formats.gojson import GoObject
-from services.core.leases.flannel_json import format_value, parse_lease
-from services.core.leases.lease import Lease, OpaqueData, Subnet
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.backends.extension import Commands, Extension
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import Hook
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.flannel_json import format_value, parse_lease
+from flannelette.services.core.leases.lease import Lease, OpaqueData, Subnet
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.backends.extension import Commands, Extension
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import Hook
 from tests.examples.dataplane import UNDERLAY
 from tests.examples.leases import network
 

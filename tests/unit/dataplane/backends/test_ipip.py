@@ -6,22 +6,29 @@ from ipaddress import ip_interface, ip_network
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.family import IPV4
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Lease
-from services.dataplane.backends import make_backend
-from services.dataplane.backends.alloc import Alloc
-from services.dataplane.backends.backend import NodeIdentity, NodeLinks
-from services.dataplane.backends.ipip import Ipip, IpipLink
-from services.dataplane.links.changes import LinkState, as_created, as_device, is_renamed, is_rival, link_changes
-from services.dataplane.links.desired import Device, LinkSpec
-from services.dataplane.links.reconcile import is_leftover
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.peer import PeerContext, peer_of
-from services.dataplane.probes.path import Layer, paths_of
-from services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.backends import make_backend
+from flannelette.services.dataplane.backends.alloc import Alloc
+from flannelette.services.dataplane.backends.backend import NodeIdentity, NodeLinks
+from flannelette.services.dataplane.backends.ipip import Ipip, IpipLink
+from flannelette.services.dataplane.links.changes import (
+    LinkState,
+    as_created,
+    as_device,
+    is_renamed,
+    is_rival,
+    link_changes,
+)
+from flannelette.services.dataplane.links.desired import Device, LinkSpec
+from flannelette.services.dataplane.links.reconcile import is_leftover
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.dataplane.probes.path import Layer, paths_of
+from flannelette.services.dataplane.underlay.connected_routes import connected_routes
 from tests.examples.dataplane import ETH0, FLANNEL, NAMES, UNDERLAY, lease, route, subnet
 from tests.examples.leases import network
 

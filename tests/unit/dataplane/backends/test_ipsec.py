@@ -7,20 +7,20 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.backend_options import ipsec_options
-from services.core.errors import InvalidInput
-from services.core.family import IPV4
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Lease, Subnet
-from services.dataplane.backends.backend import NodeIdentity, NodeLinks
-from services.dataplane.backends.ipsec import Ipsec
-from services.dataplane.ike.vici import connection_section, key_section
-from services.dataplane.kernel.ownership import OwnershipRules, classify, flannel_shape
-from services.dataplane.links.changes import as_created, link_changes
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import KernelObject, Plan, steps
+from flannelette.services.core.backend_options import ipsec_options
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.dataplane.backends.backend import NodeIdentity, NodeLinks
+from flannelette.services.dataplane.backends.ipsec import Ipsec
+from flannelette.services.dataplane.ike.vici import connection_section, key_section
+from flannelette.services.dataplane.kernel.ownership import OwnershipRules, classify, flannel_shape
+from flannelette.services.dataplane.links.changes import as_created, link_changes
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, steps
 from tests.examples.dataplane import UNDERLAY
 from tests.examples.leases import network
 

@@ -5,8 +5,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.family import IPV4, Family, Network
-from services.dataplane.backends.routes import route_metric
+from flannelette.services.core.family import IPV4, Family, Network
+from flannelette.services.dataplane.backends.routes import route_metric
 from tests.examples.strategies import families, subnets_of
 
 

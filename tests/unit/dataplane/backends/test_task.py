@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from services.core.family import Network
-from services.core.leases.lease import Subnet
-from services.dataplane.backends.backend import Backend, Host, NodeLinks
-from services.dataplane.backends.task import run_backend_tasks
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.underlay.selection import Underlay
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Subnet
+from flannelette.services.dataplane.backends.backend import Backend, Host, NodeLinks
+from flannelette.services.dataplane.backends.task import run_backend_tasks
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.underlay.selection import Underlay
 from tests.examples.dataplane import UNDERLAY
 
 

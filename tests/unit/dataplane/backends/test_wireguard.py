@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.family import FAMILIES, IPV4, IPV6, Family
-from services.core.formats.gojson import GoObject
-from services.core.leases.lease import Lease, Subnet, VxlanData, WireguardData
-from services.core.secret import Secret
-from services.dataplane.backends import make_backend
-from services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
-from services.dataplane.backends.wireguard import Wireguard, WireguardLink
-from services.dataplane.links.changes import LinkState, as_created, as_device, is_renamed, link_changes
-from services.dataplane.links.desired import Device, LinkSpec
-from services.dataplane.links.reconcile import is_leftover
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import KernelObject
-from services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
+from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, WireguardData
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.backends import make_backend
+from flannelette.services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
+from flannelette.services.dataplane.backends.wireguard import Wireguard, WireguardLink
+from flannelette.services.dataplane.links.changes import LinkState, as_created, as_device, is_renamed, link_changes
+from flannelette.services.dataplane.links.desired import Device, LinkSpec
+from flannelette.services.dataplane.links.reconcile import is_leftover
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
 from tests.examples.dataplane import DUAL_UNDERLAY, UNDERLAY, lease
 from tests.examples.leases import network
 

@@ -8,15 +8,15 @@ from typing import Final
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.core.leases.lease import Lease, Subnet
-from services.core.network import parse_network
-from services.core.tunnel import Tunnel
-from services.dataplane.api.capture import filters
-from services.dataplane.backends.ipip import Ipip
-from services.dataplane.capture.capture import attach
-from services.dataplane.capture.filter import Expression, Some, inner, outer, program
-from services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.network import parse_network
+from flannelette.services.core.tunnel import Tunnel
+from flannelette.services.dataplane.api.capture import filters
+from flannelette.services.dataplane.backends.ipip import Ipip
+from flannelette.services.dataplane.capture.capture import attach
+from flannelette.services.dataplane.capture.filter import Expression, Some, inner, outer, program
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from tests.examples.dataplane import LINKS
 
 PEER4, PEER6 = ip_network("10.5.53.0/24"), ip_network("fd00:10:5:35::/64")

@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
-from services.dataplane.events.causes import Cause, Observation, Observations
-from services.dataplane.netlink.monitor import Change, ChangedObject
-from services.dataplane.watch import cause_of
+from flannelette.services.dataplane.events.causes import Cause, Observation, Observations
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.watch import cause_of
 from tests.examples.dataplane import FLANNEL
 
 FL, ETH = "flannel.1", "eth0"

@@ -3,15 +3,20 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from services.core.leases.lease import Lease
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.events.causes import Cause, Observations
-from services.dataplane.events.describe import describe_device, describe_peers, describe_repair, resync_cause
-from services.dataplane.events.journal import EventKind
-from services.dataplane.links.changes import LinkChange
-from services.dataplane.netlink.objects import ROUTE, KernelObject
-from services.dataplane.peers.peer import Peer, PeerContext, peer_of
-from services.runtime.events.journal import Event
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.events.causes import Cause, Observations
+from flannelette.services.dataplane.events.describe import (
+    describe_device,
+    describe_peers,
+    describe_repair,
+    resync_cause,
+)
+from flannelette.services.dataplane.events.journal import EventKind
+from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext, peer_of
+from flannelette.services.runtime.events.journal import Event
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, NAMES, UNDERLAY, FakeKernel, lease, subnet
 from tests.examples.leases import SMALL, by_name
 from tests.examples.programming import Node

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.controller import Controller
-from services.dataplane.events.causes import Observations
-from services.dataplane.netlink.monitor import Change, ChangedObject
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.watch import Pending, classifier, pause
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.controller import Controller
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.watch import Pending, classifier, pause
 from tests.examples.dataplane import DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY
 from tests.examples.leases import SMALL_JSON, network
 

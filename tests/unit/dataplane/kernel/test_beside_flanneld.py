@@ -1,8 +1,8 @@
 """What a stopped dataplane has left beside a flanneld: which of it goes, and what is made again first."""
 
-from services.dataplane.api.cleanup import leftovers
-from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.objects import Neighbour, Route, steps
+from flannelette.services.dataplane.api.cleanup import leftovers
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.objects import Neighbour, Route, steps
 from tests.examples.dataplane import FLANNEL, NAMES, route
 
 OURS = 77

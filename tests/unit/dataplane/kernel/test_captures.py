@@ -6,16 +6,16 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.core.leases.lease import Lease, Subnet
-from services.dataplane.backends.backend import Backend, NodeLinks
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify
-from services.dataplane.kernel.reconciler import rules_of
-from services.dataplane.netlink.kinds import command
-from services.dataplane.netlink.objects import KernelObject, Route, plan, steps
-from services.dataplane.peers.peer import Peer, PeerContext
-from services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify
+from flannelette.services.dataplane.kernel.reconciler import rules_of
+from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.objects import KernelObject, Route, plan, steps
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.underlay.connected_routes import connected_routes
 from tests import paths
 from tests.examples.dataplane import ETH0, HOST_GW_LINKS, LINKS, NAMES, route, subnet
 from tests.examples.leases import SMALL_JSON, network

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.dataplane.backends.routes import route_metric
-from services.dataplane.netlink.kinds import text
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.backends.routes import route_metric
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
+from flannelette.services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel, lease, route, subnet
 from tests.examples.programming import Node
 from tests.examples.programming_cases import HOST_GW, VXLAN

@@ -1,12 +1,12 @@
 """A look into the kernel for one peer: what it needs, what is there in its places, and what is there besides."""
 
 import pytest
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
-from services.core.leases.lease import Lease
-from services.dataplane.api.status import chosen_peers, list_places
-from services.dataplane.kernel.inspect import inspect_peers
-from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.api.status import chosen_peers, list_places
+from flannelette.services.dataplane.kernel.inspect import inspect_peers
+from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 from tests.examples.dataplane import CAPTURED, FLANNEL, FakeKernel, lease, route, subnet
 from tests.examples.programming import Node
 from tests.examples.programming_cases import N2, VXLAN

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, wins
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, wins
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
 from tests.examples.dataplane import CAPTURED, ETH0, FLANNEL, HOST_GW_LINKS, LINKS, route, subnet
 
 VXLAN = OwnershipRules([ip_network("10.5.0.0/16")], [ip_network("10.5.27.0/24")], {FLANNEL}, 77)

@@ -5,10 +5,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.family import IPV4
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.netlink.objects import ROUTE
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.netlink.objects import ROUTE
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, FakeKernel, lease, lines, route, subnet
 from tests.examples.programming import Node, fake_node
 from tests.examples.programming_cases import N2, N3, N4, STATIC, VXLAN

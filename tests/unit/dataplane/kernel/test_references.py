@@ -5,8 +5,8 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dataplane.kernel.programmer import ObjectRefs
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
+from flannelette.services.dataplane.kernel.programmer import ObjectRefs
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
 
 MACS = [bytes([2, 0, 0, 0, 0, number]) for number in range(3)]
 ENDS = [bytes([10, 99, 0, number]) for number in range(3)]

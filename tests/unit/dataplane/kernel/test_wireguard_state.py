@@ -7,15 +7,15 @@ from ipaddress import ip_address, ip_network
 from textwrap import dedent
 from typing import Final
 
-from services.core.family import IPV4
-from services.core.leases.lease import Lease, Subnet, WireguardData
-from services.core.secret import Secret
-from services.dataplane.backends.backend import NodeLinks
-from services.dataplane.backends.wireguard import Wireguard
-from services.dataplane.kernel.peer_state import PeerState, state_of
-from services.dataplane.links.desired import Device
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from services.dataplane.peers.peer import PeerContext
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.leases.lease import Lease, Subnet, WireguardData
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.backends.wireguard import Wireguard
+from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.peers.peer import PeerContext
 from tests.examples.dataplane import UNDERLAY, FakeKernel, lease, route
 from tests.examples.leases import network
 from tests.examples.programming import Node

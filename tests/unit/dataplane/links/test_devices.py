@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from services.core.family import IPV4, IPV6
-from services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
-from services.dataplane.backends.backend import NodeIdentity
-from services.dataplane.backends.vxlan import Vxlan, VxlanLink
-from services.dataplane.links.changes import (
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
+from flannelette.services.dataplane.backends.backend import NodeIdentity
+from flannelette.services.dataplane.backends.vxlan import Vxlan, VxlanLink
+from flannelette.services.dataplane.links.changes import (
     LinkState,
     as_created,
     as_device,
@@ -18,9 +18,9 @@ from services.dataplane.links.changes import (
     is_rival,
     link_changes,
 )
-from services.dataplane.links.desired import LinkSpec, own_address
-from services.dataplane.links.reconcile import is_leftover
-from services.dataplane.settings import wanted_offload
+from flannelette.services.dataplane.links.desired import LinkSpec, own_address
+from flannelette.services.dataplane.links.reconcile import is_leftover
+from flannelette.services.dataplane.settings import wanted_offload
 from tests import paths
 from tests.examples.dataplane import UNDERLAY
 

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field, replace
 import pytest
 from structlog.testing import capture_logs
 
-from services.core.errors import Unavailable
-from services.core.family import FAMILIES, IPV4
-from services.dataplane.backends import BUILT
-from services.dataplane.backends.backend import NodeIdentity
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.backends.wireguard import Wireguard
-from services.dataplane.events.causes import Observations
-from services.dataplane.events.journal import Journal
-from services.dataplane.links.actual import LinkOutcome
-from services.dataplane.links.changes import LinkChange, LinkState, as_created
-from services.dataplane.links.desired import LinkSpec
-from services.dataplane.links.reconcile import reconcile_devices
-from services.dataplane.node.config_tracker import ConfigTracker
-from services.dataplane.node.overlay_config import OverlayConfig
-from services.dataplane.settings import DataplaneSettings
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import FAMILIES, IPV4
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.backends.backend import NodeIdentity
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.backends.wireguard import Wireguard
+from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.links.actual import LinkOutcome
+from flannelette.services.dataplane.links.changes import LinkChange, LinkState, as_created
+from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.links.reconcile import reconcile_devices
+from flannelette.services.dataplane.node.config_tracker import ConfigTracker
+from flannelette.services.dataplane.node.overlay_config import OverlayConfig
+from flannelette.services.dataplane.settings import DataplaneSettings
 from tests.examples.dataplane import DUAL_UNDERLAY, UNDERLAY, FakeKernel
 from tests.examples.leases import SMALL_JSON, network
 
@@ -83,7 +83,7 @@ class WireguardLinks(FakeLinks):
 
 def scene(monkeypatch: pytest.MonkeyPatch, kernel: FakeLinks) -> ConfigTracker:
     for name in ("find_link", "links_of", "carry_out"):
-        monkeypatch.setattr(f"services.dataplane.links.actual.{name}", getattr(kernel, name))
+        monkeypatch.setattr(f"flannelette.services.dataplane.links.actual.{name}", getattr(kernel, name))
     tracker = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, Journal())
     tracker.config = GROUND
     tracker._has_looked_around = True

@@ -2,13 +2,13 @@
 
 import struct
 
-from services.core.family import IPV4
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.fou.fou_actuator import port_in_link
-from services.dataplane.netlink.fou.ports import FouRow, PortReader, encode
-from services.dataplane.netlink.fou.values import FouPort
-from services.dataplane.netlink.kinds import command, kind_of, text
-from services.dataplane.netlink.objects import Plan, steps
+from flannelette.services.core.family import IPV4
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.fou.fou_actuator import port_in_link
+from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader, encode
+from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.kinds import command, kind_of, text
+from flannelette.services.dataplane.netlink.objects import Plan, steps
 from tests.examples.dataplane import route
 
 PORT = FouPort(bytes((10, 99, 0, 11)), 8285, 7)

@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.iproute2_text import refusal
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 
 NAMES = {2: "eth0", 7: "flannel.1", 8: "flannel-v6.1"}
 SUBNET = bytes((10, 5, 2, 0))

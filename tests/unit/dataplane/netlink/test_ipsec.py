@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import pytest
 
-from services.dataplane.ike.tunnels import Tunnel, outdated_in, superseded_in, tunnels_in
-from services.dataplane.ike.vici import away, connections_in, owners_in
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
-from services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message
-from services.dataplane.netlink.ipsec.policy_socket import policy_changes
-from services.dataplane.netlink.ipsec.values import (
+from flannelette.services.dataplane.ike.tunnels import Tunnel, outdated_in, superseded_in, tunnels_in
+from flannelette.services.dataplane.ike.vici import away, connections_in, owners_in
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
+from flannelette.services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import policy_changes
+from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,
     BLOCK,
     BLOCK_PRIORITY,
@@ -22,7 +22,7 @@ from services.dataplane.netlink.ipsec.values import (
     IkeConnection,
     XfrmPolicy,
 )
-from services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 
 OWN, THEIRS = bytes((10, 5, 27, 0)), bytes((10, 5, 53, 0))
 HERE, THERE = bytes((10, 99, 0, 11)), bytes((10, 99, 0, 12))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.messages import BATCH_BYTES, batches, encode
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.messages import BATCH_BYTES, batches, encode
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
 
 PUT_FLAGS, DELETE_FLAGS = 0x501, 0x001
 U32 = st.integers(0, 2**32 - 1)

@@ -8,8 +8,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.monitor import Change, ChangedObject, read
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject, read
 
 
 def encoded(message: Any, kind: int, port: int = 0, **fields: Any) -> bytes:

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, plan, steps
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, plan, steps
 
 SUBNET = bytes((10, 5, 2, 0))
 MAC = bytes.fromhex("02000a050200")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dataplane.netlink.objects import Plan, plan
+from flannelette.services.dataplane.netlink.objects import Plan, plan
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dataplane.netlink import dumps as dump
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.dumps import Reader
-from services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from flannelette.services.dataplane.netlink import dumps as dump
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dumps import Reader
+from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 from tests.examples.netlink_dumps import (
     DONE,
     MULTI,

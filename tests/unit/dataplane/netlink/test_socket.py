@@ -7,12 +7,12 @@ from errno import EINVAL, ENOENT, EPERM, ESRCH
 
 import pytest
 
-from services.core.errors import Misconfigured, Unavailable
-from services.dataplane.netlink import uapi
-from services.dataplane.netlink.kernel import KernelSocket
-from services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, KernelObject, Neighbour, Plan, Route
-from services.dataplane.netlink.raw_socket import AnswersLost
-from services.dataplane.netlink.uapi import KernelError
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, KernelObject, Neighbour, Plan, Route
+from flannelette.services.dataplane.netlink.raw_socket import AnswersLost
+from flannelette.services.dataplane.netlink.uapi import KernelError
 
 SUBNET = bytes((10, 5, 2, 0))
 MAC = bytes.fromhex("02000a050200")

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 from pyroute2.netlink.generic.wireguard import wgmsg
 
-from services.core.secret import Secret
-from services.dataplane.netlink.kinds import command, text
-from services.dataplane.netlink.objects import Plan
-from services.dataplane.netlink.uapi import KernelError
-from services.dataplane.netlink.wireguard import genetlink, wireguard_socket
-from services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
-from services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from services.dataplane.netlink.wireguard.wireguard_socket import Session, WireguardSocket
+from flannelette.services.core.secret import Secret
+from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.objects import Plan
+from flannelette.services.dataplane.netlink.uapi import KernelError
+from flannelette.services.dataplane.netlink.wireguard import genetlink, wireguard_socket
+from flannelette.services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
+from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import Session, WireguardSocket
 
 PRIVATE = Secret(bytes(range(32)))
 PSK = Secret(bytes(range(100, 132)))

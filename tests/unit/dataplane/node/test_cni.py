@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.dataplane.node.cni import CniInstaller, read_configuration
-from services.runtime.telemetry.health import Health
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.dataplane.node.cni import CniInstaller, read_configuration
+from flannelette.services.runtime.telemetry.health import Health
 
 TEXT = '{"name": "cbr0", "plugins": [{"type": "flannel"}]}\n'
 

@@ -6,21 +6,21 @@ from ipaddress import ip_address
 import pytest
 from structlog.testing import capture_logs
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import IPV4, IPV6
-from services.core.leases.node_overrides import PublicIpOverride
-from services.dataplane.backends import BUILT
-from services.dataplane.backends.backend import NodeIdentity
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.events.causes import Cause, Observations
-from services.dataplane.events.journal import Journal
-from services.dataplane.links.changes import LinkChange
-from services.dataplane.links.desired import Device
-from services.dataplane.links.reconcile import LinkResult
-from services.dataplane.node.config_tracker import ConfigTracker
-from services.dataplane.node.overlay_config import OverlayConfig, is_default
-from services.dataplane.settings import DataplaneSettings
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.backends.backend import NodeIdentity
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.events.causes import Cause, Observations
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.reconcile import LinkResult
+from flannelette.services.dataplane.node.config_tracker import ConfigTracker
+from flannelette.services.dataplane.node.overlay_config import OverlayConfig, is_default
+from flannelette.services.dataplane.settings import DataplaneSettings
 from tests.examples.dataplane import DEVICE, DUAL_UNDERLAY, ETH0, UNDERLAY, FakeKernel, route
 from tests.examples.leases import DUAL_JSON, network
 
@@ -184,7 +184,7 @@ async def test_a_device_that_had_to_be_made_again_was_deleted_whatever_else_was_
         async def reconciled(*_: object, device: Device = device, steps: list[LinkChange] = steps) -> LinkResult:
             return LinkResult({IPV4: device}, {DEVICE.name: steps})
 
-        monkeypatch.setattr("services.dataplane.node.config_tracker.reconcile_devices", reconciled)
+        monkeypatch.setattr("flannelette.services.dataplane.node.config_tracker.reconcile_devices", reconciled)
         observations += await standing.reconcile_links(None, None, None, observations)
     assert observations.counts == {flushed: 1, (Cause.LINK_DELETED, DEVICE.name): 1}
     (entry,), _ = standing._journal.after(0)

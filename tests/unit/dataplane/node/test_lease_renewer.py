@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 from ipaddress import IPv4Network
 
-from services.core.leases.lease import VxlanData
-from services.core.leases.table import Table
-from services.dataplane.events.journal import Journal
-from services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.core.leases.lease import VxlanData
+from flannelette.services.core.leases.table import Table
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from tests.examples.leases import SMALL, SMALL_JSON, network
 from tests.services.renewer import CIDR, DAY, OTHER, REQUEST, FakeService, Scene, play
 from tests.virtual_time import now, run_virtually

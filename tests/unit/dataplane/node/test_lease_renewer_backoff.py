@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.errors import NotYet, Unavailable
+from flannelette.services.core.errors import NotYet, Unavailable
 from tests.services.renewer import REQUEST, FakeService, Scene, play
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.errors import NotYet, Unavailable
-from services.core.leases.lease import VxlanData
+from flannelette.services.core.errors import NotYet, Unavailable
+from flannelette.services.core.leases.lease import VxlanData
 from tests.services.renewer import DAY, REQUEST, FakeService, Scene, play
 
 

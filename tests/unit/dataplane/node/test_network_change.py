@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from services.core.leases.lease import lease_key
-from services.core.leases.table import Table
-from services.core.network import NetworkConfig
-from services.dataplane.events.journal import Journal
-from services.dataplane.links import actual as links
-from services.dataplane.node.network_change import NetworkChange
+from flannelette.services.core.leases.lease import lease_key
+from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.links import actual as links
+from flannelette.services.dataplane.node.network_change import NetworkChange
 from tests.examples.leases import make_lease, network
 
 FIRST = network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

@@ -2,12 +2,12 @@
 
 import pytest
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.leases.node_overrides import PublicIpOverride
-from services.dataplane.backends import BUILT
-from services.dataplane.links.interfaces import Interface
-from services.dataplane.node.overlay_config import resolve_config
-from services.dataplane.settings import DataplaneSettings
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.dataplane.backends import BUILT
+from flannelette.services.dataplane.links.interfaces import Interface
+from flannelette.services.dataplane.node.overlay_config import resolve_config
+from flannelette.services.dataplane.settings import DataplaneSettings
 from tests.examples.dataplane import FakeKernel
 from tests.examples.leases import SMALL
 
@@ -32,7 +32,7 @@ async def test_only_what_is_chosen_in_a_family_of_the_network_is_blamed(
     async def interfaces() -> list[Interface]:
         return []
 
-    monkeypatch.setattr("services.dataplane.node.overlay_config.links.interfaces", interfaces)
+    monkeypatch.setattr("flannelette.services.dataplane.node.overlay_config.links.interfaces", interfaces)
     with pytest.raises(kind) as caught:
         await resolve_config(SMALL, DataplaneSettings(), FakeKernel(), BUILT, "n1", chosen)
     assert {family for family in ("IPv4", "IPv6") if f"the {family} annotation is" in str(caught.value)} == named

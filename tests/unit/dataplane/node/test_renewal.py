@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.errors import NotFound, Unavailable
-from services.dataplane.events.journal import Journal
-from services.dataplane.node.lease_renewer import LeaseRenewer
+from flannelette.services.core.errors import NotFound, Unavailable
+from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from tests.services.renewer import CIDR, DAY, REQUEST, FakeService, Scene, play
 from tests.virtual_time import now, run_virtually
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.core.leases.lease import Lease, Subnet
-from services.dataplane.node.subnet_file import (
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.dataplane.node.subnet_file import (
     SubnetFile,
     read_previous_subnets,
     subnet_file,

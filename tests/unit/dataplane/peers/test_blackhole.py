@@ -5,9 +5,9 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.peer import PeerContext, node_objects
-from services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.peers.peer import PeerContext, node_objects
+from flannelette.services.dataplane.peers.validation import OperatorLimits
 from tests.examples.dataplane import LINKS, lines
 from tests.examples.leases import SMALL_JSON, network
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 
-from services.core.errors import InvalidInput
-from services.core.leases.lease import Subnet, VxlanData
-from services.core.network import parse_network
-from services.core.special_addresses import BLOCKS, Block, never_public, never_routed, not_hosts
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.peers.validation import OperatorLimits, reject, reject_own
-from services.runtime.lease.wire import request_from_proto
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.lease import Subnet, VxlanData
+from flannelette.services.core.network import parse_network
+from flannelette.services.core.special_addresses import BLOCKS, Block, never_public, never_routed, not_hosts
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers.validation import OperatorLimits, reject, reject_own
+from flannelette.services.runtime.lease.wire import request_from_proto
 from tests.examples.peer_contexts import DUAL
 
 DATA = VxlanData(1, "02:00:00:00:00:77")

@@ -7,12 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from services.core.family import Network
-from services.core.leases.lease import Lease, Subnet, VxlanData
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.peers.peer import PeerContext
-from services.dataplane.peers.peer_set import PeerSet, peers_of
-from services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers.peer_set import PeerSet, peers_of
+from flannelette.services.dataplane.peers.validation import OperatorLimits
 from tests.examples.dataplane import (
     CAPTURED,
     DEVICE,

@@ -5,10 +5,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from services.core.leases.lease import Lease
-from services.dataplane.backends.host_gw import HostGw
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.dataplane.backends.host_gw import HostGw
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
 from tests.examples.dataplane import CAPTURED, DUAL_LINKS, LINKS, UNDERLAY, lease, subnet
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, network
 

@@ -5,12 +5,12 @@ from ipaddress import ip_network
 
 import pytest
 
-from services.core.leases.lease import Lease, Subnet
-from services.core.network import parse_network
-from services.dataplane.netlink.objects import Route, packed_mac
-from services.dataplane.peers.peer import PeerContext, peer_of
-from services.dataplane.peers.peer_set import PeerSet, peers_of
-from services.dataplane.peers.validation import RULES, OperatorLimits, reject_own
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.network import parse_network
+from flannelette.services.dataplane.netlink.objects import Route, packed_mac
+from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.dataplane.peers.peer_set import PeerSet, peers_of
+from flannelette.services.dataplane.peers.validation import RULES, OperatorLimits, reject_own
 from tests.examples.dataplane import (
     CAPTURED,
     DEVICE,

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import pytest
 
-from services.dataplane.probes.checksum import PROOFS, ChecksumRecord, LargeProbe, Offload
-from services.dataplane.probes.record import Record
+from flannelette.services.dataplane.probes.checksum import PROOFS, ChecksumRecord, LargeProbe, Offload
+from flannelette.services.dataplane.probes.record import Record
 
 ECHO, OFFLOADED, COMPUTED = ALL = tuple(LargeProbe)
 MTU = 1450

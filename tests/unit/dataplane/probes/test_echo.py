@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from services.core.family import FAMILIES, IPV4, IPV6, Family
-from services.dataplane.probes.echo import Reply, reply, request
+from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
+from flannelette.services.dataplane.probes.echo import Reply, reply, request
 
 REPLIES = {IPV4: 0, IPV6: 129}
 IP_HEADER = {IPV4: 20, IPV6: 40}

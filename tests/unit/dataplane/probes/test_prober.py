@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from services.core.family import IPV4
-from services.core.leases.lease import Lease
-from services.core.network import parse_network
-from services.dataplane.backends.ipip import Ipip
-from services.dataplane.backends.vxlan import Vxlan
-from services.dataplane.peers.peer import Overlay, Peer, PeerContext
-from services.dataplane.probes.path import Layer, ProbedPath
-from services.dataplane.probes.prober import Prober
-from services.dataplane.probes.record import Record
+from flannelette.services.core.family import IPV4
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.network import parse_network
+from flannelette.services.dataplane.backends.ipip import Ipip
+from flannelette.services.dataplane.backends.vxlan import Vxlan
+from flannelette.services.dataplane.peers.peer import Overlay, Peer, PeerContext
+from flannelette.services.dataplane.probes.path import Layer, ProbedPath
+from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.dataplane.probes.record import Record
 from tests.examples.dataplane import LINKS, subnet
 
 CONTEXT = PeerContext(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.dataplane.probes.record import Answering, Record
+from flannelette.services.dataplane.probes.record import Answering, Record
 
 NOW = 1_000_000.0
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.family import IPV4, IPV6, Address, Family
-from services.core.leases.node_overrides import PublicIpOverride
-from services.dataplane.links.interfaces import Interface, InterfaceAddress
-from services.dataplane.underlay.selection import (
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.family import IPV4, IPV6, Address, Family
+from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
+from flannelette.services.dataplane.underlay.selection import (
     InterfaceChoice,
     Underlay,
     choose_underlay,
     is_still,
     with_chosen,
 )
-from services.dataplane.underlay.tenure import Tenure
+from flannelette.services.dataplane.underlay.tenure import Tenure
 
 
 def has(

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Removed, Upserted
-from services.lease.admission.mass_removal import SINGLE, WINDOW
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.admission.mass_removal import SINGLE, WINDOW
 from tests.examples.leases import make_lease
 from tests.stores.guarded_table import SHARE, World, gone, name
 

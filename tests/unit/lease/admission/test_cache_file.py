@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Table, Upserted
-from services.lease.admission.cache_file import SnapshotCache
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Table, Upserted
+from flannelette.services.lease.admission.cache_file import SnapshotCache
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.virtual_time import run_virtually
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Upserted
-from services.lease.admission.mass_removal import WINDOW
-from services.lease.stores.store import Changed
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.admission.mass_removal import WINDOW
+from flannelette.services.lease.stores.store import Changed
 from tests.examples.leases import SMALL, by_name, make_lease
 from tests.stores.guarded_table import World, fold, gone, name
 

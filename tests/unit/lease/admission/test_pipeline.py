@@ -7,13 +7,13 @@ from ipaddress import ip_network
 import pytest
 from structlog.typing import EventDict
 
-from services.core.errors import LostRace, NotFound, NotYet
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import StoreStatus, Table, Upserted
-from services.core.network import parse_network
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
+from flannelette.services.core.errors import LostRace, NotFound, NotYet
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import StoreStatus, Table, Upserted
+from flannelette.services.core.network import parse_network
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import NETWORK, SMALL, by_name
 from tests.services.lease import FakeStore
 from tests.stores.guard_scene import LEASES, SECONDS, World, counts, played

@@ -6,14 +6,14 @@ from itertools import count
 
 from structlog.typing import EventDict
 
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Upserted
-from services.lease import metrics
-from services.lease.admission.lease_filter import LeaseFilter
-from services.lease.admission.quarantine import Quarantine
-from services.lease.events.journal import Journal
-from services.lease.stores.store import Changed, Refusal, Snapshot
-from services.lease.stores.store import RefusalKind as Kind
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease import metrics
+from flannelette.services.lease.admission.lease_filter import LeaseFilter
+from flannelette.services.lease.admission.quarantine import Quarantine
+from flannelette.services.lease.events.journal import Journal
+from flannelette.services.lease.stores.store import Changed, Refusal, Snapshot
+from flannelette.services.lease.stores.store import RefusalKind as Kind
 from tests.examples.leases import SMALL, by_name
 
 

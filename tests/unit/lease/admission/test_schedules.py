@@ -9,14 +9,14 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import Unavailable
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Change, Removed, StoreStatus, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.lease.admission.lease_filter import LeaseFilter
-from services.lease.admission.pipeline import GuardSettings, StorePipeline
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.lease.admission.lease_filter import LeaseFilter
+from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import SMALL, by_name
 from tests.services.lease import FakeStore
 from tests.virtual_time import run_virtually

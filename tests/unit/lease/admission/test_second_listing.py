@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from structlog.typing import EventDict
 
-from services.core.errors import Unavailable
-from services.core.leases.table import Upserted
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import NETWORK, by_name
 from tests.stores.guard_scene import LEASES, SECONDS, World, counts, played, texts
 

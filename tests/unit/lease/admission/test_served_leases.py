@@ -7,14 +7,14 @@ from ipaddress import ip_network
 from itertools import count
 
 import pytest
-from flannelette.lease.v1 import lease_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.lease import Lease, Subnet
-from services.core.leases.table import Change, Removed, Upserted
-from services.core.network import NetworkConfig, parse_network
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.leases.lease import Lease, Subnet
+from flannelette.services.core.leases.table import Change, Removed, Upserted
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import DUAL_JSON, SMALL, address, by_name
 from tests.stores.watched import watched
 

@@ -9,12 +9,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from services.core.errors import Unavailable
-from services.lease.stores.etcd.rpc.cluster import Cluster
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.messages import rpc
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import NotAllowed
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.stores.etcd.rpc.cluster import Cluster
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.messages import rpc
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import NotAllowed
 from tests.virtual_time import run_virtually
 
 TIMING = Timing(call=5.0)
@@ -72,7 +72,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
         for member in members:
             member.name = f"{member.name}:2379"
         monkeypatch.setattr(
-            "services.lease.stores.etcd.rpc.members.Member", lambda target, *others: by_name[target.name]
+            "flannelette.services.lease.stores.etcd.rpc.members.Member", lambda target, *others: by_name[target.name]
         )
         return Cluster(settings, TIMING, "test")
 

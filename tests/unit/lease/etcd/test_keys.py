@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.errors import InvalidInput
-from services.core.leases.flannel_json import parse_lease
-from services.lease.stores.etcd.keys import (
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.leases.flannel_json import parse_lease
+from flannelette.services.lease.stores.etcd.keys import (
     Holder,
     KeyKind,
     Keyspace,
@@ -17,7 +17,7 @@ from services.lease.stores.etcd.keys import (
     read_configuration,
     readable,
 )
-from services.lease.stores.etcd.rpc.values import Item, end_of
+from flannelette.services.lease.stores.etcd.rpc.values import Item, end_of
 
 KEYS = Keyspace("/coreos.com/network")
 

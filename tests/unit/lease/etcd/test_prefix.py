@@ -5,11 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.leases.table import Removed, Upserted
-from services.lease.stores.etcd.keys import decode, digest
-from services.lease.stores.etcd.rpc.values import Batch, Delete, DeletedKey, Event, Item, Position, Put, Transaction
-from services.lease.stores.etcd.transactor import with_released
-from services.lease.stores.store import Changed
+from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.stores.etcd.keys import decode, digest
+from flannelette.services.lease.stores.etcd.rpc.values import (
+    Batch,
+    Delete,
+    DeletedKey,
+    Event,
+    Item,
+    Position,
+    Put,
+    Transaction,
+)
+from flannelette.services.lease.stores.etcd.transactor import with_released
+from flannelette.services.lease.stores.store import Changed
 from tests.etcd.prefix_items import (
     CONFIG,
     HOLDER,

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.family import IPV4, IPV6
-from services.core.ipam.subnet_pool import Usage
-from services.core.leases.table import Upserted
-from services.lease.stores.etcd.keys import Holder, format_holder
-from services.lease.stores.etcd.prefix import Prefix, orphans_of
-from services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position
+from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.leases.table import Upserted
+from flannelette.services.lease.stores.etcd.keys import Holder, format_holder
+from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of
+from flannelette.services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position
 from tests.etcd.prefix_items import KEYS, config, fold, prefix_of, relisted
 
 SMALL = config(b'{"Network":"10.5.0.0/24","SubnetLen":28,"Backend":{"Type":"udp"}}')

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Misconfigured
-from services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import chain
 
-from services.core.leases.flannel_json import format_value
-from services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from services.core.network import NetworkConfig, parse_network
-from services.lease.ipam.allocation import Allocation, allocate
-from services.lease.stores.etcd.keys import Holder, Keyspace, decode, digest, format_holder, holder_of
-from services.lease.stores.etcd.prefix import Prefix
-from services.lease.stores.etcd.rpc.values import Delete, Item, NothingPutSince, Position, Put, Unchanged
-from services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
+from flannelette.services.core.leases.flannel_json import format_value
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.lease.ipam.allocation import Allocation, allocate
+from flannelette.services.lease.stores.etcd.keys import Holder, Keyspace, decode, digest, format_holder, holder_of
+from flannelette.services.lease.stores.etcd.prefix import Prefix
+from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, NothingPutSince, Position, Put, Unchanged
+from flannelette.services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
 
 KEYS = Keyspace("/net")
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.lease.progress.connected import ConnectedNodes
-from services.lease.stores.etcd.keys import Keyspace
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.values import Batch, HistoryLost, Newest, NotAllowed, Page, Position
-from services.lease.stores.etcd.transactor import Replica
-from services.lease.stores.etcd.watch import Watcher
-from services.lease.stores.store import Snapshot
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.stores.etcd.keys import Keyspace
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.values import Batch, HistoryLost, Newest, NotAllowed, Page, Position
+from flannelette.services.lease.stores.etcd.transactor import Replica
+from flannelette.services.lease.stores.etcd.watch import Watcher
+from flannelette.services.lease.stores.store import Snapshot
 from tests.virtual_time import run_virtually
 
 HOUR = 3600.0

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from services.lease.stores.kube.events import NodeEvents
-from services.lease.stores.kube.values import NodeProblem, Problem, Timing
+from flannelette.services.lease.stores.kube.events import NodeEvents
+from flannelette.services.lease.stores.kube.values import NodeProblem, Problem, Timing
 
 
 class Written:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lease.stores.kube.json_reader import Lines, NotANode, read_batch, read_node
-from services.lease.stores.kube.values import Expired, Node
+from flannelette.services.lease.stores.kube.json_reader import Lines, NotANode, read_batch, read_node
+from flannelette.services.lease.stores.kube.values import Expired, Node
 from tests.kubernetes.node_examples import KEYS, F
 
 

@@ -4,17 +4,17 @@ from ipaddress import ip_address
 
 import pytest
 
-from services.core.errors import InvalidInput, Misconfigured, NotYet
-from services.core.family import FAMILIES, IPV4
-from services.core.leases.lease import FamilyRequest, LeaseRequest, OpaqueData, VxlanData
-from services.lease.stores.kube.annotations import annotations
-from services.lease.stores.kube.node_leases import (
+from flannelette.services.core.errors import InvalidInput, Misconfigured, NotYet
+from flannelette.services.core.family import FAMILIES, IPV4
+from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, OpaqueData, VxlanData
+from flannelette.services.lease.stores.kube.annotations import annotations
+from flannelette.services.lease.stores.kube.node_leases import (
     annotations_patch,
     condition_patch,
     lease_of,
     require_pod_cidrs,
 )
-from services.lease.stores.kube.values import Node
+from flannelette.services.lease.stores.kube.values import Node
 from tests.kubernetes.node_examples import DUAL, KEYS, MAC, V4, F, make_node
 
 

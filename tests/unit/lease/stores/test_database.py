@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from services.core.errors import Misconfigured, Unavailable
-from services.core.leases.lease import Lease
-from services.lease.ipam.reservations import set_aside
-from services.lease.stores.embedded.database import Database
+from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.lease.ipam.reservations import set_aside
+from flannelette.services.lease.stores.embedded.database import Database
 from tests.examples.leases import by_name, make_lease
 from tests.examples.strategies import leases
 

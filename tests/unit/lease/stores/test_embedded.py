@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.leases.table import Removed, StoreStatus
-from services.lease.stores.embedded import store as module
-from services.lease.stores.embedded.store import EmbeddedStore
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import Removed, StoreStatus
+from flannelette.services.lease.stores.embedded import store as module
+from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import by_name, make_request
 from tests.stores.embedded import Clock, Open
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.leases.table import Removed, StoreStatus, Upserted
-from services.lease.stores.embedded import store as module
-from services.lease.stores.embedded.database import Database
-from services.lease.stores.embedded.store import EmbeddedStore
-from services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
+from flannelette.services.lease.stores.embedded import store as module
+from flannelette.services.lease.stores.embedded.database import Database
+from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import SMALL, by_name, make_request
 from tests.stores.embedded import DAY, Clock, Open
 

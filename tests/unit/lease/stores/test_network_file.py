@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.core.errors import InvalidInput
-from services.lease.stores.network_file import read_network_file
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.lease.stores.network_file import read_network_file
 from tests.examples.leases import SMALL, SMALL_JSON
 
 

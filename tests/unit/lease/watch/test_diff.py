@@ -1,10 +1,10 @@
 """What an event of the store changes in the table."""
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.core.network import NetworkConfig
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.diff import NOTHING, step_of
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.diff import NOTHING, step_of
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 
 A, B, C = make_lease(1), make_lease(2), make_lease(3)

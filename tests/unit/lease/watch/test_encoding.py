@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.lease import VxlanData
-from services.core.leases.table import Change, Removed, Step, StoreStatus, Upserted
-from services.lease.watch.encoding import RESET, SYNCED, encode, encode_change
+from flannelette.services.core.leases.lease import VxlanData
+from flannelette.services.core.leases.table import Change, Removed, Step, StoreStatus, Upserted
+from flannelette.services.lease.watch.encoding import RESET, SYNCED, encode, encode_change
 from tests.examples.leases import NETWORK, make_lease, read
 from tests.examples.strategies import leases
 

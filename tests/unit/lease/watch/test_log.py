@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.lease.watch import encoding
-from services.lease.watch.encoding import encode, encode_change
-from services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.lease.watch import encoding
+from flannelette.services.lease.watch.encoding import encode, encode_change
+from flannelette.services.lease.watch.log import ChangeLog, LogEntry
 from tests.examples.leases import NETWORK, SMALL, make_lease, read
 
 

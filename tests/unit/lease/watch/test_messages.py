@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.core.leases.lease import OpaqueData
-from services.core.leases.table import Removed, Step, Table, Upserted
-from services.lease.stores.store import Changed
-from services.lease.watch.streams import PAUSE, watch_all, watch_own
+from flannelette.services.core.leases.lease import OpaqueData
+from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
+from flannelette.services.lease.stores.store import Changed
+from flannelette.services.lease.watch.streams import PAUSE, watch_all, watch_own
 from tests.examples.leases import make_lease, read
 from tests.stores.broker import broker_with, settle
 from tests.virtual_time import now, run_virtually

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.leases.lease import Lease
-from services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from services.core.network import NetworkConfig
-from services.lease.stores.store import Changed, Snapshot, StoreEvent
-from services.lease.watch import encoding
-from services.lease.watch.broker import Broker
-from services.lease.watch.streams import watch_all, watch_own
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
+from flannelette.services.lease.watch import encoding
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.streams import watch_all, watch_own
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, read
 
 NODES = ("node0", "node1", "node2")

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from services.lease.watch.streams import STALLED_SECONDS, end_if_stalled
+from flannelette.services.lease.watch.streams import STALLED_SECONDS, end_if_stalled
 from tests.virtual_time import run_virtually
 
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from services.core.errors import Unavailable
-from services.core.leases.node_overrides import NodeOverrides, PublicIpOverride
-from services.core.leases.table import Removed, Step, StoreStatus, Upserted
-from services.lease.stores.store import Changed, Snapshot
-from services.lease.watch.broker import Broker
-from services.lease.watch.streams import watch_all, watch_own
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
+from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.streams import watch_all, watch_own
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, read
 from tests.stores.broker import broker_with, settle
 

@@ -1,6 +1,6 @@
 """etcd's calls as we need them, on values of ours.
 
-What every call may raise, and what that means for a write, is in `services.lease.stores.etcd.rpc.cluster`.
+What every call may raise, and what that means for a write, is in services/lease/stores/etcd/rpc/cluster.py.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
-from services.core.errors import Unavailable
-from services.lease.stores.etcd.rpc.cluster import Cluster
-from services.lease.stores.etcd.rpc.members import Timing
-from services.lease.stores.etcd.rpc.messages import rpc
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.stores.etcd.rpc.cluster import Cluster
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.messages import rpc
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import (
     Batch,
     DeletedKey,
     EtcdLeaseExists,

@@ -14,13 +14,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from services.core.errors import Unavailable
-from services.lease.stores.etcd.rpc.answers import flaw_in, flaw_in_message
-from services.lease.stores.etcd.rpc.health import EtcdHealth
-from services.lease.stores.etcd.rpc.members import Member, Members, RetryBudget, Timing
-from services.lease.stores.etcd.rpc.messages import rpc
-from services.lease.stores.etcd.rpc.settings import EtcdSettings
-from services.lease.stores.etcd.rpc.values import (
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.lease.stores.etcd.rpc.answers import flaw_in, flaw_in_message
+from flannelette.services.lease.stores.etcd.rpc.health import EtcdHealth
+from flannelette.services.lease.stores.etcd.rpc.members import Member, Members, RetryBudget, Timing
+from flannelette.services.lease.stores.etcd.rpc.messages import rpc
+from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import (
     EtcdLeaseExists,
     EtcdLeaseGone,
     HistoryLost,
@@ -28,7 +28,7 @@ from services.lease.stores.etcd.rpc.values import (
     TooLarge,
     Untrue,
 )
-from services.runtime.telemetry.metrics import Counter
+from flannelette.services.runtime.telemetry.metrics import Counter
 
 _REQUESTS: Final = Counter("flannelette_etcd_requests", "Requests to etcd, by gRPC status.", ["call", "result"])
 _NOT_NEEDED: Final = "authentication is not enabled"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.core.finding import Finding
+from flannelette.services.core.finding import Finding
 
 _CALLS: Final = 20
 """The last calls, by which etcd is judged; a lease service without work makes one in 20 s."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import grpc.aio
 
-from services.lease.stores.etcd.rpc.health import EtcdHealth
-from services.lease.stores.etcd.rpc.messages import stubs
-from services.lease.stores.etcd.rpc.settings import Endpoint, EtcdSettings, Tls, TlsContents
+from flannelette.services.lease.stores.etcd.rpc.health import EtcdHealth
+from flannelette.services.lease.stores.etcd.rpc.messages import stubs
+from flannelette.services.lease.stores.etcd.rpc.settings import Endpoint, EtcdSettings, Tls, TlsContents
 
 
 @dataclass(frozen=True, slots=True)

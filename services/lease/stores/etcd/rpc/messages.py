@@ -18,8 +18,8 @@ from typing import Any, Final
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from services.core.errors import Misconfigured
-from services.runtime.os.partial_import import partial_import
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os.partial_import import partial_import
 
 __all__ = ["rpc", "stubs"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from services.core.errors import Misconfigured
-from services.runtime.os.unreadable import why_unreadable
-from services.runtime.telemetry.logs import get_logger
+from flannelette.services.core.errors import Misconfigured
+from flannelette.services.runtime.os.unreadable import why_unreadable
+from flannelette.services.runtime.telemetry.logs import get_logger
 
 DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:4001", "http://127.0.0.1:2379")
 DEFAULT_PREFIX: Final = "/coreos.com/network"

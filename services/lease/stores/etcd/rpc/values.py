@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from services.core.errors import Unavailable
+from flannelette.services.core.errors import Unavailable
 
 
 class Item(NamedTuple):
