@@ -12,7 +12,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from flannelette.services.runtime.tls.files import TlsFiles
@@ -29,6 +31,7 @@ _STREAMS: Final = 500
 """Begun and reset in one write."""
 _HALVES: Final = 1_024
 _CONNECTIONS: Final = 200
+_AT_ONCE: Final = 16
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -67,7 +70,7 @@ def connections(port: int, until: float, words: bytes) -> None:
     print(len(opened), number, flush=True)
 
 
-def _member(port: int, files: tuple[str, str], number: int) -> ssl.SSLSocket:
+def _member(port: int, files: tuple[str, str], number: int, words: bytes = _PREFACE) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -75,7 +78,7 @@ def _member(port: int, files: tuple[str, str], number: int) -> ssl.SSLSocket:
     context.set_alpn_protocols(["h2"])
     source = (f"127.0.9.{1 + number % ADDRESSES}", 0)
     made = context.wrap_socket(socket.create_connection(("127.0.0.1", port), 2, source))
-    made.sendall(_PREFACE)
+    made.sendall(words)
     return made
 
 
@@ -93,6 +96,22 @@ def resets(port: int, until: float, files: tuple[str, str]) -> None:
                 sent += _STREAMS
         time.sleep(0.01)
     print(sent, flush=True)
+
+
+def callers_of_nothing(port: int, until: float, files: tuple[str, str], words: bytes) -> None:
+    """Connections of a member that end their handshake, say these words and call nothing."""
+    opened: deque[ssl.SSLSocket] = deque()
+    numbers = itertools.count()
+
+    def connect() -> None:
+        while time.monotonic() < until:
+            with suppress(OSError):
+                opened.append(_member(port, files, next(numbers), words))
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in range(_AT_ONCE):
+            threads.submit(connect)
+    print(len(opened), flush=True)
 
 
 def halves(port: int, until: float, files: tuple[str, str]) -> None:
@@ -115,6 +134,8 @@ def halves(port: int, until: float, files: tuple[str, str]) -> None:
 FLOODS: Final[Mapping[str, Callable[..., None]]] = {
     "connections": lambda port, until, _: connections(port, until, b""),
     "hellos": lambda port, until, _: connections(port, until, HELLO),
+    "handshakes": partial(callers_of_nothing, words=b""),
+    "prefaces": partial(callers_of_nothing, words=_PREFACE),
     "resets": resets,
     "halves": halves,
 }

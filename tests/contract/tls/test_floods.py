@@ -15,11 +15,12 @@ import grpc.aio
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.lease.v1 import lease_pb2_grpc
 from tests.contract.tls.test_hole_02_connections import Service, serving
 from tests.contract.tls.test_process import client
 from tests.faults.floods import flood
 from tests.patience import PATIENCE
-from tests.services.certificates import Certificates
+from tests.services.certificates import Certificates, transport
 from tests.services.lease import eventually
 
 SECONDS: Final = 60 if os.environ.get("FLANNELETTE_SOAK") else 4
@@ -61,6 +62,26 @@ async def test_strangers_of_a_hundred_addresses_neither_fill_the_memory_nor_keep
         assert most < MOST_MIB
         await eventually(lambda: service.process.descriptors <= before + 5)
         assert "their addresses get none for a while" in service.process.log.read_text()
+
+
+@pytest.mark.parametrize("kind", ["handshakes", "prefaces"])
+async def test_connections_of_a_member_that_calls_nothing_keep_nobody_out_and_close_no_idle_one(
+    kind: str, tmp_path: Path, lab: Certificates
+) -> None:
+    async with (
+        serving(tmp_path, lab.server(), f"--max-connections={MOST_CONNECTIONS}") as service,
+        transport(lab.client("h2")).channel(service.address, [("grpc.use_local_subchannel_pool", 1)]) as idle,
+    ):
+        await lease_pb2_grpc.LeaseServiceStub(idle).GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
+        states = asyncio.create_task(idle.wait_for_state_change(grpc.ChannelConnectivity.READY))
+        before = service.process.descriptors
+        with flood(kind, service.port, SECONDS, lab.client("h1")):
+            tried, done, most = await watch(lab, service, time.monotonic() + SECONDS)
+        assert done >= 0.9 * tried, (tried, done)
+        assert most < MOST_MIB
+        assert not states.done(), idle.get_state()
+        states.cancel()
+        await eventually(lambda: service.process.descriptors <= before + 5)
 
 
 async def test_a_member_that_resets_its_calls_neither_fills_the_memory_nor_keeps_others_out(
