@@ -51,13 +51,17 @@ class Places:
     """Addresses of this host."""
 
 
-def ends_of(places: Places, source: str, destination: str) -> Ends:
-    """What two texts mean, addresses or names of nodes. Raises InvalidInput, NotFound."""
+def ends_of(places: Places, source: str, destination: str, version: int = 0) -> Ends:
+    """What two texts mean, addresses or names of nodes, whose addresses are of this IP version (0: any, IPv4 first).
+
+    Raises InvalidInput, NotFound.
+    """
     there = _addresses(places, "destination", destination)
     here = _addresses(places, "source", source)
-    pairs = [(a, b) for a in here for b in there if a.version == b.version]
+    pairs = [(a, b) for a in here for b in there if a.version == b.version and version in (0, a.version)]
     if not pairs:
-        raise InvalidInput(f"source {source} and destination {destination} have no address family in common")
+        what = f"IPv{version} addresses" if version else "address family in common"
+        raise InvalidInput(f"source {source} and destination {destination} have no {what}")
     a, b = pairs[0]
     if a == b:
         raise InvalidInput(f"source and destination are both {a}: no packet leaves for there")
@@ -87,10 +91,8 @@ def _end(places: Places, value: Address) -> End:
     for subnet in places.context.own_subnets:
         if value in subnet:
             return End(value, places.node, None, subnet, is_here=True, is_host=is_host)
-    if is_host:
-        return End(value, places.node, is_here=True, is_host=True)
-    for peer in places.peers:
+    for peer in places.peers:  # also where this host has taken the address
         for each in peer.lease.subnets:
             if value in each.cidr:
                 return End(value, peer.lease.node or peer.lease.name, peer, each.cidr)
-    return End(value)
+    return End(value, places.node, is_here=True, is_host=True) if is_host else End(value)

@@ -6,10 +6,11 @@ from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_address
 
 from flannelette.services.core.family import Address
+from flannelette.services.dataplane.diagnose.culprit import Culprit, removal_of
 from flannelette.services.dataplane.diagnose.seen import Lookup, sysctl
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN
-from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
+from flannelette.services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.uapi import KernelError
 from flannelette.services.dataplane.trace.look import View
 from flannelette.services.dataplane.trace.steps import (
@@ -123,7 +124,13 @@ def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:
 
 
 def _explained(view: View, step: Step, question: Lookup, otherwise: str) -> Step:
-    """The step where the packet ends; the reverse path filter is named with the flag that turns it off."""
+    """The step where the packet ends; the reverse path filter is named with the flag that turns it off.
+
+    A packet from an address that this host has itself is dropped too.
+    """
+    taken = view.seen.answers.get(Lookup(question.family, question.src))
+    if question.iif and isinstance(taken, Route) and taken.route_type == RTN_LOCAL:
+        return broken(step, Culprit(*removal_of(view.seen, taken), is_general=False), otherwise)
     if _refused(view, question):
         key = sysctl("net.ipv4.conf.{}.rp_filter", name_of(view, question.iif))
         return replace(step, verdict=Verdict.BROKEN, reason=otherwise, cure=f"sysctl -w {key}=2")
