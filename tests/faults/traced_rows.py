@@ -186,6 +186,34 @@ FAULTS: Final = {
         "route",
         "No interface of this host has an address in {n2}",
     ),
+    "the pod's address on the other node": TracedFault(
+        "n2",
+        "ip addr add 10.5.27.2/32 dev lo",
+        "ip addr del 10.5.27.2/32 dev lo",
+        "route",
+        "lo of this host has 10.5.27.2/32.",
+    ),
+    "the node's address on the other node": TracedFault(
+        "n2",
+        "ip addr add 10.99.0.11/32 dev lo",
+        "ip addr del 10.99.0.11/32 dev lo",
+        "underlay address",
+        "lo of this host has 10.99.0.11/32.",
+    ),
+    "ip rule about the port of the tunnel": TracedFault(
+        "n1",
+        "ip rule add priority 100 to 10.99.0.12 ipproto udp dport 8472 blackhole",
+        "ip rule del priority 100",
+        "ip rule",
+        "The rule `100: from all to 10.99.0.12 ipproto udp dport 8472 blackhole` drops these packets.",
+    ),
+    "ip rule about a protocol": TracedFault(
+        "n2",
+        "ip rule add priority 100 to 10.5.53.2 iif flannel.1 ipproto icmp prohibit",
+        "ip rule del priority 100",
+        "route",
+        "The rule `100: from all to 10.5.53.2 iif flannel.1 ipproto icmp prohibit` drops these packets.",
+    ),
     "the way back diverted": TracedFault(
         "n2",
         "ip rule add priority 100 to {n1} prohibit",
@@ -207,9 +235,96 @@ HARMLESS: Final = {
         "nft delete table inet x",
     ),
     "dropped on another port": ("n2", _nft("input", "udp dport 8473 drop"), "nft delete table inet x"),
+    "ip rule about another port": (
+        "n1",
+        "ip rule add priority 100 to 10.99.0.12 ipproto udp dport 8473 blackhole",
+        "ip rule del priority 100",
+    ),
     "loose reverse path filter": (
         "n2",
         "sysctl -qw net/ipv4/conf/flannel.1/rp_filter=2",
         "sysctl -qw net/ipv4/conf/flannel.1/rp_filter=0",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FaultOfAPair:
+    """What loses packets between two addresses alone, so that no check of a whole node or peer sees it."""
+
+    on: str
+    act: str
+    says: str
+    """A part of the cause that the trace tells."""
+    cure: str
+    """The command that is told, or its beginning."""
+    is_of_pod: bool = False
+    """It is between n1 and the pod of n2: n2 itself answers, so that doctor has nothing to say."""
+    version: int = 4
+    undo: str = ""
+    """What ends it; empty: the cure."""
+
+
+_RULE: Final = "The rule `100: from all to {to} blackhole` drops these packets."
+_OF_RULE: Final = "ip rule del priority 100 from all to {to} blackhole"
+
+FAULTS_OF_PAIRS: Final = {
+    "ip rule about the address of a node": FaultOfAPair(
+        "n2",
+        "ip rule add priority 100 to {n1_vtep} blackhole",
+        _RULE.replace("{to}", "{n1_vtep}"),
+        _OF_RULE.replace("{to}", "{n1_vtep}"),
+    ),
+    "ip rule about an IPv6 address of a node": FaultOfAPair(
+        "n2",
+        "ip -6 rule add priority 100 to {n1_6_vtep} blackhole",
+        _RULE.replace("{to}", "{n1_6_vtep}"),
+        _OF_RULE.replace("ip rule", "ip -6 rule").replace("{to}", "{n1_6_vtep}"),
+        version=6,
+    ),
+    "ip rule that looks an address up elsewhere": FaultOfAPair(
+        "n1",
+        "ip route add unreachable default table 100; ip rule add priority 100 to {n2_vtep} lookup 100",
+        "The rule `100: from all to {n2_vtep} lookup 100` sends these packets by the route",
+        "ip rule add to 10.5.0.0/16 priority 99 table main",
+        undo="ip rule del priority 99; ip rule del priority 100; ip route flush table 100",
+    ),
+    "nftables, to the address of a node": FaultOfAPair(
+        "n1",
+        _nft("output", "ip daddr {n2_vtep} drop"),
+        "`ip daddr {n2_vtep}/32 drop`, chain c of table inet x (nft)",
+        "nft insert rule inet x c handle ",
+        undo="nft delete table inet x",
+    ),
+    "nftables, from the address of a node": FaultOfAPair(
+        "n2",
+        _nft("input", "ip saddr {n1_vtep} drop"),
+        "`ip saddr {n1_vtep}/32 drop`, chain c of table inet x (nft)",
+        "nft insert rule inet x c handle ",
+        undo="nft delete table inet x",
+    ),
+    "ip rule about a pod": FaultOfAPair(
+        "n1",
+        "ip rule add priority 100 to {n2_pod} blackhole",
+        _RULE.replace("{to}", "{n2_pod}"),
+        _OF_RULE.replace("{to}", "{n2_pod}"),
+        is_of_pod=True,
+    ),
+    "ip rule about a protocol of a pod": FaultOfAPair(
+        "n1",
+        "ip rule add priority 100 to {n2_pod} ipproto icmp blackhole",
+        "The rule `100: from all to {n2_pod} ipproto icmp blackhole` drops these packets.",
+        "ip rule del priority 100 from all to {n2_pod} ipproto icmp blackhole",
+        is_of_pod=True,
+    ),
+    "nftables, at the device of the overlay": FaultOfAPair(
+        "n2",
+        "nft add table netdev x; "
+        "nft add chain netdev x c '{{ type filter hook ingress device flannel.1 priority 0; }}'; "
+        "nft add rule netdev x c ip daddr {n2_pod} drop",
+        "`ip daddr {n2_pod}/32 drop`, chain c of table netdev x (nft)",
+        "nft insert rule netdev x c handle ",
+        is_of_pod=True,
+        undo="nft delete table netdev x",
     ),
 }

@@ -28,7 +28,7 @@ PROBE_FAULTS: Final = {
         is_probed=True,
         what="a VPN's route to a peer's address",
         problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
-        evidence="{ip} route get {public} from {local}: {public} dev away{scope}{metric}",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: {public} dev away{scope}{metric}",
     ),
     "peers-behind-a-vpn": SilentFault(
         _AWAY + "{ip} route add {underlay_part} dev away",
@@ -42,7 +42,7 @@ PROBE_FAULTS: Final = {
         is_probed=True,
         what="a VPN's route to a part of the underlay",
         problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
-        evidence="{ip} route get {public} from {local}: {underlay_part} dev away{scope}{metric}",
+        evidence="{ip} route get {public} from {local} ipproto udp *: {underlay_part} dev away{scope}{metric}",
     ),
     "peer-in-a-vpns-table": SilentFault(
         _AWAY + "{ip} route add {public} dev away table 51820 && {ip} rule add to {public} priority 100 lookup 51820",
@@ -57,7 +57,7 @@ PROBE_FAULTS: Final = {
         is_probed=True,
         what="a VPN's rule, and a route of its table to a peer's address",
         problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
-        evidence="{ip} route get {public} from {local}: {public} dev away table 51820{scope}{metric}",
+        evidence="{ip} route get {public} from {local} ipproto udp *: {public} dev away table 51820{scope}{metric}",
     ),
     "all-in-a-vpns-table": SilentFault(
         _AWAY + "{ip} route add default dev away table 51820 && "
@@ -73,7 +73,7 @@ PROBE_FAULTS: Final = {
         is_probed=True,
         what="a VPN's rule for the whole underlay, and the default route of its table",
         problem="No answer comes from n2, and packets to there leave by away, not by eth0.",
-        evidence="{ip} route get {public} from {local}: default dev away table 51820{scope}{metric}",
+        evidence="{ip} route get {public} from {local} ipproto udp *: default dev away table 51820{scope}{metric}",
     ),
     "checksum-not-completed": SilentFault(
         "ip link add nic type veth peer name nic-far && ip link set nic up && ip link set nic-far up && "

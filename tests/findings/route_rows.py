@@ -141,6 +141,25 @@ ROUTE_FAULTS: Final = {
         problem="Packets from other nodes do not reach {own_pod} of this node.",
         evidence="{ip} route get {own_pod} from * iif {device}: Invalid argument",
     ),
+    "rule-drops-a-protocol": SilentFault(
+        "ip rule add priority 100 to {peer} ipproto icmp blackhole",
+        "peer-route",
+        "The rule `100: from all to {peer} ipproto icmp blackhole` drops these packets.",
+        "ip rule del priority 100 from all to {peer} ipproto icmp blackhole",
+        versions=(4,),
+        says="peer",
+        problem="Packets from pods do not reach n2.",
+        evidence="ip route get * from * iif cni0 ipproto icmp: Invalid argument",
+    ),
+    "rule-drops-the-tunnels-port": SilentFault(
+        "{ip} rule add priority 100 to {public} ipproto udp dport 8472 blackhole",
+        "underlay-route",
+        "The rule `100: from all to {public} ipproto udp dport 8472 blackhole` drops these packets.",
+        "{ip} rule del priority 100 from all to {public} ipproto udp dport 8472 blackhole",
+        says="peer",
+        problem="The tunnel to n2 has no usable route.",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: Invalid argument",
+    ),
     "main-rule-gone": SilentFault(
         "ip rule del priority 32766",
         "peer-route",
@@ -157,7 +176,7 @@ ROUTE_FAULTS: Final = {
         "{ip} route del blackhole {public} proto boot{metric}",
         says="peer",
         problem="The tunnel to n2 has no usable route.",
-        evidence="{ip} route get {public} from {local}: Invalid argument",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: Invalid argument",
     ),
     "blackhole-to-a-far-underlay": SilentFault(
         "{ip} route add prohibit {public}",
@@ -167,7 +186,7 @@ ROUTE_FAULTS: Final = {
         says="peer",
         is_far=True,
         problem="The tunnel to n2 has no usable route.",
-        evidence="{ip} route get {public} from {local}: Permission denied",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: Permission denied",
     ),
     "underlays-network-gone": SilentFault(
         "{ip} route del {underlay_network} dev eth0",
@@ -176,7 +195,7 @@ ROUTE_FAULTS: Final = {
         "{ip} route add {underlay_network} dev eth0 proto kernel{connected}",
         says="part",
         problem="Packets to n2 take a detour or are lost, although {underlay_network} is directly connected on eth0.",
-        evidence="{ip} route get {public} from {local}: default via {router} dev eth0{metric}",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: default via {router} dev eth0{metric}",
     ),
     "way-to-the-underlay-gone": SilentFault(
         "{ip} route del default",
@@ -186,7 +205,7 @@ ROUTE_FAULTS: Final = {
         says="peer",
         is_far=True,
         problem="The tunnel to n2 has no usable route.",
-        evidence="{ip} route get {public} from {local}: Network is unreachable",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: Network is unreachable",
     ),
     "underlays-address-not-local": SilentFault(
         "{ip} route del table local local {local}",

@@ -28,7 +28,7 @@ UNDERLAY_FAULTS: Final = {
         says="part",
         is_answered=True,
         problem="Packets of pods to n2 of more than * bytes do not pass; pods send up to *.",
-        evidence="{ip} route get {public} from {local}: mtu 1400",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: mtu 1400",
     ),
     "tunnel-fails-the-reverse-path": SilentFault(
         "ip link add away type bridge && ip link set away up && sysctl -qw net.ipv4.conf.eth0.rp_filter=1 && "

@@ -48,6 +48,8 @@ def lookup_request(question: Lookup) -> bytes:
     body += attribute(uapi.RTA_DST, question.dst)
     body += attribute(uapi.RTA_SRC, question.src) if question.src else b""
     body += attribute(uapi.RTA_IIF, struct.pack("=I", question.iif)) if question.iif else b""
+    body += attribute(uapi.RTA_IP_PROTO, bytes((question.protocol,))) + bytes(3) if question.protocol else b""
+    body += attribute(uapi.RTA_DPORT, question.port.to_bytes(2)) + bytes(2) if question.port else b""
     return request(uapi.RTM_GETROUTE, body)
 
 
@@ -181,6 +183,8 @@ def rule_in(family: Family, message: bytes) -> PolicyRule:
         number(_FRA_SUPPRESS_PREFIXLEN, -1, "=i"),
         number(_FRA_GOTO),
         bool(tos) or any(any(found.get(kind, b"")) for kind in _NARROW),
+        found.get(_FRA_IP_PROTO, b"\0")[0],
+        struct.unpack("=HH", found.get(_FRA_DPORT_RANGE, bytes(4))),
     )
 
 
@@ -253,5 +257,6 @@ _BRPORT_MCAST_FLOOD, _BRPORT_BCAST_FLOOD, _BRPORT_ISOLATED, _BRPORT_LOCKED = 27,
 _XFRMA_MARK, _XFRMA_IF_ID = 21, 31
 _FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_GOTO, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 4, 6, 10
 _FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME = 14, 15, 16, 17
-_NARROW: Final = (12, 19, 20, 22, 23, 24)
-"""FRA_TUN_ID, FRA_L3MDEV, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE (linux/fib_rules.h)."""
+_FRA_IP_PROTO, _FRA_DPORT_RANGE = 22, 24
+_NARROW: Final = (12, 19, 20, 23)
+"""FRA_TUN_ID, FRA_L3MDEV, FRA_UID_RANGE, FRA_SPORT_RANGE (linux/fib_rules.h)."""

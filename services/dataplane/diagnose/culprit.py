@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flannelette.services.core.family import Network
-from flannelette.services.dataplane.diagnose.seen import HostAddress, Lookup, PolicyRule, Seen, ip
+from flannelette.services.dataplane.diagnose.seen import HostAddress, Lookup, PolicyRule, Seen, ip, protocol_text
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.kinds import command, text
@@ -89,6 +89,9 @@ def rule_text(rule: PolicyRule) -> str:
     words += [f"fwmark {rule.mark:#x}/{rule.mask:#x}"] if rule.mask else []
     words += [f"iif {rule.iif}"] if rule.iif else []
     words += [f"oif {rule.oif}"] if rule.oif else []
+    words += [f"ipproto {protocol_text(rule.protocol)}"] if rule.protocol else []
+    first, last = rule.ports
+    words += [f"dport {first}" if first == last else f"dport {first}-{last}"] if last else []
     table = _TABLES.get(rule.table, str(rule.table))
     words.append(_ACTIONS.get(rule.action, f"lookup {table}"))
     return " ".join(words)
@@ -145,6 +148,8 @@ def _matches(rule: PolicyRule, question: Lookup, names: Mapping[int, str]) -> bo
         and not rule.oif
         and rule.iif in ("", incoming)
         and not rule.mark & rule.mask
+        and rule.protocol in (0, question.protocol)
+        and (rule.ports == (0, 0) or rule.ports[0] <= question.port <= rule.ports[1])
         and is_in(question.dst, rule.dst, rule.dst_length)
         and is_in(question.src or bytes(len(question.dst)), rule.src, rule.src_length)
     )

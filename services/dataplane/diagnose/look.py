@@ -31,7 +31,7 @@ from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.peers.peer import Peer
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.peers.validation import UNDERLAY
 
 AT_ONCE = 250
@@ -43,7 +43,7 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
     context = programmer.context
     if context is None:
         return None
-    links, port = context.links, context.backend.port if isinstance(context.backend, Vxlan | Wireguard) else 0
+    links, port = context.links, carrier_port(context)
     count = len(programmer.peers)
     start = turn * AT_ONCE % count if count > AT_ONCE else 0
     some = islice(
@@ -67,6 +67,11 @@ def subject_of(programmer: PeerProgrammer, turn: int, again: Iterable[str] = ())
         programmer.reconciler.own_parts,
         lacks_tunnels=isinstance(context.backend, Ipsec) and bool(programmer.failed),
     )
+
+
+def carrier_port(context: PeerContext) -> int:
+    """The UDP port by which the kernel looks up the way of a tunnel's packets; 0: it looks at addresses alone."""
+    return context.backend.port if isinstance(context.backend, Vxlan | Wireguard) else 0
 
 
 async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen:

@@ -16,6 +16,9 @@ from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in
 from flannelette.services.dataplane.diagnose.routes import is_in_use
 from flannelette.services.dataplane.diagnose.seen import (
+    ICMP,
+    TCP,
+    UDP,
     Lookup,
     PeerPath,
     Seen,
@@ -49,8 +52,19 @@ _MOST_RULES: Final = 64
 
 def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
     """The lookups for the peers, and for the pods that rules of policy routing name."""
-    of_peers = (way for path in subject.paths for way in _ways(subject, seen, path))
-    return (*of_peers, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
+    of_peers = [way for path in subject.paths for way in _ways(subject, seen, path)]
+    of_protocols = (
+        replace(way, question=replace(way.question, protocol=protocol))
+        for way in of_peers
+        for protocol in (protocols_of(seen, way.question.family) if way.check != TUNNEL else ())
+    )
+    return (*of_peers, *of_protocols, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
+
+
+def protocols_of(seen: Seen, family: Family) -> list[int]:
+    """IP protocols that rules of policy routing name, and no port, as far as the kernel can be asked about them."""
+    named = {rule.protocol for rule in seen.rules.get(family, ()) if rule.ports == (0, 0) and not rule.is_narrow}
+    return sorted(named & {ICMP[family.version], TCP, UDP})
 
 
 def questions(subject: Subject, seen: Seen) -> list[Lookup]:
@@ -124,7 +138,8 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
     if path.public is not None:
         outer, packed = family_of(path.public), path.public.packed
         source = subject.underlay.address(outer)
-        question = Lookup(outer, packed, source.packed if source else b"")
+        carrier = (UDP, subject.port) if subject.port else ()
+        question = Lookup(outer, packed, source.packed if source else b"", 0, *carrier)
         networks = (each for each in subject.underlay.networks if path.public in each)
         wide = next(networks, ip_network((bytes(len(packed)), 0)))
         yield Way(TUNNEL, question, "The tunnel to {peers} has no usable route.", wide, path)

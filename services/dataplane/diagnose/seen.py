@@ -15,6 +15,9 @@ from flannelette.services.runtime.os.processes import Process
 
 BRIDGE: Final = "cni0"
 """What CNI's plugin `bridge` calls its bridge in flannel's configuration."""
+ICMP: Final = {4: 1, 6: 58}
+TCP, UDP = 6, 17
+_PROTOCOLS: Final = {1: "icmp", TCP: "tcp", UDP: "udp", 58: "ipv6-icmp"}
 DOCKER: Final = "docker0"
 """What docker calls its bridge, which has the node's subnet where docker has flannel's `--bip`."""
 
@@ -28,6 +31,10 @@ class Lookup:
     src: bytes = b""
     iif: int = 0
     """The interface by which it comes; 0: this host sends it."""
+    protocol: int = 0
+    """TCP, UDP, ICMP or ICMPv6; 0: any, of which no rule that names one decides."""
+    port: int = 0
+    """The destination's; 0: none is known."""
 
 
 Answer: TypeAlias = Route | KernelError
@@ -56,7 +63,11 @@ class PolicyRule:
     target: int = 0
     """Of a goto: which priority is next."""
     is_narrow: bool = False
-    """It looks at more than this: ports, users, tunnels, VRFs."""
+    """It looks at more than this: source ports, users, tunnels, VRFs."""
+    protocol: int = 0
+    """IP protocol; 0: any."""
+    ports: tuple[int, int] = (0, 0)
+    """Of the destination, first and last; zeros: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +370,14 @@ def asked(seen: Seen, question: Lookup) -> str:
     words = [ip(question.family), "route get", ip_text(question.dst)]
     words += [f"from {ip_text(question.src)}"] if question.src else []
     words += [f"iif {seen.names.get(question.iif, question.iif)}"] if question.iif else []
+    words += [f"ipproto {protocol_text(question.protocol)}"] if question.protocol else []
+    words += [f"dport {question.port}"] if question.port else []
     return " ".join(words)
+
+
+def protocol_text(number: int) -> str:
+    """The name of an IP protocol, as iproute2 writes it."""
+    return _PROTOCOLS.get(number, str(number))
 
 
 def ip(family: Family) -> str:

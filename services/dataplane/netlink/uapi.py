@@ -98,6 +98,8 @@ RTA_MULTIPATH: Final = 9
 RTA_CACHEINFO: Final = 12
 RTA_TABLE: Final = 15
 RTA_PREF: Final = 20
+RTA_IP_PROTO: Final = 27
+RTA_DPORT: Final = 29
 RTA_NH_ID: Final = 30
 RTNH_F_ONLINK: Final = 4
 

@@ -9,7 +9,10 @@ from flannelette.services.core.family import FAMILIES, Address, family_of
 from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.diagnose.look import carrier_port
+from flannelette.services.dataplane.diagnose.paths import protocols_of
 from flannelette.services.dataplane.diagnose.seen import (
+    UDP,
     Lookup,
     NeighbourState,
     PeerPath,
@@ -125,11 +128,13 @@ async def look(
     addresses, every = await inspector.addresses(), await inspector.links()
     names = {index: each.name for index, each in every.items()}
     seen = Seen(names, addresses, bridges_of(subject, addresses), links=every)
-    seen = replace(seen, policies=await inspector.policies())
     bridge = bridge_index(subject, seen, ends.family)
     arrival = path.route.ifindex if path else links.underlay.index
-    inner = _inner(ends, arrival, bridge or 0, is_sender=is_sender)
-    outer = _outer(path, context, is_sender=is_sender)
+    rules = {family: await inspector.rules(family) for family in FAMILIES}
+    seen = replace(seen, policies=await inspector.policies(), rules=rules)
+    inner = await _apart(inspector, seen, _inner(ends, arrival, bridge or 0, is_sender=is_sender))
+    port = 0 if peer is None or peer.via else carrier_port(context)
+    outer = _outer(path, context, port, is_sender=is_sender)
     places = [(f, i) for f in (ends.family,) for i in dict.fromkeys((0, inner.iif if f.version == 4 else 0))]
     asked = [inner, *([outer] if outer else [])]
     arrivals = [each for each in asked if each.iif and each.src]
@@ -141,7 +146,6 @@ async def look(
         seen,
         forwarding=await inspector.forwarding(places),
         answers=await inspector.lookups([*asked, *beside]),
-        rules={family: await inspector.rules(family) for family in FAMILIES},
         routes={family: await inspector.routes(family) for family in FAMILIES},
         ways=tuple(_ways(subject, path, inner, outer, is_sender=is_sender)) if path else (),
     )
@@ -180,6 +184,13 @@ def path_of(context: PeerContext, peer: Peer, ends: Ends) -> PeerPath | None:
     return PeerPath(peer.lease.name, peer.lease.node, subnet.cidr, route, far)
 
 
+async def _apart(inspector: Inspector, seen: Seen, packet: Lookup) -> Lookup:
+    """The packet, of the protocol that rules of policy routing send elsewhere, if they do so with any."""
+    variants = [replace(packet, protocol=number) for number in protocols_of(seen, packet.family)]
+    answers = await inspector.lookups([packet, *variants]) if variants else {}
+    return next((each for each in variants if answers.get(each) != answers.get(packet)), packet)
+
+
 def _inner(ends: Ends, arrival: int, bridge: int, *, is_sender: bool) -> Lookup:
     source, destination = ends.source.address.packed, ends.destination.address.packed
     if is_sender:
@@ -189,14 +200,15 @@ def _inner(ends: Ends, arrival: int, bridge: int, *, is_sender: bool) -> Lookup:
     return Lookup(ends.family, destination, source, arrival)
 
 
-def _outer(path: PeerPath | None, context: PeerContext, *, is_sender: bool) -> Lookup | None:
+def _outer(path: PeerPath | None, context: PeerContext, port: int, *, is_sender: bool) -> Lookup | None:
     if path is None or path.public is None:
         return None
     family, underlay = family_of(path.public), context.links.underlay
     here, there = underlay.address(family), path.public.packed
     if here is None:
         return None
-    return Lookup(family, there, here.packed) if is_sender else Lookup(family, here.packed, there, underlay.index)
+    ends = (there, here.packed, 0) if is_sender else (here.packed, there, underlay.index)
+    return Lookup(family, *ends, *((UDP, port) if port else ()))
 
 
 def _ways(subject: Subject, path: PeerPath, inner: Lookup, outer: Lookup | None, *, is_sender: bool) -> list[Way]:
