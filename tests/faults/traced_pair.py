@@ -15,6 +15,7 @@ from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.ctl.connect.contexts import Nodes, Place
+from lab.netns import NetworkNamespace
 from lab.pings import Pinger
 from tests.faults.silent_scene import pod_address
 from tests.hosts.dataplane import Running, environment
@@ -107,8 +108,13 @@ class Pair:
     async def flows(self, version: int = 4) -> bool:
         """Whether a ping of n1's pod to n2's is answered within a tenth of a second."""
         (row,) = (each for each in self.n2.rows if each.version == version)
-        with Pinger(self.n1.pod, version) as pinger:
-            return (await pinger.ping(ip_address(pod_address(row)), 0.1))[1] is not None
+        return await self.answers(self.n1.pod, pod_address(row))
+
+    async def answers(self, namespace: NetworkNamespace, address: str) -> bool:
+        """Whether a ping from there is answered within a tenth of a second."""
+        target = ip_address(address)
+        with Pinger(namespace, target.version) as pinger:
+            return (await pinger.ping(target, 0.1))[1] is not None
 
 
 def words(scene: Pair) -> dict[str, str]:
@@ -149,7 +155,16 @@ async def paused_pair(_: None) -> AsyncIterator[Pair]:
 
 
 @asynccontextmanager
-async def pair(backend: str, families: str = "ipv4", configuration: str = "") -> AsyncIterator[Pair]:
+async def probed_pair(_: None) -> AsyncIterator[Pair]:
+    """Both repair what is theirs, and probe each other."""
+    async with pair("vxlan", "dual", probe_rate=50) as scene:
+        yield scene
+
+
+@asynccontextmanager
+async def pair(
+    backend: str, families: str = "ipv4", configuration: str = "", probe_rate: int = 0
+) -> AsyncIterator[Pair]:
     """Both are ready, and packets flow between the pods."""
     make_netns = NamespaceMaker()
     async with AsyncExitStack() as stack:
@@ -168,7 +183,7 @@ async def pair(backend: str, families: str = "ipv4", configuration: str = "") ->
             masq = node.start_masq()
             stack.callback(masq.wait, PATIENCE)
             stack.callback(masq.send_signal, signal.SIGTERM)
-            more = (f"--subnet-file={node.directory}/subnet.env", "--ip-masq", "--probe-rate=0")
+            more = (f"--subnet-file={node.directory}/subnet.env", "--ip-masq", f"--probe-rate={probe_rate}")
             running.append(Running(node, (*more, "--audit-interval=600"), ()))
             stack.push_async_callback(running[-1].end, signal.SIGKILL)
         lines = (f'[pair.nodes.{node.name}]\nsocket_dir = "{node.directory}"\n' for node in nodes)

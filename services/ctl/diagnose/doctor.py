@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -77,7 +77,7 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
     found = [(names[node], problems(each, asked)) for node, each in health.items()]
     if "dataplane" in asked:
         found = [
-            (name, await _traced(nodes, each, told))
+            (name, await _traced(nodes, each, told, dict(found)))
             for (name, told), each in zip(found, health.values(), strict=True)
         ]
     for node, there in nodes.items():
@@ -100,10 +100,13 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
     )
 
 
-async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[Problem]:
+async def _traced(
+    nodes: Nodes, node: NodeHealth, told: list[Problem], everywhere: Mapping[str, list[Problem]]
+) -> list[Problem]:
     """The problems of a node, with the place where a trace ends in those that say only that a peer is silent.
 
-    Where no trace finds it, traffic control of the node may have dropped the packets.
+    Where no trace finds it, traffic control of the node or of the peer may have dropped the packets.
+    `everywhere`: the problems of all nodes that were asked, by name.
     """
     answer = node.answers.dataplane
     findings = () if isinstance(answer, CallFailed) else answer.status.findings
@@ -111,9 +114,10 @@ async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[P
     places = await broken_places(nodes, [(node.name, peer) for peer in silent.values()])
     out = list[Problem]()
     for each in told:
-        step = places.get((node.name, silent.get(each.problem, "")))
-        if step is None and each.problem in silent:
-            each = with_losing_place(each, told)
+        peer = silent.get(each.problem, "")
+        step = places.get((node.name, peer))
+        if step is None and peer:
+            each = with_losing_place(each, told, peer, everywhere.get(peer, ()))
         elif step is not None:
             where = "" if step.node == node.name else f"On {step.node}: "
             reason = f"{where}{step.reason}"
@@ -122,10 +126,18 @@ async def _traced(nodes: Nodes, node: NodeHealth, told: list[Problem]) -> list[P
     return out
 
 
-def with_losing_place(silent: Problem, told: Sequence[Problem]) -> Problem:
-    """Gives the problem of a silent peer its cause, if traffic control of the node has dropped packets. Pure."""
-    place = next((each for each in told if each.check in _TRAFFIC_CONTROL), None)
-    return silent if place is None else replace(silent, cause=place.cause, cure=place.cure, evidence=place.evidence)
+def with_losing_place(
+    silent: Problem, told: Sequence[Problem], peer: str = "", of_peer: Sequence[Problem] = ()
+) -> Problem:
+    """Gives the problem of a silent peer its cause, if traffic control has dropped packets. Pure.
+
+    `told` and `of_peer` are the problems of the node and of the peer.
+    """
+    for where, found in (("", told), (f"On {peer}: ", of_peer)):
+        place = next((each for each in found if each.check in _TRAFFIC_CONTROL), None)
+        if place is not None:
+            return replace(silent, cause=f"{where}{place.cause}", cure=place.cure, evidence=place.evidence)
+    return silent
 
 
 async def doctor(nodes: Nodes, screen: Screen, services: Collection[str], *, everybody: bool = False) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
@@ -42,9 +43,10 @@ async def broken_places(nodes: Nodes, pairs: Iterable[tuple[str, str]]) -> dict[
     """
 
     async def one(source: str, destination: str) -> PathStep | None:
-        for ends in ((source, destination), (destination, source)):
+        ways = product((4, 6), ((source, destination), (destination, source)))
+        for version, ends in ways:
             try:
-                path = await _follow(nodes, *ends)
+                path = await _follow(nodes, *ends, version=version)
             except CallFailed:
                 continue
             if path.first_broken is not None:
@@ -63,11 +65,11 @@ def problem_at(step: PathStep, problem: str) -> Problem:
 
 
 async def _follow(
-    nodes: Nodes, source: str, destination: str, warn: Callable[[str], None] = lambda _: None
+    nodes: Nodes, source: str, destination: str, warn: Callable[[str], None] = lambda _: None, *, version: int = 0
 ) -> PacketPath:
     """Asks all nodes, of which two at most know the path. Raises CallFailed: none knows it."""
     turns = asyncio.Semaphore(_MOST_AT_ONCE)
-    request = pb.TracePacketRequest(source=source, destination=destination)
+    request = pb.TracePacketRequest(source=source, destination=destination, version=version)
 
     async def one(targets: Targets) -> Half | CallFailed:
         async with turns:

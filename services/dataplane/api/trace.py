@@ -33,7 +33,7 @@ async def trace_packet(
         raise NotYet("nothing has been programmed yet, so there is no path to follow")
     held = {each.address for each in await inspector.addresses()}
     peers = list(dataplane.programmer.peers.values())
-    ends = ends_of(Places(dataplane.node, context, peers, held), request.source, request.destination)
+    ends = ends_of(Places(dataplane.node, context, peers, held), request.source, request.destination, request.version)
     response = pb.TracePacketResponse(
         source=str(ends.source.address),
         destination=str(ends.destination.address),

@@ -118,6 +118,7 @@ def test_traffic_control_that_has_dropped_packets_is_named_and_no_firewall_is_bl
     found = with_losing_place(silent, [queue, silent])
     assert (found.problem, found.cause, found.evidence) == ("No answer.", "The queueing discipline tbf.", "tc")
     assert with_losing_place(silent, [silent]) == silent
+    assert with_losing_place(silent, [silent], "h2", [queue]).cause == f"On h2: {queue.cause}"
 
 
 @pytest.mark.parametrize(

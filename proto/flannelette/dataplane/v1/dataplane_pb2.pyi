@@ -2101,22 +2101,28 @@ class TracePacketRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     DESTINATION_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Source of the packet."""
     destination: _builtins.str
     """Destination of the packet, of the same family."""
     network: _builtins.str
     """Which network; empty: the only one, or the one that is called default."""
+    version: _builtins.int
+    """IP version, 4 or 6, of the addresses that names of nodes stand for. 0: that
+    of the other end, IPv4 if both are names and both nodes have it.
+    """
     def __init__(
         self,
         *,
         source: _builtins.str = ...,
         destination: _builtins.str = ...,
         network: _builtins.str = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "network", b"network", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destination", b"destination", "network", b"network", "source", b"source", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

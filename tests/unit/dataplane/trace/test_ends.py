@@ -40,6 +40,12 @@ def test_a_nodes_address_is_of_the_family_of_the_other_end() -> None:
     assert str(ends_of(places, "n1", "10.5.53.2").source.address) == "10.5.27.0"
 
 
+def test_names_stand_for_addresses_of_the_version_that_is_asked_for() -> None:
+    assert str(ends_of(PLACES, "n1", "n2", 4).source.address) == "10.5.27.0"
+    with pytest.raises(InvalidInput, match="no IPv6 addresses"):
+        ends_of(PLACES, "n1", "n2", 6)
+
+
 def test_other_addresses_are_of_this_host_or_of_nobody() -> None:
     ends = ends_of(PLACES, "10.99.0.11", "198.51.100.9")
     assert (ends.source.is_here, ends.source.is_host, ends.source.subnet) == (True, True, None)
