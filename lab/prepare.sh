@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes .venv ready: system packages, virtual environment, Python packages. prepare.sh [LEVEL], where LEVEL is
-# lab (what `make lab` runs; with STORE=etcd an etcd, too), kube-lab, or dev (the default): everything, for tests.
+# lab (what `make lab` runs; with STORE=etcd an etcd, too; `lab CACHE` fetches what BACKEND=aws-vpc needs into CACHE), kube-lab,
+# or dev (the default): everything, for tests.
 # Quiet, and done in an instant, when nothing is missing. PYTHON= chooses the Python.
 set -eu
 
@@ -85,3 +86,4 @@ if [ -z "$ready" ]; then
     .venv/bin/python -m pip install $cache --disable-pip-version-check --use-pep517 --editable ".[$extras]" >&2
     touch "$stamp"
 fi
+[ "$level:${BACKEND:-}" != lab:aws-vpc ] || exec sh lab/tools.sh cloud "$2"

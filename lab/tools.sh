@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
 # TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver,
-# kube-router and kube-network-policies (engines of NetworkPolicies), wheels (what pip installs), cloud (SDKs of clouds, and moto), or tests: all that tests run, two at a time, with the
+# kube-router and kube-network-policies (engines of NetworkPolicies), wheels (what pip installs), cloud (SDKs of clouds, and moto),
+# compose (grpcurl and cloud), or tests: all that tests run, two at a time, with the
 # progress on stderr and the rest in NAME.log. `tests DIRECTORY wanted` builds only what a test waits for, until it is ended.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
 set -eu
@@ -64,6 +65,10 @@ kubectl | kube-apiserver) exec sh "$(dirname "$0")/kubernetes.sh" "$directory" "
 flanneld) exec sh "$(dirname "$0")/flanneld.sh" "$directory" ;;
 cloud) exec sh "$(dirname "$0")/cloud.sh" "$directory" ;;
 wheels) exec sh "$(dirname "$0")/wheels.sh" "$directory" ;;
+compose)
+    sh "$0" grpcurl "$directory"
+    exec sh "$0" cloud "$directory"
+    ;;
 esac
 
 # go_install BIN PACKAGE...: builds them into that directory.

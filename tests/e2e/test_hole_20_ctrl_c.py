@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,6 @@ def test_hole_20_ctrl_c_ends_a_lab_without_an_error_of_make(moment: str) -> None
 
 def test_hole_20_the_commands_that_stay_until_ctrl_c_take_the_place_of_makes_shell() -> None:
     lines = (ROOT / "Makefile").read_text().splitlines()
-    staying = [line for line in lines if "until Ctrl-C" in line]
-    assert [line.partition(":")[0] for line in staying] == ["lab", "kube-lab", "compose-lab"]
+    staying = [target for text, target in pairwise(lines) if "until Ctrl-C" in text]
+    assert [line.partition(":")[0] for line in staying] == ["lab", "compose-lab", "kube-lab"]
     assert all("@exec " in line for line in staying)

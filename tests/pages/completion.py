@@ -1,4 +1,4 @@
-"""`python -m tests.pages.completion` writes deploy/completion: what a shell reads to complete `flannelette`."""
+"""`make man` writes deploy/completion, too: what a shell reads to complete `flannelette`."""
 
 from typing import Final
 
@@ -19,6 +19,7 @@ def source(shell: str) -> str:
     return f"{found(cli, {}, 'flannelette', '_FLANNELETTE_COMPLETE').source()}\n"
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Writes the files."""
     for each, name in FILES.items():
         (FOLDER / name).write_text(source(each))

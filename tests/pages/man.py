@@ -1,4 +1,4 @@
-"""`python -m tests.pages.man` writes deploy/man: the help of each program as a man page, from its own words."""
+"""`make man` writes deploy/man: man pages of the programs, from their help; and deploy/completion."""
 
 import os
 import re
@@ -11,6 +11,7 @@ import click
 
 from flannelette.services.ctl.cli.options import EXAMPLES, SECTIONS
 from flannelette.services.ctl.main import cli as cli
+from tests.pages import completion
 from tests.paths import ROOT
 
 FOLDER: Final = ROOT / "deploy/man"
@@ -114,3 +115,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for each, text in pages().items():
         (FOLDER / each).write_text(text)
+    completion.write()

@@ -195,6 +195,11 @@ def _table(name: str) -> str:
     return table((*head[:-1], "since", head[-1]), dated(name, rows(), recorded()))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes the page, and records which release each row is from."""
     record({name: rows() for name, (_, rows) in ROWS.items()})
     PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -111,5 +111,10 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes the page."""
     PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

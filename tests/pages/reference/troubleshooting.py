@@ -38,5 +38,10 @@ def _whole(cause: str) -> str:
     return f"{cause}…`" if cause.count("`") % 2 else cause
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Writes the page."""
     PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from tests.pages.completion import FILES, FOLDER, source
 
 @pytest.mark.parametrize("shell", FILES)
 def test_the_files_of_the_package_are_those_of_the_command(shell: str) -> None:
-    """`python -m tests.pages.completion` writes them."""
+    """`make man` writes them."""
     assert (FOLDER / FILES[shell]).read_text() == source(shell)
 
 

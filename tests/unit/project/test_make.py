@@ -12,6 +12,7 @@ from tests.patience import PATIENCE
 
 MAKE = shutil.which("make") or "make"
 MAKEFILE = (ROOT / "Makefile").read_text()
+SETTINGS = (ROOT / "lab/settings.mk").read_text()
 
 
 def make(*words: str, **variables: str) -> tuple[int, str]:
@@ -35,10 +36,56 @@ def test_other_words_are_not_in_the_way(given: str) -> None:
 
 
 def test_every_setting_that_the_list_of_targets_has_is_known() -> None:
-    settings = re.search(r"^SETTINGS := ((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)
+    settings = re.search(r"^SETTINGS := ((?:.*\\\n)*.*)", SETTINGS, re.MULTILINE)
     assert settings is not None
-    named = set(re.findall(r"\b([A-Z_]{2,})=", " ".join(re.findall(r"  ## (.*)", MAKEFILE))))
+    named = set(re.findall(r"\b([A-Z_]{2,})=", " ".join(re.findall(r"^## (.*)", MAKEFILE, re.MULTILINE))))
     assert named <= set(settings[1].split())
+
+
+def test_the_list_begins_with_ten_targets_for_everybody_and_has_the_others_behind_a_heading() -> None:
+    code, said = make()
+    first, *others = said.split("\n\nFor maintainers: ")
+    assert (code, said) == make("help")
+    assert code == 0
+    assert re.findall(r"^  ([a-z-]+) ", first, re.MULTILINE) == (
+        "venv lab shell ping compose-lab images deb test-quick test clean".split()
+    )
+    listed = {name for text in others for name in re.findall(r"^  ([a-z-]+) ", text, re.MULTILINE)}
+    assert {"lint", "types", "soak", "check-generated", "release-state", "clean-cache"} <= listed
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_no_target_is_taken_for_the_file_of_its_name() -> None:
+    phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)
+    assert phony is not None
+    assert re.findall(r"[a-z-]+", phony[1]) == re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)
+
+
+def test_a_target_is_one_command() -> None:
+    """What takes more is a script, which can be read and checked."""
+    bodies = re.findall(r"^[a-z-]+:.*?; (.*)", MAKEFILE, re.MULTILINE)
+    assert len(bodies) > 30
+    assert [body for body in bodies if re.search(r"&&|\|\||;|\bfor\b|\bif ", body)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("simulate", "NODES=5", "CHURN=0.5"), "-m lab.simulate --nodes=5 --churn=0.5"),
+        (
+            ("chaos", "BACKEND=vxlan,host-gw", "ARGS=--json 'a b'"),
+            "-m lab.chaos --backend=vxlan,host-gw --json 'a b'",
+        ),
+        (
+            ("fuzz", "TARGET=etcd routes", "SECONDS=600"),
+            "sh tests/fuzz/run.sh --target=etcd --target=routes --seconds=600",
+        ),
+        (("test", "ARGS=-k 'vxlan or ipip'", "PARALLEL="), " wanted .venv/bin/pytest -rfEs"),
+    ],
+)
+def test_settings_are_options_of_the_program(words: tuple[str, ...], command: str) -> None:
+    code, said = make("--dry-run", *words)
+    assert (code, command in " ".join(said.split())) == (0, True), said
 
 
 def test_a_directory_for_temporary_files_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -82,10 +82,20 @@ def test_the_devcontainer_is_the_machine_of_ci() -> None:
 
 def test_the_hooks_before_a_commit_run_what_make_runs() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = "".join((ROOT / name).read_text() for name in ("Makefile", "tests/lint.sh"))
     for hook in hooks:
         program = hook["entry"].removeprefix(".venv/bin/")
-        assert program.removeprefix("make ") in makefile.replace("$(BIN)/", "")
+        assert program.removeprefix("make ") in makefile.replace("$(BIN)/", "").replace(".venv/bin/", "")
+
+
+def test_the_hooks_before_a_commit_pass_over_generated_code() -> None:
+    """They name each changed file, and ruff checks what is named."""
+    generated = str(ROOT / "proto/flannelette/lease/v1/lease_pb2.py")
+    for words in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *words, generated], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_changelog_has_the_version_that_is_built() -> None:
