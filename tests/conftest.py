@@ -33,21 +33,21 @@ _TESTS = Path(__file__).parent
 _NEED_NAMESPACES = tuple(_TESTS / directory for directory in ("kernel", "e2e"))
 _WITH_MARKERS = tuple(_TESTS / directory for directory in ("compose", "kube"))
 LONGEST = (
-    "kernel/cluster/test_hole_11_silent_faults.py",
+    "kernel/cluster/test_silent_faults.py",
     "kernel/cluster/test_firewall_shapes.py",
     "kernel/cluster/test_backend_change.py",
     "e2e/test_benches.py",
-    "kernel/cluster/test_hole_06_network_change.py",
+    "kernel/cluster/test_network_change.py",
     "e2e/test_chaos.py",
     "kernel/cluster/test_two_networks.py",
     "kernel/dataplane/test_probes.py",
-    "kernel/cluster/test_hole_07_overwritten_keys.py",
+    "kernel/cluster/test_overwritten_keys.py",
     "kernel/dataplane/test_faults.py",
     "kernel/dataplane/test_fault_table.py",
     "kernel/dataplane/test_settings.py",
     "kernel/dataplane/test_vxlan.py",
     "e2e/test_lab.py",
-    "kernel/cluster/test_hole_08_mass_removal.py",
+    "kernel/cluster/test_mass_removal.py",
     "kernel/masq/test_process.py",
 )
 """Files that take half a minute and more and need no tool that has to be built: a worker has a file to itself, and at

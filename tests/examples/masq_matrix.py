@@ -32,7 +32,7 @@ PAIRS: Final = (
     ("this node's flannel.1", "a pod of another node"),
 )
 BY_FLANNELDS_NFTABLES: Final = (("the outside", "a pod of another node"), ("this node", "a pod of another node"))
-"""The pairs flanneld's nftables mode decides otherwise; tests/kernel/masq/test_hole_17_nftables.py sends them."""
+"""The pairs flanneld's nftables mode decides otherwise; tests/kernel/masq/test_flanneld_nftables.py sends them."""
 _MARKED: Final = 0x4000
 
 

@@ -1,6 +1,6 @@
 """The table of findings in docs/operations.md: from the rows of faults, and measured times.
 
-`python -m tests.findings.table FILE` takes what a run of tests/kernel/cluster/test_hole_11_silent_faults.py
+`python -m tests.findings.table FILE` takes what a run of tests/kernel/cluster/test_silent_faults.py
 with FLANNELETTE_FINDINGS=FILE has added to FILE, keeps the times in docs/findings.json, and writes the table into the
 page. Without FILE it writes the table of the times that are kept.
 """

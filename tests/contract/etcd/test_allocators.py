@@ -153,8 +153,8 @@ async def test_every_node_gets_one_lease_of_its_own_whatever_breaks(
     await require_one_lease_a_node(server, {lease.node: lease.name for lease in leases})
 
 
-async def test_defect_12_nodes_that_want_the_same_subnet_at_once_all_get_one(server: EtcdServer) -> None:
-    """In flannel v0.28 the loser of a race exits."""
+async def test_nodes_that_want_the_same_subnet_at_once_all_get_one(server: EtcdServer) -> None:
+    """In flannel v0.28 the loser of a race exits. A regression test of defect 12 of flannel v0.28."""
     async with cables_to(server, 6) as cables, services(cables, first_fit=True) as stores:
         leases = await asyncio.gather(*(stores[n % 6].acquire(asks(n)) for n in range(30)))
     await require_one_lease_a_node(server, {lease.node: lease.name for lease in leases})

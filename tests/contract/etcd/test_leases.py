@@ -132,10 +132,13 @@ async def test_a_flanneld_of_another_address_that_made_the_key_anew_ends_our_lea
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 @pytest.mark.parametrize("value", ["garbage", '{"PublicIP":"10.99.0.2","PublicIPv6":null}'])
-async def test_hole_07_an_overwritten_lease_is_its_nodes_and_goes_to_nobody_else(
+async def test_an_overwritten_lease_is_its_nodes_and_goes_to_nobody_else(
     prefix: Prefix, value: str, node: str
 ) -> None:
-    """As a service has it that starts after that, too: the holder beside the key tells."""
+    """As a service has it that starts after that, too: the holder beside the key tells.
+
+    A regression test of hole 7.
+    """
     writer, fresh = prefix.store(), prefix.store()
     lease = await writer.acquire(asks("10.99.0.1"))
     ours = await prefix.get(f"subnets/{lease.name}")
@@ -155,9 +158,10 @@ async def test_hole_07_an_overwritten_lease_is_its_nodes_and_goes_to_nobody_else
 
 
 @pytest.mark.parametrize("reserved", [False, True])
-async def test_hole_07_the_lease_of_a_living_node_is_nobody_elses_whatever_its_holder_key_says(
+async def test_the_lease_of_a_living_node_is_nobody_elses_whatever_its_holder_key_says(
     prefix: Prefix, reserved: bool
 ) -> None:
+    """A regression test of hole 7."""
     store = prefix.store()
     if reserved:
         await store.reserve([ip_network("10.5.77.0/24")], "")
@@ -178,8 +182,11 @@ async def test_hole_07_the_lease_of_a_living_node_is_nobody_elses_whatever_its_h
             assert (after.value, after.etcd_lease) == (before.value, before.etcd_lease)
 
 
-async def test_hole_07_a_holder_key_that_is_put_as_it_was_but_by_another_program_is_put_right(prefix: Prefix) -> None:
-    """As a backup is restored: the value is right, and it does not hang on the etcd lease any more."""
+async def test_a_holder_key_that_is_put_as_it_was_but_by_another_program_is_put_right(prefix: Prefix) -> None:
+    """As a backup is restored: the value is right, and it does not hang on the etcd lease any more.
+
+    A regression test of hole 7.
+    """
     store = prefix.store()
     async with following(store) as seen:
         lease = await store.acquire(asks("10.99.0.1"))
@@ -195,7 +202,8 @@ async def test_hole_07_a_holder_key_that_is_put_as_it_was_but_by_another_program
         assert (after.value, after.etcd_lease) == (ours.value, ours.etcd_lease)
 
 
-async def test_hole_07_a_lease_whose_value_is_overwritten_by_etcdctl_is_no_reservation(prefix: Prefix) -> None:
+async def test_a_lease_whose_value_is_overwritten_by_etcdctl_is_no_reservation(prefix: Prefix) -> None:
+    """A regression test of hole 7."""
     store = prefix.store()
     async with following(store) as seen:
         lease = await store.acquire(asks("10.99.0.1"))

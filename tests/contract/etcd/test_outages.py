@@ -39,10 +39,10 @@ async def test_a_watch_goes_on_without_a_gap_when_etcd_is_killed_and_comes_back(
         assert (await store.acquire(wants())).node == "n1"
 
 
-async def test_defect_02_a_listing_after_a_compaction_tells_a_changed_address_and_spares_the_own_subnet(
+async def test_a_listing_after_a_compaction_tells_a_changed_address_and_spares_the_own_subnet(
     own_etcd: EtcdServer,
 ) -> None:
-    """Only its connection is cut, so that the compaction is first."""
+    """Only its connection is cut, so that the compaction is first. A regression test of defect 2 of flannel v0.28."""
     await write(own_etcd, CONFIG_PUT, lease_put(1), lease_put(2))
     cable = Cable(own_etcd)
     await cable.mend()

@@ -12,7 +12,7 @@ from tests.flannel.network import NAMES, Network, value, watching
 
 
 async def test_two_leases_that_overlap_are_both_served(tmp_path: Path, network: Network) -> None:
-    """Which of them counts is decided on the nodes: `tests/unit/core/test_hole_01_one_rule_for_claims.py`."""
+    """Which of them counts is decided on the nodes: `tests/unit/core/test_conflicts.py`."""
     async with watching(tmp_path, network) as client:
         half = "10.5.1.0-25"
         network.put(f"subnets/{half}", value(66))

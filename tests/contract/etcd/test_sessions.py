@@ -170,8 +170,8 @@ async def test_sessions_survive_an_outage_of_etcd(own_etcd: EtcdServer) -> None:
     await client.close()
 
 
-async def test_defect_13_two_nodes_with_one_address_are_refused_while_the_first_is_alive(cluster: Cluster) -> None:
-    """flannel v0.28 lets them share a subnet."""
+async def test_two_nodes_with_one_address_are_refused_while_the_first_is_alive(cluster: Cluster) -> None:
+    """flannel v0.28 lets them share a subnet. A regression test of defect 13 of flannel v0.28."""
     async with running(cluster.service()) as service, running(cluster.service()) as other:
         with connected(service, "n1"), connected(other, "n2"):
             await cluster.until("n1", there=True)

@@ -52,10 +52,11 @@ def settings(certificates: Path, *endpoints: str, ca: str = "ca", client: str = 
     return EtcdSettings(endpoints, cafile=f"{certificates / ca}.pem" if ca else "", **pair)
 
 
-async def test_defect_19_a_cafile_alone_means_tls_with_that_authority(
-    make_etcd: EtcdMaker, certificates: Path
-) -> None:
-    """flannel ignores it: it takes the system's authorities, or plain text for http://."""
+async def test_a_cafile_alone_means_tls_with_that_authority(make_etcd: EtcdMaker, certificates: Path) -> None:
+    """flannel ignores it: it takes the system's authorities, or plain text for http://.
+
+    A regression test of defect 19 of flannel v0.28.
+    """
     server = secured(make_etcd, certificates)
     plain = f"http://127.0.0.1:{server.port}"
     for endpoint in (server.endpoint, plain, f"127.0.0.1:{server.port}"):
@@ -69,7 +70,8 @@ async def test_defect_19_a_cafile_alone_means_tls_with_that_authority(
         await is_refused(wrong, sentence)
 
 
-async def test_defect_19_a_cafile_alone_never_means_plain_text(own_etcd: EtcdServer, certificates: Path) -> None:
+async def test_a_cafile_alone_never_means_plain_text(own_etcd: EtcdServer, certificates: Path) -> None:
+    """A regression test of defect 19 of flannel v0.28."""
     await is_refused(settings(certificates, own_etcd.endpoint), "speaks no TLS: write http://")
 
 

@@ -112,7 +112,8 @@ async def test_annotations_of_others_stay_and_ours_have_the_prefix_of_the_flag(k
     }
 
 
-async def test_defect_20_the_overwritten_public_address_is_the_nodes_own_too(kube: ApiServer, opened: Open) -> None:
+async def test_the_overwritten_public_address_is_the_nodes_own_too(kube: ApiServer, opened: Open) -> None:
+    """A regression test of defect 20 of flannel v0.28."""
     kube.make_node("a", "10.244.1.0/24")
     kube.annotate("a", public_ip_overwrite="203.0.113.7", node_public_ip="198.51.100.1")
     store = opened()
@@ -202,9 +203,8 @@ async def test_what_is_kubernetes_business_is_refused_with_a_sentence(kube: ApiS
             await call
 
 
-async def test_hole_06_a_network_that_does_not_hold_a_published_pod_cidr_is_pending(
-    kube: ApiServer, opened: Open
-) -> None:
+async def test_a_network_that_does_not_hold_a_published_pod_cidr_is_pending(kube: ApiServer, opened: Open) -> None:
+    """A regression test of hole 6."""
     kube.make_node("a", "10.244.1.0/24")
     lease = await opened().acquire(asks("a"))
     kube.make_node("new", "10.244.2.0/24")

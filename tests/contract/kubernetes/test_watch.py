@@ -63,7 +63,8 @@ async def test_a_node_that_loses_its_annotations_loses_its_lease(kube: ApiServer
             assert (await store.acquire(asks("a"))).subnets == lease.subnets
 
 
-async def test_defect_15_a_change_in_one_family_alone_is_seen(kube: ApiServer, opened: Open) -> None:
+async def test_a_change_in_one_family_alone_is_seen(kube: ApiServer, opened: Open) -> None:
+    """A regression test of defect 15 of flannel v0.28."""
     kube.make_node("a", "10.244.1.0/24", "fd00:244:0:1::/64")
     store = opened(DUAL)
     async with following(store) as seen:

@@ -124,7 +124,8 @@ async def test_a_lease_that_is_not_renewed_runs_out(world: World) -> None:
         await seen.until(lambda f: not f.leases)
 
 
-async def test_hole_06_a_lease_outside_a_changed_network_is_kept_until_it_is_released(world: World) -> None:
+async def test_a_lease_outside_a_changed_network_is_kept_until_it_is_released(world: World) -> None:
+    """A regression test of hole 6."""
     old = await world.open().acquire(asks(1))
     await world.write_network(OTHER_NETWORK)
     store = world.open()

@@ -37,10 +37,10 @@ async def test_a_reservation_for_nobody_goes_to_nobody_until_it_is_ended(world: 
         assert (await store.acquire(asks(4))).name == reserved.name
 
 
-async def test_defect_14_a_reservation_for_a_node_stays_one_through_everything_that_happens_to_it(
+async def test_a_reservation_for_a_node_stays_one_through_everything_that_happens_to_it(
     world: World,
 ) -> None:
-    """flannel turns it into a lease of 24 hours."""
+    """flannel turns it into a lease of 24 hours. A regression test of defect 14 of flannel v0.28."""
     store = world.open()
     reserved = await store.reserve(cidrs("10.5.7.0/24"), "n1")
     assert (await store.acquire(asks(2, previous="10.5.7.0/24"))).name != reserved.name

@@ -13,7 +13,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.ctl.certs.issue import Wanted
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.lease.wire import request_to_proto
-from tests.contract.tls.test_hole_02_connections import serving
+from tests.contract.tls.test_connections import serving
 from tests.contract.tls.test_process import client
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE

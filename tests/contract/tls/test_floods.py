@@ -16,7 +16,7 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-from tests.contract.tls.test_hole_02_connections import Service, serving
+from tests.contract.tls.test_connections import Service, serving
 from tests.contract.tls.test_process import client
 from tests.faults.floods import flood
 from tests.patience import PATIENCE

@@ -23,9 +23,10 @@ def cluster(netns: NetworkNamespace) -> Iterator[Cluster]:
         yield made
 
 
-async def test_defect_07_a_peer_moves_between_direct_and_tunnelled_and_leaves_nothing_behind(
+async def test_a_peer_moves_between_direct_and_tunnelled_and_leaves_nothing_behind(
     cluster: Cluster,
 ) -> None:
+    """A regression test of defect 7 of flannel v0.28."""
     await cluster.join("n2", "10.99.0.12", NEAR, "10.5.53.0/24")
     await cluster.join("n4", "10.98.0.14", FAR, "10.5.82.0/24")
     async with cluster.dataplane("--audit-interval=600") as running:
@@ -51,7 +52,8 @@ async def test_defect_07_a_peer_moves_between_direct_and_tunnelled_and_leaves_no
         assert list(again.commands) == []
 
 
-async def test_defect_07_the_entry_of_an_earlier_mac_goes(cluster: Cluster) -> None:
+async def test_the_entry_of_an_earlier_mac_goes(cluster: Cluster) -> None:
+    """A regression test of defect 7 of flannel v0.28."""
     await cluster.join("n4", "10.98.0.14", FAR, "10.5.82.0/24")
     async with cluster.dataplane() as running:
         await running.until(peers=1)

@@ -142,7 +142,8 @@ async def test_both_families_are_carried_by_vxlan_each_on_its_own_device(netns: 
             assert cluster.routes() == [ROUTE]
 
 
-async def test_defect_03_a_device_that_is_deleted_comes_back_complete_in_each_family(netns: NetworkNamespace) -> None:
+async def test_a_device_that_is_deleted_comes_back_complete_in_each_family(netns: NetworkNamespace) -> None:
+    """A regression test of defect 3 of flannel v0.28."""
     with with_ipv6(netns, DUAL % "vxlan") as cluster:
         n2 = (("10.5.53.0/24", "10.99.0.12", MAC), ("fd00:10:5:35::/64", "fd00:99::12", MAC_V6))
         await join(cluster, "n2", *n2)

@@ -77,9 +77,10 @@ def running(scene: Scene) -> Running:
         ("ip link set flannel.1 type vxlan learning", {"LINK_CHANGED": 1}, "link changed on flannel.1"),
     ],
 )
-async def test_defect_05_a_fault_in_what_peers_need_is_healed(
+async def test_a_fault_in_what_peers_need_is_healed(
     cluster: Cluster, running: Running, fault: str, causes: dict[str, int], words: str
 ) -> None:
+    """A regression test of defect 5 of flannel v0.28."""
     before = cluster.ip("-d link show flannel.1")
     if "times" in words:  # so that it is told of all of them at once
         running.process.send_signal(signal.SIGSTOP)
@@ -100,7 +101,8 @@ async def test_defect_05_a_fault_in_what_peers_need_is_healed(
     assert said == len(causes) or causes.keys() <= running.past_repairs.keys(), "the same again is said seldom"
 
 
-async def test_defect_04_a_device_that_went_down_has_its_routes_again(cluster: Cluster, running: Running) -> None:
+async def test_a_device_that_went_down_has_its_routes_again(cluster: Cluster, running: Running) -> None:
+    """A regression test of defect 4 of flannel v0.28."""
     before = cluster.ip("-d link show flannel.1")
     cluster.ip("link set flannel.1 down")
     await healed(cluster)
@@ -181,9 +183,8 @@ async def test_a_device_that_was_deleted_is_made_again_with_everything_on_it(
     assert await running.repairs() == {"LINK_DELETED": 1 + len(ROUTES) + len(NEIGHBOURS) + len(FDB)}
 
 
-async def test_defect_18_a_notification_that_is_lost_is_a_look_at_everything(
-    cluster: Cluster, running: Running
-) -> None:
+async def test_a_notification_that_is_lost_is_a_look_at_everything(cluster: Cluster, running: Running) -> None:
+    """A regression test of defect 18 of flannel v0.28."""
     pair = "route add 203.0.113.7/32 dev lo proto 99\nroute del 203.0.113.7/32 dev lo proto 99\n"
     batch = cluster.directory / "flood"
     batch.write_text(15_000 * pair)

@@ -80,9 +80,10 @@ async def test_a_kill_and_a_restart_change_nothing_in_the_kernel(cluster: Cluste
         assert second_life.count("kernel reconciled") == 1
 
 
-async def test_defect_06_peers_that_left_while_it_was_down_go_with_the_snapshot_not_before(
+async def test_peers_that_left_while_it_was_down_go_with_the_snapshot_not_before(
     cluster: Cluster,
 ) -> None:
+    """A regression test of defect 6 of flannel v0.28."""
     async with cluster.dataplane() as running:
         name = await cluster.join("n2", "10.99.0.12", MAC)
         other = await cluster.join("n3", "10.99.0.13", "06:0c:56:6d:fb:b4")
@@ -118,7 +119,8 @@ async def test_while_the_lease_service_is_away_everything_stays_and_status_says_
         assert running.log.count(" away; ") == 1
 
 
-async def test_defect_16_ready_means_that_the_routes_are_there_and_goes_off_again(cluster: Cluster) -> None:
+async def test_ready_means_that_the_routes_are_there_and_goes_off_again(cluster: Cluster) -> None:
+    """A regression test of defect 16 of flannel v0.28."""
     name = await cluster.join("n2", "10.99.0.12", MAC)
     cluster.leases.terminate()
 

@@ -62,7 +62,8 @@ async def test_the_choice_stays_once_our_own_rules_are_the_only_ones(host: Host)
             await put_right(firewall)
 
 
-async def test_defect_10_a_change_of_the_mode_leaves_nothing_behind_in_the_old_one(host: Host) -> None:
+async def test_a_change_of_the_mode_leaves_nothing_behind_in_the_old_one(host: Host) -> None:
+    """A regression test of defect 10 of flannel v0.28."""
     host.use_legacy()
     async with opened(host) as firewall:
         await put_right(firewall, DUAL_CHAINS)
@@ -162,9 +163,10 @@ async def test_legacy_tables_that_cannot_be_read_are_not_guessed_about(
         await put_right(firewall)
 
 
-async def test_defect_09_a_service_starts_without_iptables_for_the_network_may_need_none(
+async def test_a_service_starts_without_iptables_for_the_network_may_need_none(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A regression test of defect 9 of flannel v0.28."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("flannelette.services.masq.firewalls.iptables_nft.firewall._SYSTEM", ())
     async with opened(host) as firewall:

@@ -131,14 +131,16 @@ async def test_a_chain_at_another_hook_is_made_anew(host: Host, nftables: Nftabl
     assert all(state.as_wanted for state in states)
 
 
-async def test_defect_09_the_mark_is_compared_under_its_mask(host: Host, nftables: NftablesFirewall) -> None:
+async def test_the_mark_is_compared_under_its_mask(host: Host, nftables: NftablesFirewall) -> None:
+    """A regression test of defect 9 of flannel v0.28."""
     await put_right(nftables)
     assert "meta mark & 0x00004000 == 0x00004000 counter return" in ruleset(host)
 
 
-async def test_defect_09_one_family_is_enough_and_no_iptables_is_needed(
+async def test_one_family_is_enough_and_no_iptables_is_needed(
     host: Host, nftables: NftablesFirewall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A regression test of defect 9 of flannel v0.28."""
     monkeypatch.setenv("PATH", "")
     await put_right(nftables, tuple(chain for chain in DUAL_CHAINS if chain.family.version == 6))
     monkeypatch.undo()

@@ -45,7 +45,8 @@ MASQUERADED = {
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
-async def test_defect_08_every_packet_meets_the_fate_that_the_model_says(family: Family, lab: Lab) -> None:
+async def test_every_packet_meets_the_fate_that_the_model_says(family: Family, lab: Lab) -> None:
+    """A regression test of defect 8 of flannel v0.28."""
     for sender, receiver in PAIRS:
         seen = await source_seen(lab, family, sender, receiver, next(ports))
         assert seen == source_expected(family, sender, receiver, mark=0), f"{sender} to {receiver}"

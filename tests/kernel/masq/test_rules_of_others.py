@@ -14,7 +14,7 @@ from flannelette.services.masq.rules.model import no_chains
 from tests.hosts.four_hosts import FIREWALLS, IN, Lab, ports, source_seen
 from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
-from tests.kernel.masq.test_hole_10_firewall_moves import running
+from tests.kernel.masq.test_firewall_moves import running
 
 ISOLATION = """
 *filter

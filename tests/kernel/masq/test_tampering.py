@@ -51,9 +51,8 @@ TAMPERING = {
 
 
 @pytest.mark.parametrize("name", TAMPERING)
-async def test_defect_11_tampering_is_noticed_and_put_right(
-    name: str, host: Host, firewall: IptablesFirewall
-) -> None:
+async def test_tampering_is_noticed_and_put_right(name: str, host: Host, firewall: IptablesFirewall) -> None:
+    """A regression test of defect 11 of flannel v0.28."""
     await put_right(firewall)
     host.iptables(*TAMPERING[name])
     states = await firewall.check(CHAINS, repair=False)

@@ -35,8 +35,11 @@ def test_longer_and_shorter_subnets_and_strangers_are_kept_clear_of() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["0.0.0.0/0", "10.5.0.0/16", "::/0"])
-def test_defect_1_a_key_that_holds_the_whole_network_takes_nothing_of_it(wrong: str) -> None:
-    """It is no lease of this network; if it took what it holds, one wrong key would leave nothing for any node."""
+def test_a_key_that_holds_the_whole_network_takes_nothing_of_it(wrong: str) -> None:
+    """It is no lease of this network; if it took what it holds, one wrong key would leave nothing for any node.
+
+    A regression test of defect 1 of flannel v0.28.
+    """
     assert choose(V4, wrong, "10.5.1.0/24") == ["10.5.2.0/24"]
 
 

@@ -138,7 +138,8 @@ async def test_what_a_report_calls_failed_is_what_is_neither_programmed_nor_igno
     assert scene.programmer.failed == {}
 
 
-async def test_hole_01_who_claims_what_another_has_is_found_on_its_own_node_too() -> None:
+async def test_who_claims_what_another_has_is_found_on_its_own_node_too() -> None:
+    """A regression test of hole 1."""
     own = replace(lease(subnet("10.5.27.0/24", "10.99.0.11", "06:0c:56:6d:fb:b3"), node="n1"), claim_order=9)
     scene = Scene(own, replace(N2, claim_order=3), N3)
     await scene.program()

@@ -91,14 +91,15 @@ def test_a_free_subnet_overlaps_no_lease_and_no_reservation() -> None:
 
 
 @pytest.mark.parametrize("subnet", ["10.9.9.0/24", "10.5.1.0/25", "10.5.0.0/24"])
-def test_hole_06_a_lease_that_its_node_holds_is_kept_though_it_no_longer_fits(subnet: str) -> None:
-    """Outside the network, of another length, below SubnetMin."""
+def test_a_lease_that_its_node_holds_is_kept_though_it_no_longer_fits(subnet: str) -> None:
+    """Outside the network, of another length, below SubnetMin. A regression test of hole 6."""
     old = lease(subnet, "a", ADDRESS)
     chosen = choose(old, previous="10.5.7.0/24")
     assert (chosen.current, chosen.given_up, chosen.lease.cidrs) == (claim(old), (), old.cidrs)
 
 
-def test_hole_06_of_two_leases_of_a_node_the_one_that_fits_is_kept() -> None:
+def test_of_two_leases_of_a_node_the_one_that_fits_is_kept() -> None:
+    """A regression test of hole 6."""
     old, new = lease("10.9.9.0/24", "a", ADDRESS), lease("10.5.9.0/24", "a", ADDRESS)
     chosen = choose(old, new)
     assert (chosen.current, chosen.given_up) == (claim(new), (claim(old),))
@@ -114,7 +115,8 @@ def test_a_reservation_that_does_not_fit_and_is_not_in_use_is_not_taken() -> Non
     assert choose(lease("10.9.9.0/24", "a", reserved=True)).lease.name == "10.5.1.0-24"
 
 
-def test_defect_14_a_reservation_for_the_node_is_taken_and_stays_one() -> None:
+def test_a_reservation_for_the_node_is_taken_and_stays_one() -> None:
+    """A regression test of defect 14 of flannel v0.28."""
     chosen = choose(lease("10.5.77.0/24", "a", reserved=True))
     assert (chosen.lease.name, chosen.lease.reserved) == ("10.5.77.0-24", True)
 
@@ -123,8 +125,8 @@ def test_a_reservation_for_nobody_is_not_given_away() -> None:
     assert choose(lease("10.5.1.0/24", "", reserved=True), previous="10.5.1.0/24").lease.name == "10.5.2.0-24"
 
 
-def test_defect_13_two_nodes_with_one_address_are_refused_naming_both() -> None:
-    """In flannel v0.28 they share a subnet."""
+def test_two_nodes_with_one_address_are_refused_naming_both() -> None:
+    """In flannel v0.28 they share a subnet. A regression test of defect 13 of flannel v0.28."""
     with pytest.raises(NotYet) as caught:
         choose(lease("10.5.9.0/24", "b", ADDRESS))
     message = str(caught.value)
@@ -259,7 +261,8 @@ def test_a_subnet_that_another_node_may_still_use_is_shunned() -> None:
     assert decide(SMALL, [lease("10.5.1.0/24", "a", ADDRESS)], request).lease.name == "10.5.1.0-24", "but for its own"
 
 
-def test_hole_06_what_the_store_has_lost_by_accident_is_given_again_though_it_no_longer_fits() -> None:
+def test_what_the_store_has_lost_by_accident_is_given_again_though_it_no_longer_fits() -> None:
+    """A regression test of hole 6."""
     request = replace(make_request("a", ADDRESS), lost=(ip_network("10.9.9.0/24"),))
     assert decide(SMALL, [], request).lease.name == "10.9.9.0-24"
     taken = decide(SMALL, [lease("10.9.9.0/25", "b", "172.16.0.2")], request)

@@ -52,7 +52,8 @@ def test_a_lost_lease_is_forgotten_when_the_network_has_no_room_for_it() -> None
     assert facts == RuleInputs(OTHER_NETWORK)
 
 
-def test_hole_06_a_network_that_would_take_the_own_subnet_away_is_only_beside_the_last_one() -> None:
+def test_a_network_that_would_take_the_own_subnet_away_is_only_beside_the_last_one() -> None:
+    """A regression test of hole 6."""
     beside = tuple(row.cidr for row in OTHER_NETWORK.families)
     facts = follow(START, Step(network=OTHER_NETWORK, synced=True))
     assert facts == replace(follow(START), network=replace(NETWORK, beside=beside))

@@ -25,7 +25,8 @@ def test_the_file_in_the_repository_is_the_generated_one() -> None:
 @pytest.mark.parametrize(
     "hosts", ["abc", "0", "-1", "245", "500", "3.5", "", "3 4", " 3", "010", "1e2", "99999999999999999999"]
 )
-def test_hole_20_what_is_no_number_of_hosts_is_refused_with_the_reason(hosts: str) -> None:
+def test_what_is_no_number_of_hosts_is_refused_with_the_reason(hosts: str) -> None:
+    """A regression test of hole 20."""
     command = ["sh", str(COMPOSE / "generate.sh"), hosts]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if hosts:
@@ -36,7 +37,8 @@ def test_hole_20_what_is_no_number_of_hosts_is_refused_with_the_reason(hosts: st
         assert done.stdout == generated("3")
 
 
-def test_hole_20_every_host_of_the_largest_lab_has_an_address() -> None:
+def test_every_host_of_the_largest_lab_has_an_address() -> None:
+    """A regression test of hole 20."""
     addresses = re.findall(r"ipv4_address: .*\.(\d+)\"", generated("244"))
     assert sorted(map(int, addresses)) == [2, 3, 4, *range(11, 255)]
 

@@ -11,7 +11,8 @@ def test_the_table_of_the_page_is_the_models() -> None:
     assert table() in PAGE.read_text()
 
 
-def test_hole_17_the_rows_in_which_flannelds_nftables_mode_differs_are_those_of_the_page() -> None:
+def test_the_rows_in_which_flannelds_nftables_mode_differs_are_those_of_the_page() -> None:
+    """A regression test of hole 17."""
     assert flannelds_nftables_table() in PAGE.read_text()
     for sender, receiver in BY_FLANNELDS_NFTABLES:
         rule = deciding(sender, receiver)

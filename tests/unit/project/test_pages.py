@@ -58,11 +58,10 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "What has happened?": HOST,
         "Reporting a bug": "tests/kernel/cluster/test_sysdump.py"
         "::test_the_archive_has_everything_of_the_node_and_no_secret",
-        "Following a packet": "tests/kernel/masq/test_hole_18_explain.py::"
-        "test_hole_18_what_the_page_says_to_type_follows_a_packet",
+        "Following a packet": "tests/kernel/masq/test_explain.py::test_what_the_page_says_to_type_follows_a_packet",
         "Many leases are gone at once": HOST,
-        "A network change that would move nodes": "tests/kernel/cluster/test_hole_06_network_change.py"
-        "::test_hole_06_the_page_says_what_to_type",
+        "A network change that would move nodes": "tests/kernel/cluster/test_network_change.py"
+        "::test_the_page_says_what_to_type",
         "Taking a node out": HOST,
     },
     "docs/subnets.md": HOST,

@@ -124,7 +124,9 @@ def test_a_change_by_somebody_else_publishes_ours_again_and_another_time_is_no_c
     play(script, FakeService())
 
 
-def test_hole_07_a_lease_that_is_lost_before_the_table_shows_it_is_acquired_again_in_time() -> None:
+def test_a_lease_that_is_lost_before_the_table_shows_it_is_acquired_again_in_time() -> None:
+    """A regression test of hole 7."""
+
     async def script(scene: Scene) -> None:
         await asyncio.sleep(9)
         scene.renewer.observe(scene.table())

@@ -22,7 +22,9 @@ def test_a_table_that_comes_late_makes_a_node_ask_again_less_and_less_often() ->
     play(script, FakeService())
 
 
-def test_hole_07_the_first_losses_are_answered_at_once_and_those_that_follow_are_told_and_slow() -> None:
+def test_the_first_losses_are_answered_at_once_and_those_that_follow_are_told_and_slow() -> None:
+    """A regression test of hole 7."""
+
     async def script(scene: Scene) -> None:
         lease = scene.service.lease()
         for times in range(1, 4):

@@ -31,9 +31,11 @@ class Host:
         self.released.append(name)
 
 
-async def test_hole_06_a_node_that_moved_by_itself_and_came_back_is_kept_at_the_next_change(
+async def test_a_node_that_moved_by_itself_and_came_back_is_kept_at_the_next_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A regression test of hole 6."""
+
     async def no_interfaces() -> list[object]:
         return []
 

@@ -10,13 +10,15 @@ from tests.examples.leases import SMALL, by_name, make_lease
 from tests.stores.guarded_table import World, fold, gone, name
 
 
-def test_defect_01_a_deletion_of_all_leases_is_held_back() -> None:
+def test_a_deletion_of_all_leases_is_held_back() -> None:
+    """A regression test of defect 1 of flannel v0.28."""
     world = World(20)
     assert world.change(*gone(*range(1, 21))) == set()
     assert len(world.table) == len(world.held) == 20
 
 
-def test_defect_01_an_empty_listing_is_held_back() -> None:
+def test_an_empty_listing_is_held_back() -> None:
+    """A regression test of defect 1 of flannel v0.28."""
     world = World(20)
     assert world.relist() == set()
     assert len(world.table) == len(world.held) == 20
@@ -69,7 +71,8 @@ def test_one_more_than_the_share_is_held_and_with_it_all_that_came_together() ->
 
 
 @pytest.mark.parametrize("leases", [1, 2, 3, 9])
-def test_hole_08_a_single_lease_goes_at_once_however_few_there_are(leases: int) -> None:
+def test_a_single_lease_goes_at_once_however_few_there_are(leases: int) -> None:
+    """A regression test of hole 8."""
     world = World(leases)
     assert world.change(*gone(1)) == {name(1)}
     assert world.held == set()
@@ -86,7 +89,8 @@ def test_of_a_store_that_was_replaced_not_even_a_single_lease_is_believed_to_hav
 
 
 @pytest.mark.parametrize(("leases", "at_once"), [(2, 1), (3, 1), (4, 2), (9, 4)])
-def test_hole_08_all_leases_never_go_together_however_few_there_are(leases: int, at_once: int) -> None:
+def test_all_leases_never_go_together_however_few_there_are(leases: int, at_once: int) -> None:
+    """A regression test of hole 8."""
     assert World(leases).relist() == set()
     world = World(leases)
     assert world.change(*gone(*range(1, leases + 1))) == set()
@@ -96,14 +100,16 @@ def test_hole_08_all_leases_never_go_together_however_few_there_are(leases: int,
     assert left == [1] * at_once + [0] * (leases - at_once)
 
 
-def test_hole_08_a_small_cluster_that_shrinks_within_the_share_shrinks_at_once() -> None:
+def test_a_small_cluster_that_shrinks_within_the_share_shrinks_at_once() -> None:
+    """A regression test of hole 8."""
     world = World(9)
     assert len(world.change(*gone(1, 2, 3))) == 3
     world.now += WINDOW
     assert len(world.change(*gone(4, 5, 6))) == 3
 
 
-def test_hole_08_all_but_one_are_held_until_a_second_listing() -> None:
+def test_all_but_one_are_held_until_a_second_listing() -> None:
+    """A regression test of hole 8."""
     world = World(4)
     assert world.change(*gone(2, 3, 4)) == set()
     world.confirm()

@@ -114,9 +114,11 @@ def remembered(kind: str = "fake") -> Table:
         (Table(), Snapshot({}, NETWORK), 0),
     ],
 )
-def test_defect_01_a_process_that_starts_compares_with_what_the_one_before_it_served(
+def test_a_process_that_starts_compares_with_what_the_one_before_it_served(
     memory: Table, first: Snapshot, held: int
 ) -> None:
+    """A regression test of defect 1 of flannel v0.28."""
+
     async def scene() -> None:
         store, broker = FakeStore(), Broker("fake", epoch="epoch")
         gate = StorePipeline(
@@ -142,7 +144,9 @@ def written(revision: int) -> list[Lease]:
     return [replace(lease, claim_order=revision) for lease in LEASES]
 
 
-def test_hole_06_leases_that_were_served_stay_though_their_nodes_write_them_together_with_a_network_change() -> None:
+def test_leases_that_were_served_stay_though_their_nodes_write_them_together_with_a_network_change() -> None:
+    """A regression test of hole 6."""
+
     async def scene(world: World) -> None:
         world.gate.take(Changed(tuple(map(Upserted, written(20)))))
         world.gate.take(Changed(tuple(map(Upserted, written(60))), AFTER_CHANGE))  # as after a while without a watch
@@ -153,7 +157,9 @@ def test_hole_06_leases_that_were_served_stay_though_their_nodes_write_them_toge
     played(scene)
 
 
-def test_hole_06_leases_that_a_store_lost_before_a_network_change_and_that_come_back_after_it_are_served() -> None:
+def test_leases_that_a_store_lost_before_a_network_change_and_that_come_back_after_it_are_served() -> None:
+    """A regression test of hole 6."""
+
     async def scene(world: World) -> None:
         await world.lose(*LEASES)
         world.gate.take(Changed(network=AFTER_CHANGE))
@@ -163,7 +169,9 @@ def test_hole_06_leases_that_a_store_lost_before_a_network_change_and_that_come_
     played(scene)
 
 
-def test_hole_06_a_second_listing_that_has_them_again_since_a_network_change_takes_none_away() -> None:
+def test_a_second_listing_that_has_them_again_since_a_network_change_takes_none_away() -> None:
+    """A regression test of hole 6."""
+
     async def scene(world: World) -> None:
         await world.lose(*LEASES)
         world.gate.take(Changed(network=AFTER_CHANGE))
@@ -177,7 +185,9 @@ def test_hole_06_a_second_listing_that_has_them_again_since_a_network_change_tak
     played(scene)
 
 
-def test_hole_06_a_process_that_starts_serves_what_the_one_before_it_served_outside_the_network() -> None:
+def test_a_process_that_starts_serves_what_the_one_before_it_served_outside_the_network() -> None:
+    """A regression test of hole 6."""
+
     async def play() -> None:
         memory = Table(by_name(*written(20)[:10]), AFTER_CHANGE, store=StoreStatus("fake", True, ""), synced=True)
         broker, store = Broker("fake", epoch="epoch"), FakeStore()

@@ -13,7 +13,8 @@ from tests.examples.leases import NETWORK, by_name
 from tests.stores.guard_scene import LEASES, SECONDS, World, counts, played, texts
 
 
-def test_defect_01_peers_stay_until_the_store_says_a_second_time_that_they_are_gone(lines: list[EventDict]) -> None:
+def test_peers_stay_until_the_store_says_a_second_time_that_they_are_gone(lines: list[EventDict]) -> None:
+    """A regression test of defect 1 of flannel v0.28."""
     before = counts()
 
     async def scene(world: World) -> None:

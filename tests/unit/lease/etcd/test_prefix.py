@@ -63,7 +63,8 @@ def test_a_flanneld_that_makes_the_key_anew_makes_the_holder_stale() -> None:
     assert nodes(fold(prefix, lease(value=MOVED, revision=12)._replace(created=12))) == [(NAME, "")]
 
 
-def test_hole_07_a_value_that_is_overwritten_reaches_nobody_until_it_is_put_back() -> None:
+def test_a_value_that_is_overwritten_reaches_nobody_until_it_is_put_back() -> None:
+    """A regression test of hole 7."""
     prefix = prefix_of(lease(), holder(), lease(OTHER))
     before = prefix.snapshot().leases
     for revision in (11, 12):
@@ -106,7 +107,8 @@ def test_another_mac_or_backend_of_a_node_that_is_alive_reaches_nobody_and_count
     assert nodes(fold(prefix_of(*listed), own, beside)) == [(NAME, "n1")], "the node itself has another MAC now"
 
 
-def test_hole_07_an_overwritten_value_counts_once_nobody_holds_the_lease() -> None:
+def test_an_overwritten_value_counts_once_nobody_holds_the_lease() -> None:
+    """A regression test of hole 7."""
     prefix = prefix_of(lease(), holder())
     fold(prefix, lease(value=MOVED, revision=11))
     event = fold(prefix, DeletedKey(KEYS.holder(NAME), 12))
@@ -118,7 +120,8 @@ def test_hole_07_an_overwritten_value_counts_once_nobody_holds_the_lease() -> No
     assert not prefix.snapshot().leases
 
 
-def test_hole_07_a_holder_that_another_program_has_written_names_nobody() -> None:
+def test_a_holder_that_another_program_has_written_names_nobody() -> None:
+    """A regression test of hole 7."""
     prefix = prefix_of(lease(), holder())
     theirs = holder(value=HOLDER.replace(b"n1", b"n2"), revision=11)
     assert nodes(fold(prefix, theirs._replace(etcd_lease=0))) == [(NAME, "")]
@@ -324,8 +327,8 @@ def test_the_end_of_a_session_is_not_remembered_of_a_node_that_gave_its_lease_ba
     assert ended(SESSION, GONE_SESSION) == set(), "it never had one"
 
 
-def test_hole_07_an_ordinary_lease_of_a_living_node_is_its_own_whatever_its_keys_say() -> None:
-    """Until its session ends."""
+def test_an_ordinary_lease_of_a_living_node_is_its_own_whatever_its_keys_say() -> None:
+    """Until its session ends. A regression test of hole 7."""
     prefix = prefix_of(SESSION, lease(NAME), holder(NAME))
     fold(prefix, holder(NAME, b'{"node":"n2","public_ip":"10.99.0.1","public_ipv6":""}', revision=12))
     assert [claim.name for claim in prefix.claims.of_node("n1")] == [NAME]
@@ -333,7 +336,8 @@ def test_hole_07_an_ordinary_lease_of_a_living_node_is_its_own_whatever_its_keys
     assert [claim.name for claim in prefix.claims.of_node("n2")] == [NAME]
 
 
-def test_hole_07_a_value_of_the_nodes_own_address_on_no_etcd_lease_reserves_nothing() -> None:
+def test_a_value_of_the_nodes_own_address_on_no_etcd_lease_reserves_nothing() -> None:
+    """A regression test of hole 7."""
     prefix = prefix_of(SESSION, lease(), holder())
     other = VALUE.replace(b"}", b',"BackendType":"vxlan"}')
     fold(prefix, lease(value=other, revision=12, etcd_lease=0))

@@ -68,7 +68,8 @@ def test_a_lease_with_our_address_that_does_not_fit_is_given_up_in_the_same_tran
     assert Unchanged(KEYS.subnet("10.5.64.0-20"), 20) in transaction.guards
 
 
-def test_hole_06_a_held_lease_or_reservation_that_does_not_fit_is_kept() -> None:
+def test_a_held_lease_or_reservation_that_does_not_fit_is_kept() -> None:
+    """A regression test of hole 6."""
     for etcd_lease in (0, NODES_LEASE):
         listed = table(held("10.6.0.0-24", "10.99.0.1", "n1", etcd_lease=etcd_lease))
         decision = decided(listed)

@@ -135,7 +135,8 @@ def test_ipv6_is_written_by_the_backends_that_have_it() -> None:
         assert ("backend-v6-data" in keys, "public-ipv6" in keys) == (written, written), kind
 
 
-def test_defect_20_what_the_operator_overwrites_wins_over_what_was_found_out() -> None:
+def test_what_the_operator_overwrites_wins_over_what_was_found_out() -> None:
+    """A regression test of defect 20 of flannel v0.28."""
     node = make_node(public_ip_overwrite="203.0.113.7", node_public_ip="198.51.100.1")
     assert patched(node, request()) == {"public-ip": "203.0.113.7"}
     chosen = make_node(node_public_ip="198.51.100.1")

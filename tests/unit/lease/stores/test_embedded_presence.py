@@ -40,7 +40,8 @@ def central(tmp_path: Path) -> Central:
     return Central(tmp_path)
 
 
-async def test_defect_13_the_address_of_a_connected_node_is_refused_to_another(central: Central) -> None:
+async def test_the_address_of_a_connected_node_is_refused_to_another(central: Central) -> None:
+    """A regression test of defect 13 of flannel v0.28."""
     with central.connected_nodes.stream("a"):
         lease = await central.store.acquire(make_request("a", ADDRESS))
         central.now += 10_000

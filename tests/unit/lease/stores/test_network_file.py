@@ -41,7 +41,8 @@ def test_a_directory_is_an_error(tmp_path: Path) -> None:
         read_network_file(tmp_path)
 
 
-def test_defect_21_a_network_without_backend_is_udp_as_in_flannels_code_and_warns(tmp_path: Path) -> None:
+def test_a_network_without_backend_is_udp_as_in_flannels_code_and_warns(tmp_path: Path) -> None:
+    """A regression test of defect 21 of flannel v0.28."""
     path = tmp_path / "net.json"
     path.write_text('{"Network":"10.244.0.0/16"}')
     network = read_network_file(path, leases_subnets=False)
