@@ -24,6 +24,7 @@ from flannelette.services.core.limits import LARGEST_MTU, SMALLEST_MTU
 from flannelette.services.core.tunnel import (
     FOU_DEVICE,
     IPIP_DEVICE,
+    IPSEC_DEVICE,
     UDP,
     UDP_DEVICE,
     WIREGUARD_DEVICE,
@@ -81,12 +82,14 @@ def _check_vxlan(options: GoObject, families: tuple[Family, ...]) -> None:
 
 def _vxlan_tunnel(options: GoObject, suffix: str) -> Tunnel:
     vni = options.number("VNI", 1, most=LARGEST_VNI)
-    devices = {} if options.flag("DirectRouting") else {4: f"flannel.{vni}", 6: f"flannel-v6.{vni}"}
-    return Tunnel(devices, UDP, options.number("Port", most=65535) or VXLAN_PORT)
+    devices = {4: f"flannel.{vni}", 6: f"flannel-v6.{vni}"}
+    carriers = tuple(devices.values())
+    port = options.number("Port", most=65535) or VXLAN_PORT
+    return Tunnel({} if options.flag("DirectRouting") else devices, UDP, port, carriers=carriers)
 
 
 def _ipip_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    return Tunnel({} if options.flag("DirectRouting") else {4: IPIP_DEVICE}, _IPIP)
+    return Tunnel({} if options.flag("DirectRouting") else {4: IPIP_DEVICE}, _IPIP, carriers=(IPIP_DEVICE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,8 @@ def _wireguard_tunnel(options: GoObject, suffix: str) -> Tunnel:
     found = wireguard_options(options)
     is_single = found.mode != "separate"
     devices = {4: WIREGUARD_DEVICE.of(suffix), 6: (WIREGUARD_DEVICE if is_single else WIREGUARD_DEVICE_V6).of(suffix)}
-    return Tunnel(devices, UDP, found.port, 0 if is_single else found.port_v6)
+    carriers = tuple(dict.fromkeys(devices.values()))
+    return Tunnel(devices, UDP, found.port, 0 if is_single else found.port_v6, carriers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,15 @@ def _check_ipsec(options: GoObject, families: tuple[Family, ...]) -> None:
 
 
 def _ipsec_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    return Tunnel({}, UDP, _IKE_NAT_PORT) if ipsec_options(options).encap else Tunnel({}, _ESP)
+    protocol, port = (UDP, _IKE_NAT_PORT) if ipsec_options(options).encap else (_ESP, 0)
+    return Tunnel({}, protocol, port, carriers=(IPSEC_DEVICE,))
 
 
 def _udp_tunnel(options: GoObject, suffix: str) -> Tunnel:
     found = udp_options(options)
-    devices = {"kernel": {4: FOU_DEVICE}, "user": {4: UDP_DEVICE.of(suffix)}}
-    return Tunnel(devices.get(found.mode, {}), UDP, found.port)
+    devices = {"kernel": FOU_DEVICE, "user": UDP_DEVICE.of(suffix)}
+    known = {4: devices[found.mode]} if found.mode in devices else {}
+    return Tunnel(known, UDP, found.port, carriers=tuple(known.values() or devices.values()))
 
 
 def _check_aws(options: GoObject, families: tuple[Family, ...]) -> None:

@@ -12,6 +12,12 @@ IPIP_DEVICE: Final = "flannel.ipip"
 IPSEC_DEVICE: Final = "flannel.ipsec"
 FOU_DEVICE: Final = "flannel.fou"
 """A tunnel of the kernel, which must not take the name that a running flanneld's device has."""
+IPSEC_MARK: Final = (11, 0x666C)
+"""Reqid and priority of our IPsec policies with a tunnel.
+
+The reqid, which is not on the wire, is flannel's and that of charon's states: either's states carry the packets of
+the other's policies.
+"""
 _LONGEST: Final = 8
 """Characters of a network's name in that of a device, of which Linux takes 15 (IFNAMSIZ)."""
 
@@ -60,6 +66,8 @@ class Tunnel:
     """Its destination port; 0: the protocol has none."""
     port_v6: int = 0
     """That between IPv6 addresses; 0: the same."""
+    carriers: tuple[str, ...] = ()
+    """Each device that may carry packets, whatever the routes and the kernel decide."""
 
     @property
     def text(self) -> str:

@@ -8,7 +8,15 @@ _LEGACY: Final = "A rule of another program drops them: `{rule}`, chain INPUT of
 
 
 def _tunnel(
-    backend: str, packets: str, act: str, rule: str, cure: str = "", *, accept: str = "", verb: str = "are"
+    backend: str,
+    packets: str,
+    act: str,
+    rule: str,
+    cure: str = "",
+    *,
+    accept: str = "",
+    verb: str = "are",
+    what: str = "",
 ) -> SilentFault:
     return SilentFault(
         act,
@@ -20,7 +28,7 @@ def _tunnel(
         problem=f"Packets between the nodes ({packets}) {verb} dropped.",
         evidence="*: *",
         service="masq",
-        what=f"{backend}: firewalld, the underlay in its zone `public`" if cure else f"{backend}: `{act}`",
+        what=f"{backend}: {what or f'`{act}`'}",
     )
 
 
@@ -52,6 +60,16 @@ TUNNEL_FAULTS: Final = {
         "-A INPUT -p udp --dport 500 -j DROP",
         accept="-p udp --dport 500",
     ),
+    "ipsec-dropped-by-the-policy": _tunnel(
+        "ipsec",
+        "IP protocol 50, UDP port 500",
+        "iptables-legacy -P INPUT DROP",
+        "The policy of chain INPUT of table filter (iptables-legacy) is DROP, and no rule there accepts them.",
+        " && ".join(
+            f"iptables-legacy -t filter -A INPUT -s 10.99.0.12 {accept} -j ACCEPT"
+            for accept in ("-p 50", "-p udp --dport 500")
+        ),
+    ),
     "ipip-rejected-by-firewalld": _tunnel(
         "ipip",
         "IP protocol 4",
@@ -60,5 +78,6 @@ TUNNEL_FAULTS: Final = {
         'firewall-cmd --permanent --zone=public \'--add-rich-rule=rule family="ipv4" source address="10.99.0.12" '
         'protocol value="4" accept\' && firewall-cmd --reload',
         verb="may be",
+        what="firewalld, the underlay in its zone `public`",
     ),
 }

@@ -42,7 +42,7 @@ class ThreeNodes:
     """The nodes, under the backend that was chosen last."""
 
     def __init__(self, etcd: EtcdServer, home: Path, flags: Sequence[str]) -> None:
-        self.etcd = etcd
+        self.etcd, self.home = etcd, home
         self.nodes = []
         for number in (1, 2, 3):
             directory = home / f"h{number}"
@@ -157,7 +157,7 @@ class ThreeNodes:
             addresses: dict[tuple[str, int], topology.Address] = {
                 (node.name, gateway.version): topology.pod_address(gateway)
                 for node in self.nodes
-                for gateway in _gateways(node)
+                for gateway in gateways(node)
             }
             yield [
                 PingPath(a.name, b.name, pingers[a.name, version], addresses[b.name, version])
@@ -171,7 +171,7 @@ class ThreeNodes:
             await self._flanneld.stop()
             self._discard_flanneld()
             self._flanneld = None
-            subnet = _gateways(node)[0]
+            subnet = gateways(node)[0]
             self._etcdctl("del", "--prefix", f"{_PREFIX}/subnets/{subnet.network.network_address}-")
         elif node.is_started:
             await node.dataplane.teardown()
@@ -192,7 +192,7 @@ class ThreeNodes:
                 with suppress(CalledProcessError):  # there is none yet
                     node.namespace.ip("link", "del", link)
         await asyncio.gather(
-            *(make_pod(node.host, _gateways(node), int(_variables(node)["FLANNEL_MTU"])) for node in self.nodes)
+            *(make_pod(node.host, gateways(node), int(_variables(node)["FLANNEL_MTU"])) for node in self.nodes)
         )
 
 
@@ -217,7 +217,8 @@ def _variables(node: Node) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def _gateways(node: Node) -> list[Interface]:
+def gateways(node: Node) -> list[Interface]:
+    """The first address of its subnet in each family, which is the bridge's."""
     found = _variables(node)
     return [ip_interface(found[name]) for name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") if name in found]
 

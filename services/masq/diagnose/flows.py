@@ -31,7 +31,6 @@ OUTSIDE: Final = {4: ip_network("151.101.1.1"), 6: ip_network("2a04:4e42::1")}
 """An address of the Internet, which stands for those outside the network."""
 _SMALL, _LARGE = 84, 1450
 _MOST_MENTIONED: Final = 64
-_MOST_PEERS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +113,22 @@ def _going_on(flow: Flow) -> tuple[Flow, Flow]:
 def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundings = Surroundings()) -> list[Flow]:
     """The packets that carry the overlay between the nodes; none where the backend has no tunnel. See `flows_of`.
 
-    They come from each peer and go there; where no peer is known, from anywhere.
+    They come from each peer and go there; where no peer is known, from anywhere. Their IP version is that of the
+    peers, which need not be that of what a device of WireGuard for both families carries.
     """
     tunnel = _tunnel(network, suffix)
     if network is None or tunnel is None:
         return []
     found = list[Flow]()
-    for row in network.families:
-        version = row.family.version
-        everywhere = ip_network((bytes(row.family.bits // 8), 0))
+    known = [family_of(peer.address) for peer in around.peers]
+    for family in dict.fromkeys(known or [row.family for row in network.families]):
+        version, everywhere = family.version, ip_network((bytes(family.bits // 8), 0))
         states = State.NEW if _is_vxlan(network) else State.NEW | State.ESTABLISHED
         base = Flow(
             everywhere, everywhere, protocol=tunnel.protocol, port=tunnel.port_of(version), states=states, way=IN,
-            elsewhere=("lo", BRIDGE, *tunnel.devices.values()), is_for_us=True, clock=around.clock, name="tunnel",
+            elsewhere=("lo", BRIDGE, *tunnel.carriers), is_for_us=True, clock=around.clock, name="tunnel",
         )  # fmt: skip
-        peers = [peer for peer in around.peers if peer.address.version == version][:_MOST_PEERS]
+        peers = [peer for peer in around.peers if peer.address.version == version]
         found += [flow for peer in peers for flow in _of_peer(base, peer)] or [base]
     is_keyed = network.backend_type == "ipsec"
     return found + [replace(each, protocol=UDP, port=_IKE_PORT) for each in found if is_keyed]

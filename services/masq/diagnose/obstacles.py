@@ -185,8 +185,8 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     """Which are lost, in words."""
     names = {flow.name for flow in found.lost}
     if "tunnel" in names:
-        lost = found.lost[0]
-        text = Tunnel({}, lost.protocol, lost.port).text
+        kinds = dict.fromkeys((flow.protocol, flow.port) for flow in found.lost)
+        text = ", ".join(dict.fromkeys(Tunnel({}, protocol, port).text for protocol, port in kinds))
         versions = {flow.source.version for flow in found.lost}
         asked = [flow for flow in flows if flow.name == "tunnel" and flow.source.version in versions]
         peers, everybody = (
@@ -221,14 +221,14 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     """What a cure has to accept for these packets, between the ends that were asked about."""
     tunnels = [flow for flow in lost if flow.name == "tunnel"]
     if tunnels:
-        found = []
-        for is_ours, version in ((False, 4), (False, 6), (True, 4), (True, 6)):
-            mine = [flow for flow in tunnels if (flow.is_ours, flow.source.version) == (is_ours, version)]
-            ends = tuple(dict.fromkeys(end for flow in mine for end in _peer(flow)))
-            if mine:
-                first = mine[0]
-                found.append(Accept(() if is_ours else ends, ends if is_ours else (), first.protocol, first.port))
-        return found
+        ends = dict[tuple[bool, int, int, int], dict[Network, None]]()
+        for flow in tunnels:
+            kind = flow.is_ours, flow.source.version, flow.protocol, flow.port
+            ends.setdefault(kind, {}).update(dict.fromkeys(_peer(flow)))
+        return [
+            Accept(() if is_ours else tuple(peers), tuple(peers) if is_ours else (), protocol, port)
+            for (is_ours, _, protocol, port), peers in sorted(ends.items(), key=lambda each: each[0][:2])
+        ]
     made = dict[Accept, None]()
     for flow in flows:
         if any(_is_of(packet, flow) for packet in lost):

@@ -1,15 +1,17 @@
-"""Where the kernel sends packets, by netlink (linux/rtnetlink.h): routes, the ends of tunnels, MAC addresses."""
+"""Where the kernel sends packets, by netlink: routes, the peers of each kind of tunnel, MAC addresses."""
 
 import socket
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from flannelette.services.core.family import Address, Network
-from flannelette.services.masq.kernel.nf_tables import attributes, text
+from flannelette.services.core.family import Address
+from flannelette.services.core.tunnel import IPSEC_MARK
+from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes, text
 
 _SOL_NETLINK, _STRICT = 270, 12  # NETLINK_GET_STRICT_CHK: a dump has only what was asked for
 _REQUEST, _DUMP = 1, 0x300
@@ -23,6 +25,15 @@ _LINK_NAME, _MASTER = 3, 10  # IFLA_
 _DESTINATION, _DEVICE, _GATEWAY, _SOURCE = 1, 4, 5, 7  # RTA_
 _TO, _MAC = 1, 2  # NDA_
 _SECONDS: Final = 2.0
+_GENERIC, _XFRM = 16, 6  # NETLINK_
+_GENERIC_HEADER: Final = struct.Struct("=BBH")  # struct genlmsghdr: command, version
+_CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # GENL_ID_CTRL, CTRL_CMD_, CTRL_ATTR_
+_GETDEVICE, _DEVICE_INDEX, _PEERS, _ENDPOINT = 0, 1, 8, 4  # WG_CMD_, WGDEVICE_A_, WGPEER_A_
+_GETPOLICY, _TEMPLATES = 21, 5  # XFRM_MSG_, XFRMA_TMPL
+_POLICY: Final = struct.Struct("=152xI4xB7x")  # struct xfrm_userpolicy_info: priority, direction
+_POLICY_ID_BYTES: Final = 64
+_TEMPLATE: Final = struct.Struct("=16s8xH18xI16x")  # struct xfrm_user_tmpl: destination, family, reqid
+_OUT: Final = 1  # XFRM_POLICY_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +63,57 @@ def mac_of(address: Address, device: str) -> bytes:
     return next((values.get(_MAC, b"") for _, values in ask(_GETNEIGH, body, _NEIGHBOUR.size)), b"")
 
 
-def tunnel_ends(device: str, network: Network) -> frozenset[Address]:
-    """The addresses between which a device carries a network's packets, but for the own one.
+def tunnel_peers(backend_type: str, devices: Iterable[str]) -> frozenset[Address]:
+    """The addresses in the underlay that the kernel sends a backend's packets to by these devices: those of peers."""
+    read = _PEERS_OF.get(backend_type, _gateways)
+    return frozenset(address for device in devices if (index := index_of(device)) for address in read(index))
 
-    They are in its forwarding entries (VXLAN), or they are the gateways of its routes (IPIP, FOU).
+
+def _forwarding_peers(index: int) -> Iterator[Address]:
+    """Those in the forwarding entries of a device (VXLAN)."""
+    for _, values in ask(_GETNEIGH, _NEIGHBOUR.pack(_AF_BRIDGE, index, 0, 0, 0), _NEIGHBOUR.size, _DUMP):
+        if (peer := _address(values, _TO)) and int(peer):
+            yield peer
+
+
+def _gateways(index: int) -> Iterator[Address]:
+    """The gateways of a device's routes (IPIP, FOU, the TUN device of udp)."""
+    for af in (socket.AF_INET, socket.AF_INET6):
+        body = _ROUTE.pack(af, 0, 0, 0, 0, 0, 0, 0, 0) + _attribute(_DEVICE, struct.pack("=I", index))
+        for _, values in ask(_GETROUTE, body, _ROUTE.size, _DUMP):
+            if gateway := _address(values, _GATEWAY):
+                yield gateway
+
+
+def _endpoints(index: int) -> Iterator[Address]:
+    """The endpoints of a WireGuard device's peers. Needs CAP_NET_ADMIN; the kernel says the private key too, and it
+    is not kept.
     """
-    index = index_of(device)
-    if not index:
-        return frozenset()
-    entries = _NEIGHBOUR.pack(_AF_BRIDGE, index, 0, 0, 0)
-    found = {_address(values, _TO) for _, values in ask(_GETNEIGH, entries, _NEIGHBOUR.size, _DUMP)}
-    af = socket.AF_INET if network.version == 4 else socket.AF_INET6
-    routes = _ROUTE.pack(af, 0, 0, 0, 0, 0, 0, 0, 0) + _attribute(_DEVICE, struct.pack("=I", index))
-    found |= {_address(values, _GATEWAY) for _, values in ask(_GETROUTE, routes, _ROUTE.size, _DUMP)}
-    ends = (end for end in found if end is not None and int(end) and end.version == network.version)
-    return frozenset(end for end in ends if end not in network)
+    name = _GENERIC_HEADER.pack(_GETFAMILY, 1, 0) + _attribute(_FAMILY_NAME, b"wireguard\0")
+    numbers = [values.get(_FAMILY_ID) for _, values in ask(_CONTROL, name, _GENERIC_HEADER.size, protocol=_GENERIC)]
+    body = _GENERIC_HEADER.pack(_GETDEVICE, 1, 0) + _attribute(_DEVICE_INDEX, struct.pack("=I", index))
+    for family in filter(None, numbers):
+        number = int.from_bytes(family, sys.byteorder)
+        for _, device in ask(number, body, _GENERIC_HEADER.size, _DUMP, protocol=_GENERIC):
+            for _, peer in attribute_list(device.get(_PEERS, b"")):
+                where = attributes(peer).get(_ENDPOINT, b"")
+                if packed := {16: where[4:8], 28: where[8:24]}.get(len(where)):  # struct sockaddr_in, sockaddr_in6
+                    yield ip_address(packed)
+
+
+def _policy_peers(_: int) -> Iterator[Address]:
+    """The other ends of the tunnels that our IPsec policies ask for; no device has them. Needs CAP_NET_ADMIN."""
+    for head, values in ask(_GETPOLICY, bytes(_POLICY_ID_BYTES), _POLICY.size, _DUMP, protocol=_XFRM):
+        template = values.get(_TEMPLATES, b"")
+        if len(head) == _POLICY.size and len(template) >= _TEMPLATE.size:
+            priority, direction = _POLICY.unpack(head)
+            end, af, reqid = _TEMPLATE.unpack_from(template)
+            if direction == _OUT and (reqid, priority) == IPSEC_MARK:
+                yield ip_address(end[:4] if af == socket.AF_INET else end)
+
+
+_PEERS_OF: Final = {"vxlan": _forwarding_peers, "wireguard": _endpoints, "ipsec": _policy_peers}
+"""What knows the peers of a device with this index; in the other backends its routes do."""
 
 
 def ports_of(bridge: str) -> list[str]:
@@ -77,9 +124,12 @@ def ports_of(bridge: str) -> list[str]:
     return sorted(found)
 
 
-def ask(kind: int, body: bytes, head: int, flags: int = 0) -> Iterator[tuple[bytes, dict[int, bytes]]]:
+def ask(
+    kind: int, body: bytes, head: int, flags: int = 0, *, protocol: int = 0
+) -> Iterator[tuple[bytes, dict[int, bytes]]]:
     """Sends a request; returns the fixed part and the attributes of each answer, nothing if the kernel refuses."""
-    with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as kernel:
+    how = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    with suppress(OSError), socket.socket(socket.AF_NETLINK, how, protocol) as kernel:
         kernel.settimeout(_SECONDS)
         kernel.bind((0, 0))
         kernel.setsockopt(_SOL_NETLINK, _STRICT, 1)

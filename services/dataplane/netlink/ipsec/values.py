@@ -4,17 +4,16 @@ from collections.abc import Hashable
 from typing import ClassVar, Final, NamedTuple
 
 from flannelette.services.core.secret import Secret
+from flannelette.services.core.tunnel import IPSEC_MARK
 
 XFRM_POLICY: Final = -6
 IKE_KEY: Final = -5
 IKE_CONNECTION: Final = -4
 """Their places in the order of work: before rtnetlink's kinds."""
 
-REQID: Final = 11
-"""Of our policies with a template and of the states that belong to them, as flannel's: either's states carry the
-packets of the other's policies. Not on the wire."""
-TUNNEL_PRIORITY: Final = 0x666C
-"""Marks our policies with a template. The lesser number is asked first; flannel's have 0."""
+REQID, TUNNEL_PRIORITY = IPSEC_MARK
+"""Of our policies with a template; the states that belong to them have the reqid too. Of priorities the lesser number
+is asked first; flannel's have 0."""
 ALLOW_PRIORITY: Final = 0x666C616E
 BLOCK_PRIORITY: Final = ALLOW_PRIORITY + 1
 """Mark our policies without a template: after every other policy."""
