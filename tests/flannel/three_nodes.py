@@ -181,6 +181,7 @@ class ThreeNodes:
             node.namespace.ip("xfrm", "policy", "flush")
         for network in ("10.5.0.0/16", "fd00:10:5::/48"):
             node.namespace.ip("route", "flush", "root", network)
+        _delete_pod(node)  # its bridge has lost its route
 
     def _etcdctl(self, *words: str) -> None:
         with OUTSIDE.inside():
@@ -188,9 +189,7 @@ class ThreeNodes:
 
     async def _make_pods(self) -> None:
         for node in self.nodes:
-            for link in ("veth0", "cni0"):
-                with suppress(CalledProcessError):  # there is none yet
-                    node.namespace.ip("link", "del", link)
+            _delete_pod(node)
         await asyncio.gather(
             *(make_pod(node.host, gateways(node), int(_variables(node)["FLANNEL_MTU"])) for node in self.nodes)
         )
@@ -202,6 +201,12 @@ async def _until(nodes: Sequence[Node], is_so: Callable[[pb.Status], bool]) -> N
         async with asyncio.timeout(PATIENCE):
             while not is_so(await node.dataplane.status()):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.05)
+
+
+def _delete_pod(node: Node) -> None:
+    for link in ("veth0", "cni0"):
+        with suppress(CalledProcessError):  # there is none yet
+            node.namespace.ip("link", "del", link)
 
 
 def _delete_devices(node: Node) -> None:
