@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -24,6 +25,9 @@ _READY_SECONDS: Final = 240.0 * PATIENCE
 POLL_SECONDS: Final = 5.0 if is_guest() else 0.3
 """Between two looks at the cluster; a kubectl takes seconds of a virtual machine."""
 _IGNORE: Final = "--ignore-preflight-errors=all"  # modules and cgroups are those of a machine that is not ours alone
+
+_UNREACHED: Final = ("The connection to the server ", "Unable to connect to the server: dial tcp ")
+"""How kubectl begins a complaint about an API server that it does not reach."""
 
 _LIKE_NODE: Final = json.dumps(
     {
@@ -73,9 +77,20 @@ class Cluster:
         """`kubectl`, from the outside host."""
         return OUTSIDE.command(str(CACHE / "bin" / "kubectl"), f"--kubeconfig={self.config}")
 
-    async def kubectl(self, *words: str) -> str:
-        """What kubectl prints. Raises CommandFailed."""
+    async def kubectl_at_once(self, *words: str) -> str:
+        """What kubectl prints. Raises CommandFailed, also where no API server takes connections."""
         return await run(*self.kubectl_words(), *words)
+
+    async def kubectl(self, *words: str) -> str:
+        """What kubectl prints; an API server that takes no connections is waited for. Raises CommandFailed."""
+        end = time.monotonic() + _READY_SECONDS
+        while True:
+            try:
+                return await self.kubectl_at_once(*words)
+            except CommandFailed as error:
+                if not takes_no_connections(str(error)) or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(POLL_SECONDS)
 
     async def apply(self, manifest: str) -> None:
         """Applies objects that are written as YAML or JSON. Raises CommandFailed."""
@@ -241,6 +256,7 @@ class Cluster:
     async def until_replaced(self, old: Iterable[Container]) -> None:
         """Returns when each has a successor that is ready. Raises LabFailed."""
         former = {(each.node, each.name): each.id for each in old}
+        waiting = list(former)
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 while waiting := await self._without_successor(former):  # noqa: ASYNC110 - it happens in other processes
@@ -267,6 +283,11 @@ class Cluster:
         words = ("get", "pods", "--namespace", namespace, "--selector", selector, "--output=json")
         items: list[dict[str, Any]] = json.loads(await self.kubectl(*words))["items"]
         return items
+
+
+def takes_no_connections(complaint: str) -> bool:
+    """Whether kubectl says that it has reached no API server, so that the command has changed nothing."""
+    return any(words in complaint for words in _UNREACHED)
 
 
 def _id_of(status: Mapping[str, Any]) -> str:

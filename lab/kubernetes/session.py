@@ -110,12 +110,6 @@ class Session:
             step.detail = f"each container of Flannelette: {kills.sent:,} pings, {len(kills.lost)} lost"
             step.is_good = not kills.failures
         failures += kills.failures
-        if len(pods) > 1:
-            with self._screen.step("power", "") as step:
-                boot = await trial.fail_and_boot(self._cluster, pods)
-                step.detail = f"fails on the last node: {boot.sent:,} pings of the others, {len(boot.lost)} lost"
-                step.is_good = not boot.failures
-            failures += boot.failures
         if self._options.policy:
             with self._screen.step("policies", "") as step:
                 found = await policy.try_all(self._cluster, self._options, step.update)
@@ -124,6 +118,12 @@ class Session:
                 )
                 step.is_good = not found
             failures += found
+        if len(pods) > 1:
+            with self._screen.step("power", "") as step:
+                boot = await trial.fail_and_boot(self._cluster, pods)
+                step.detail = f"fails on the last node: {boot.sent:,} pings of the others, {len(boot.lost)} lost"
+                step.is_good = not boot.failures
+            failures += boot.failures
         if self._options.flannel:
             failures += await self._give_back()
         return self._screen.verdict(failures)

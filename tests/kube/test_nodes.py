@@ -60,7 +60,7 @@ async def test_pods_stay_ready_while_the_api_server_is_away(cluster: Cluster) ->
     """ADR 36."""
 
     async def answers() -> bool:
-        return await cluster.kubectl("get", "--raw=/readyz") == "ok"
+        return await cluster.kubectl_at_once("get", "--raw=/readyz") == "ok"
 
     async def is_away() -> bool:
         try:
