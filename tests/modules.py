@@ -25,6 +25,7 @@ PROBES: Final = {
     "netem": "tc qdisc add dev lo root netem delay 1ms",
     "nf_tables_bridge": "nft table bridge t { chain c { type filter hook input priority 0 ; } ; }",
     "nf_tables_egress": "nft table netdev t { chain c { type filter hook egress device lo priority 0 ; } ; }",
+    "nft_queue": "nft table inet t { chain c { type filter hook postrouting priority 0 ; queue num 100 ; } ; }",
     "sch_ingress": "tc qdisc add dev lo clsact",
     "sch_tbf": "tc qdisc add dev lo root tbf rate 1mbit burst 10kb latency 50ms",
     "wireguard": "ip link add probe type wireguard",

@@ -34,7 +34,9 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", *options, *arguments, *([] if names_files else files())]
     # Here first: what does not collect is told at once, and no module has to be compiled in the VM.
     subprocess.run([sys.executable, "-m", "compileall", "-q", "services", "proto", "lab"], check=True)
-    subprocess.run(["sh", "lab/tools.sh", "flanneld", CACHE], check=True)
+    tools = ["flanneld", *(["kube-network-policies"] if any("policy_engines" in word for word in command) else [])]
+    for tool in tools:
+        subprocess.run(["sh", "lab/tools.sh", tool, CACHE], check=True)
     collected = subprocess.run([*command, "--collect-only"], capture_output=True, text=True, check=False)
     if collected.returncode:
         print(collected.stdout + collected.stderr)

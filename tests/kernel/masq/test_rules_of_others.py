@@ -197,14 +197,15 @@ async def test_an_isolated_pod_stays_isolated_at_start_restart_and_repair(scene:
     assert await scene.fates() == {False}, "at the start"
     assert await scene.again() == []
     assert await scene.fates() == {False}, "at a restart"
-    _damage(scene)
+    damage(scene)
     assert await put_right(scene.firewall, DUAL_CHAINS)
     assert await scene.fates() == {False}, "at a repair"
     scene.iptables("-F KUBE-ROUTER-FORWARD")
     assert await scene.fates() == {True}, "without isolation"
 
 
-def _damage(scene: Scene) -> None:
+def damage(scene: Scene) -> None:
+    """Deletes the accepts of masq, which it repairs."""
     if scene.kind == "nftables":
         scene.host.run("nft", "delete table ip flannelette; delete table ip6 flannelette")
     else:
