@@ -4,7 +4,7 @@ from enum import Enum, auto
 
 
 class EventKind(Enum):
-    """What has happened."""
+    """The kind of an event of this service."""
 
     SERVICE_STARTED = auto()
     READINESS = auto()

@@ -89,7 +89,7 @@ async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script `flannelette-cloud`."""
     sys.exit(run("cloud", CloudSettings, build))
 
 

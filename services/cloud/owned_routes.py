@@ -1,4 +1,4 @@
-"""Which routes are ours because this program has seen them carry a lease, kept in a file."""
+"""Keeps in a file which routes are ours, because this program has seen them carry a lease."""
 
 import json
 from collections.abc import Collection

@@ -65,7 +65,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A routing table."""
+    """A routing table of the cloud."""
 
     name: str
     routes: tuple[Route, ...]
@@ -95,7 +95,7 @@ class View:
 
 
 class Wanted(NamedTuple):
-    """A leased subnet."""
+    """A leased subnet, and the node to which its packets must go."""
 
     destination: Network
     node: str
@@ -123,7 +123,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        """For log and events."""
+        """Describes the change for the log and for events."""
         route = self.route
         if self.verb is Verb.FORWARD:
             return f"let {route.target} forward packets of pods"
@@ -285,7 +285,7 @@ def problems_of(rows: Iterable[Row]) -> list[Finding]:
 
 
 def _limit(table: Table, needed: int) -> list[Finding]:
-    """That a table which nodes need is full, or nearly."""
+    """Returns a finding if a table that nodes need is full or nearly full."""
     if not (table.is_used and table.most) or needed <= table.most * _NEARLY_FULL:
         return []
     over = needed > table.most

@@ -1,4 +1,4 @@
-"""Who may do what over TLS: certificates name their bearer by URI, every call has a requirement. Pure.
+"""Authorization of calls over TLS: a certificate names its bearer by URI, and every call has a requirement. Pure.
 
 flannelette://node/NAME/dataplane   the dataplane of a node
 flannelette://node/NAME/masq        its masq
@@ -41,7 +41,7 @@ class Principal:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """The principal as the URI that stands in the certificate."""
         if self.role in (Role.DATAPLANE, Role.MASQ):
             return f"flannelette://node/{self.name}/{self.role.value}"
         return f"flannelette://{self.role.value}/{self.name}"

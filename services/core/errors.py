@@ -31,11 +31,11 @@ class Misconfigured(InvalidInput):
 
 
 class NotFound(FlanneletteError):
-    """It is not there, or not there any more."""
+    """The object does not exist, or does not exist any more."""
 
 
 class AlreadyExists(FlanneletteError):
-    """It is there already."""
+    """The object exists already."""
 
 
 class NotYet(FlanneletteError):
@@ -47,7 +47,7 @@ class NameTaken(NotYet):
 
 
 class Exhausted(FlanneletteError):
-    """Nothing is left to give; the message has the numbers."""
+    """No free resource is left; the message has the numbers."""
 
 
 class LostRace(FlanneletteError):
@@ -55,7 +55,7 @@ class LostRace(FlanneletteError):
 
 
 class Forbidden(FlanneletteError):
-    """Another node's business."""
+    """The caller has no right to this; it is another node's."""
 
 
 class NotImplementedYet(FlanneletteError):

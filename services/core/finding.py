@@ -32,7 +32,7 @@ class Finding:
         return 0 if self.is_broken else 1 if self.is_soon else 2
 
     def bounded(self) -> "Finding":
-        """With texts of no more than LONGEST_TEXT, as a hostile node may send longer ones."""
+        """Returns the finding with texts of at most LONGEST_TEXT, because a hostile node may send longer ones."""
         return replace(
             self,
             check=self.check[:LONGEST_TEXT],

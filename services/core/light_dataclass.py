@@ -8,7 +8,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def light_dataclass(cls: type[T]) -> type[T]:
-    """Like `@dataclass(frozen=True, slots=True)`, but only mypy rejects an assignment to a field.
+    """Makes a class what `@dataclass(frozen=True, slots=True)` makes it, but only mypy rejects an assignment to a
+    field.
 
     The check at run time would cost more than half a microsecond for each object, and a snapshot of 10,000 leases
     creates 50,000 of them, in the service and in every client.

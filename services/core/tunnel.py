@@ -32,7 +32,7 @@ class DeviceName:
     """In the names of the others."""
 
     def of(self, suffix: str) -> str:
-        """That of the network with this suffix: `fl-wg-blue` for `-blue`.
+        """Returns the device's name in the network with this suffix: `fl-wg-blue` for `-blue`.
 
         A name that is too long for that is a checksum there, behind a character that no name of a network has:
         `fl-wg.a7dc2d7c`.
@@ -71,7 +71,7 @@ class Tunnel:
 
     @property
     def text(self) -> str:
-        """`UDP port 8472`."""
+        """Names what a firewall must let pass, such as `UDP port 8472`."""
         return f"UDP port {self.port}" if self.protocol == UDP else f"IP protocol {self.protocol}"
 
     def port_of(self, version: int) -> int:

@@ -1,4 +1,4 @@
-"""Which of flanneld's flags goes to which service."""
+"""Distributes flanneld's flags among the three services."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """`lease`, `lease-blue`."""
+        """The child's name in messages: `lease`, or `lease-blue` for the network blue."""
         return f"{self.service}{suffix_of(self.network)}"
 
     @property

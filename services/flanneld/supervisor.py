@@ -27,7 +27,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 def health_before(children: Sequence[Child]) -> Health:
-    """Of services that are not started yet."""
+    """Returns the health before any child is ready, with one unmet condition for each of them."""
     health = Health()
     for child in children:
         health.set(child.name, f"{child.name} is not ready yet")

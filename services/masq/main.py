@@ -1,4 +1,4 @@
-"""`flannelette-masq`: the process."""
+"""`flannelette-masq`: starts the process and wires its parts."""
 
 import asyncio
 import sys
@@ -161,7 +161,7 @@ async def _retry(reconciler: Reconciler, learn: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script `flannelette-masq`."""
     sys.exit(run("masq", MasqSettings, build))
 
 

@@ -176,7 +176,9 @@ class Ali:
         return {"RouteEntryId": entry, **hop, "Description": self._mark}
 
     def _wait(self, change: Change, *, is_gone: bool) -> None:
-        """Until the last entry of a call is there, or gone; the next look finds what takes long, or is not told."""
+        """Waits until the last entry of a call is there, or gone; a slow or failed change is found by the next
+        comparison.
+        """
         until, pause = time.monotonic() + _WAIT_SECONDS, 0.1
         with suppress(CloudError):
             while time.monotonic() < until:

@@ -124,7 +124,7 @@ class Gce:
         }
 
     def command(self, change: Change) -> str:
-        """Lines for gcloud."""
+        """Returns the change as lines for gcloud."""
         route, begin = change.route, f"gcloud compute --project={self._project}"
         if change.verb is Verb.FORWARD:
             return f"# {route.target} cannot forward: create it again with --can-ip-forward"
@@ -186,7 +186,9 @@ class Gce:
         return failed
 
     def _wait(self, operation: Any) -> None:
-        """Until it is carried out. Raises CloudError, also for what the operation says."""
+        """Waits until the operation is carried out. Raises CloudError after too long a wait, and for an error that
+        the operation reports.
+        """
         until = time.monotonic() + _MOST_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() > until:

@@ -55,7 +55,9 @@ class Role:
     """Of the token that the service wants; empty: none."""
 
     def keys(self, own: Metadata) -> Keys:
-        """Those in force. Raises CloudError: there are none."""
+        """Reads the keys of the role that are in force from the instance's metadata service. Raises CloudError if
+        there are none.
+        """
         own = own.with_token(self.header) if self.header else own
         role = next(iter(own.text(self.path).splitlines()), "")
         text = own.text(self.path + role)
@@ -81,7 +83,7 @@ class KeyChain:
         self._latest: Keys | None = None
 
     def keys(self) -> Keys:
-        """Those to sign with now. Raises CloudError: there are none."""
+        """Returns the keys to sign with now. Raises CloudError if there are none."""
         try:
             found = self._given or self._sdk()
         except _BROKEN as error:  # whose text may quote the file

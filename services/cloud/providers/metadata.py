@@ -33,10 +33,10 @@ class Metadata:
         raise CloudError(Trouble.DENIED, code, why, self._instead)
 
     def aws_session(self) -> "Metadata":
-        """With a token, as version 2 of AWS' service wants it."""
+        """Opens a session: the metadata service with a token, which version 2 of AWS' service requires."""
         return self.with_token("X-aws-ec2-metadata-token")
 
     def with_token(self, header: str) -> "Metadata":
-        """With a token of a few minutes, in this header."""
+        """Returns the metadata service with a token in this header, fetched now and valid for 300 s."""
         token = self.text("/latest/api/token", method="PUT", headers={f"{header}-ttl-seconds": "300"})
         return Metadata(self._url, self._instead, {header: token})

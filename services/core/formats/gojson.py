@@ -67,7 +67,7 @@ class GoObject:
         return _LONE_SURROGATE.sub("\ufffd", value)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A boolean."""
+        """Reads a boolean; the default, if the object lacks the key."""
         value: bool = self._get(key, bool, "true or false", default)
         return value
 

@@ -79,7 +79,7 @@ def format_address(address: Address) -> str:
 
 
 def format_network(network: Network) -> str:
-    """`str(network)`, quicker too."""
+    """Returns the same as `str(network)`, more quickly."""
     return f"{format_address(network.network_address)}/{network.prefixlen}"
 
 

@@ -1,4 +1,4 @@
-"""Which subnet a node gets: pure, the choice among equals is an argument."""
+"""Chooses the subnet of a node. Pure: the choice among equals is an argument."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain

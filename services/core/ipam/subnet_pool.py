@@ -69,11 +69,11 @@ class FamilyPool:
         """No subnet below this number is free."""
 
     def add(self, cidr: Network, use: Use) -> None:
-        """It is taken (once more)."""
+        """Records one use of a subnet; a subnet may have several."""
         self._note(cidr, use, 1)
 
     def remove(self, cidr: Network, use: Use) -> None:
-        """It is not taken any more: takes one `add` back."""
+        """Takes back one `add` of a subnet; after the last one the subnet is free."""
         self._note(cidr, use, -1)
 
     def is_free(self, cidr: Network) -> bool:
@@ -167,7 +167,7 @@ class SubnetPool:
             self.add(cidr, use)
 
     def add(self, cidr: Network, use: Use = Use.LEASED) -> None:
-        """It is taken."""
+        """Records one use of a subnet, of either family."""
         for pool in self.families:
             pool.add(cidr, use)
 

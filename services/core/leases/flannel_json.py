@@ -201,5 +201,5 @@ def _dump(value: object) -> str:
 
 
 def _quoted(key: str) -> str:
-    """In quotes; what a store has escaped already is not escaped again."""
+    """Puts a key in quotes; one that a store has escaped already is not escaped again."""
     return f"'{key}'" if key.isprintable() else repr(key)

@@ -67,7 +67,7 @@ class Lease:
 
     @property
     def cidrs(self) -> tuple[Network, ...]:
-        """What it takes."""
+        """The subnets of the lease, one for each family."""
         return tuple(subnet.cidr for subnet in self.subnets)
 
     @property
@@ -81,7 +81,7 @@ class Lease:
         return self.reserved and not any(subnet.public_address for subnet in self.subnets)
 
     def subnet(self, family: Family) -> Subnet | None:
-        """Its part in one family, if any."""
+        """Returns the lease's subnet of one family, if it has one."""
         return next((s for s in self.subnets if s.cidr.version == family.version), None)
 
     def held_by(self, node: str, claim_order: int) -> "Lease":

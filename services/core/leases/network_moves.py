@@ -65,7 +65,7 @@ def pending_move(lease: Lease, network: NetworkConfig) -> PendingMove | None:
 
 
 def pending_moves(leases: Mapping[str, Lease], network: NetworkConfig | None) -> list[PendingMove]:
-    """Everything that is pending, by node."""
+    """Returns all pending moves, sorted by node."""
     found = (pending_move(lease, network) for lease in leases.values()) if network else ()
     return sorted((move for move in found if move), key=lambda move: (move.node, move.lease))
 

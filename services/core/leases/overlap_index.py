@@ -1,4 +1,4 @@
-"""Which subnets overlap: an index that finds them without comparing each with each."""
+"""An index that finds overlapping subnets without comparing each with each."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -22,7 +22,7 @@ class OverlapIndex:
         return len(self._entries)
 
     def add(self, cidr: Network, owner: str) -> None:
-        """From now on this owner has it."""
+        """Records that an owner has a subnet."""
         insort(self._entries, _entry(cidr, owner))
         self._lengths[cidr.version, cidr.prefixlen] += 1
 
@@ -35,8 +35,8 @@ class OverlapIndex:
             del self._lengths[cidr.version, cidr.prefixlen]
 
     def owners(self, cidr: Network) -> Iterator[str]:
-        """Everybody who has something of it, an owner once for each overlap: what contains it, the widest first,
-        then the same subnet and what lies inside, by address.
+        """Yields the owners of all subnets that overlap this one, an owner once for each overlap: what contains it,
+        the widest first, then the same subnet and what lies inside, by address.
         """
         version, length, first = cidr.version, cidr.prefixlen, int(cidr.network_address)
         for wider in sorted(n for v, n in self._lengths if v == version and n < length):

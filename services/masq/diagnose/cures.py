@@ -66,7 +66,9 @@ class Cure:
 
     @property
     def text(self) -> str:
-        """For a shell, which reads what keeps it as a comment; empty: there is no command."""
+        """Prints the commands for a shell, which reads the last part, what keeps them, as a comment; empty if there
+        is no command.
+        """
         commands = " && ".join(map(shlex.join, self.commands))
         return f"{commands}  # {self.keep}" if commands and self.keep else commands
 
@@ -104,7 +106,7 @@ OWNERS: Final = (
 
 
 def owner_of(drop: Drop, table: ForeignTable | None) -> Owner | None:
-    """Whose rule or policy it is, as far as names tell."""
+    """Returns the program whose rule or policy drops packets, as far as names tell."""
     chain = drop.rule.chain if drop.rule else drop.chain
     for owner in OWNERS:
         if drop.firewall != LEGACY and re.fullmatch(owner.tables, drop.table):

@@ -68,7 +68,9 @@ def findings(
 
 
 def stale_rules(error: str) -> Iterator[Finding]:
-    """Of rules that an earlier flanneld left in another firewall and that cannot be removed; empty: none."""
+    """Yields a finding if rules that an earlier flanneld left in another firewall cannot be removed; `error` says
+    why, and is empty if they could.
+    """
     problem, _, cure = error.partition(": ")
     if problem:
         yield Finding("stale-rules", f"{problem}.", "", cure)

@@ -197,7 +197,7 @@ def _verdict(entries: bytes, target: int) -> int:
 
 
 def _number(entries: bytes, place: int, size: int, *, signed: bool = False) -> int:
-    """In the order of this machine; 0 where there is nothing."""
+    """Reads a number in the byte order of this machine; 0 if the entries end before it."""
     return int.from_bytes(entries[place : place + size], sys.byteorder, signed=signed)
 
 

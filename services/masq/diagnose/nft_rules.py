@@ -263,7 +263,9 @@ class RuleReader:
         return _Load(tuple(parts)) if place == end else _Load((Part("", size),))
 
     def _look_up(self, values: Mapping[int, bytes]) -> None:
-        """In a set, in a map of verdicts (into register 0), or in one that says what to translate to."""
+        """Reads a lookup in a set, in a map of verdicts (into register 0), or in a map of addresses to
+        translate to.
+        """
         target = _number(values, 3) if 3 in values else None
         if target:
             self._put(target, _Load())
@@ -292,7 +294,7 @@ class RuleReader:
             self.verdicts = self.verdicts or [(Condition(always=False), {})]
 
     def _name(self, what: str) -> str:
-        """As nft calls what is in a register."""
+        """Names the content of a register as nft does."""
         ways = {"source": "saddr", "destination": "daddr"}
         return f"{WORDS[self.version]} {ways[what]}" if what in ways else NAMES.get(what, what)
 
@@ -457,7 +459,7 @@ def _fib(values: Mapping[int, bytes]) -> str:
 
 
 def _name_of(index: bytes) -> bytes:
-    """Of an interface, as nftables writes names."""
+    """Returns an interface's name as nftables writes names, with a zero byte at its end."""
     try:
         return socket.if_indextoname(int.from_bytes(index, sys.byteorder)).encode() + b"\0"
     except OSError:

@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Of a set, or of a map of verdicts."""
+    """An element of a set, or of a map of verdicts."""
 
     first: bytes
     """The least of its values; empty: it stands for all that others do not."""
@@ -121,7 +121,7 @@ def key_of(parts: Sequence[Part], flow: Flow) -> bytes | None:
 
 
 def word_of(parts: Sequence[Part], element: Element) -> str:
-    """As a person would write it."""
+    """Writes an element as nft does, such as `10.0.0.1-10.0.0.9 . 80`."""
     if not element.first:
         return "*"
     words, place = [], 0

@@ -1,4 +1,4 @@
-"""Which rules and policies of other programs drop the overlay's packets, as findings with their cures. Pure."""
+"""Finds the rules and policies of other programs that drop the overlay's packets, with their cures. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -182,7 +182,7 @@ def _of_one(
 
 
 def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
-    """Which are lost, in words."""
+    """Names the packets that are lost, for the text of a finding."""
     names = {flow.name for flow in found.lost}
     if "tunnel" in names:
         kinds = dict.fromkeys((flow.protocol, flow.port) for flow in found.lost)

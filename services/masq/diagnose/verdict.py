@@ -276,7 +276,7 @@ class Condition:
         )
 
     def holds(self, flow: Flow) -> Match:
-        """For all packets of the flow, for none, or for some."""
+        """Whether the condition holds for all packets of the flow, for none, or for some."""
         found = self._holds(flow)
         if self.negated and found is not Match.MAYBE:
             return Match.NO if found is Match.YES else Match.YES
@@ -556,7 +556,9 @@ def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -
 
 
 def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: _Known) -> tuple[_End, Flow]:
-    """Of a packet that matches the rule."""
+    """Follows a packet that matches the rule to its end: a verdict, or the end of the chain to which
+    the rule jumps.
+    """
     if rule.kind in _ENDS:
         return _End(rule.kind, rule), flow
     if rule.kind in (Effect.JUMP, Effect.GOTO) and rule.target in table.chains:
@@ -586,7 +588,7 @@ def _either(one: Flow, other: Flow) -> Flow:
 
 
 def all_of(matches: Sequence[Match]) -> Match:
-    """Whether all hold."""
+    """Whether all of the conditions hold, given whether each of them does."""
     if Match.NO in matches:
         return Match.NO
     return Match.MAYBE if Match.MAYBE in matches else Match.YES

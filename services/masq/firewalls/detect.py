@@ -1,4 +1,4 @@
-"""Which firewall a host uses: the state of the host, read without running a program, and the choice made from it."""
+"""Detects the firewall that a host uses: its state, read without running a program, and the choice made from it."""
 
 import socket
 from collections.abc import Callable
@@ -118,7 +118,7 @@ class HostProbe:
         )
 
     def close(self) -> None:
-        """Frees the sockets."""
+        """Closes the sockets of the readers."""
         for reader in self._readers:
             reader.close()
 
@@ -258,7 +258,7 @@ def _of_both(first: FirewallKind, would_drop: WouldDrop) -> Choice:
 
 
 def _sysctl(name: str) -> str:
-    """Its value; empty: there is none."""
+    """Reads a sysctl; empty if this kernel has none of this name."""
     try:
         return Path("/proc/sys", *name.split(".")).read_text().strip()
     except OSError:

@@ -90,7 +90,7 @@ class FakeFirewall:
         self._changed()
 
     def dump(self, family: Family = IPV4) -> str:
-        """As iptables-save prints it, without counters and policies, then as nft lists our table."""
+        """Prints the rules as iptables-save does, without counters and policies, then our table as nft lists it."""
         lines: list[str] = []
         for table, hooks in sorted(_HOOKS.items()):
             chains = self._of(family, table)

@@ -16,7 +16,7 @@ Route = tuple[str, Network, bool]
 
 
 def connected_networks() -> list[Network]:
-    """Those of the interfaces that have a default route; where none has, of all but the overlay's."""
+    """Returns the networks of the interfaces that have a default route; if none has, of all but the overlay's."""
     try:
         v4, v6 = ((_NET / name).read_text().splitlines() for name in ("route", "ipv6_route"))
     except OSError:
@@ -25,7 +25,7 @@ def connected_networks() -> list[Network]:
 
 
 def networks_of_underlay(routes: Iterable[Route]) -> list[Network]:
-    """See `connected_networks`. Pure."""
+    """Selects the networks that `connected_networks` returns. Pure."""
     found = [route for route in routes if not route[0].startswith(_OF_PODS)]
     named = {name for name, network, _ in found if not network.prefixlen}
     return [

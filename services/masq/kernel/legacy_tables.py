@@ -149,16 +149,16 @@ class TableReader:
         return sizes, tuple((name, self._without_counters(name, information[-1])) for name, information in sizes)
 
     def mentioned(self, names: Iterable[str]) -> frozenset[str]:
-        """Of these names, those that a table has as a chain."""
+        """Returns those of these names that a table has as a chain."""
         found = [self._entries(table) for table in self._names()]
         return frozenset(name for name in names if any(b"\0" + name.encode() + b"\0" in each for each in found))
 
     def tables(self) -> list[RawTable]:
-        """All tables."""
+        """Reads all tables that exist."""
         return [self.table(name) for name in self._names()]
 
     def close(self) -> None:
-        """Frees the socket."""
+        """Closes the socket, if it is open."""
         if self._socket:
             self._socket.close()
             self._socket = None
@@ -177,7 +177,7 @@ class TableReader:
         raise Unavailable(f"{self._family} table {name} changes faster than it can be read")
 
     def _information(self, table: str) -> tuple[Any, ...]:
-        """struct ipt_getinfo."""
+        """Reads a table's `struct ipt_getinfo` from the kernel."""
         buffer = ctypes.create_string_buffer(table.encode(), _INFO.size)
         self._ask(_GET_INFO, buffer)
         return _INFO.unpack(buffer)

@@ -229,17 +229,17 @@ class GenerationListener:
                 found.clear()
 
     def close(self) -> None:
-        """Frees the socket."""
+        """Closes the socket, which ends the notifications."""
         self._socket.close()
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """By their number; what they nest is bytes to be read again."""
+    """Reads netlink attributes by number; nested ones stay bytes, to be read in the same way."""
     return dict(attribute_list(data))
 
 
 def attribute_list(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """In their order, also those of one number."""
+    """Yields netlink attributes in their order, also several of one number."""
     start = 0
     while start + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)
@@ -282,7 +282,7 @@ def _generations(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _open_socket(group: int = 0) -> socket.socket:
-    """For questions, or to listen to a multicast group. Raises Unavailable."""
+    """Opens a socket for questions, or to listen to a multicast group. Raises Unavailable."""
     try:
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER)
         made.bind((0, 0))
@@ -306,7 +306,7 @@ def _message(kind: int, flags: int, body: bytes) -> bytes:
 
 
 def _family(number: int) -> bytes:
-    """struct nfgenmsg."""
+    """Makes a `struct nfgenmsg` for an address family."""
     return bytes((number, 0, 0, 0))
 
 

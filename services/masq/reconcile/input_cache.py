@@ -61,7 +61,7 @@ class InputCache:
             self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), networks=networks)
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Ends the wait for the feed after PATIENCE, then writes the cache until cancelled."""
         await asyncio.sleep(PATIENCE)
         self._waits_for_feed = False
         if self._received is not None:

@@ -9,7 +9,7 @@ from flannelette.services.runtime.events.journal import Event, Journal, Subject
 
 
 class EventKind(Enum):
-    """As EventKind in masq.proto, which says what each means."""
+    """The kind of an event, as EventKind in masq.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
     READINESS = auto()
@@ -98,7 +98,7 @@ class Observed:
 
 
 def chain_name(state: ChainState) -> str:
-    """`IPv4 FLANNEL-POSTRTG`."""
+    """Names a chain with its family, such as `IPv4 FLANNEL-POSTRTG`."""
     return f"{state.chain.family} {state.chain.name}"
 
 

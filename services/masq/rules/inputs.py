@@ -16,7 +16,7 @@ Refusal: TypeAlias = Callable[[NetworkConfig], str]
 
 
 def no_refusal(network: NetworkConfig) -> str:
-    """For a host without other networks."""
+    """Refuses no network: the check of a host without other networks."""
     return ""
 
 

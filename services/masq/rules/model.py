@@ -1,4 +1,5 @@
-"""Which packets leave a node under the node's address, and that it forwards them: the rules, as a pure function.
+"""The rule model, a pure function: which packets leave a node under the node's address, and that the node forwards
+them.
 
 One model for both families and every firewall; a firewall renders it and compares it. What is no chain in the
 result of `wanted_chains` is left as it is; a chain without rules shall not exist, nor the jump to it.
@@ -155,7 +156,9 @@ def _forward_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
 def _masquerade_rules(
     family: Family, networks: Sequence[Network], subnet: Network, fully_random: bool
 ) -> tuple[Rule, ...]:
-    """Between the networks as within one: there are several as long as a change of the network is pending."""
+    """Makes the rules that masquerade. Packets between the networks count as inside; there are several while a change
+    of the network is pending.
+    """
     inside, outside = [AddressMatch(network) for network in networks], AddressMatch(networks[0], negated=True)
     in_subnet = AddressMatch(subnet)
     return (
@@ -228,7 +231,7 @@ def deciding_rule(chain: Chain, packet: Packet) -> int | None:
 
 
 def explanation(packet: Packet, rule: Rule | None) -> str:
-    """In words, for the rule that decides; None: no rule of ours does."""
+    """Explains to an operator what happens to the packet, given the rule that decides, or None."""
     way = f"{packet.source} to {packet.destination}"
     if rule is None:
         return f"{way}: no rule of ours matches; the source address stays, unless another program's rule changes it."

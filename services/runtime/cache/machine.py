@@ -83,7 +83,7 @@ def _token(path: Path, hardware: frozenset[str]) -> str:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """For one process: the dataplanes of several networks may have one directory, and start at once."""
+    """Locks the directory: the dataplanes of several networks may have one, and start at once."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # NFS locks no directory

@@ -42,7 +42,7 @@ class StateFile(ReplacedFile):
         self.close()
 
     def close(self) -> None:
-        """Frees the lock."""
+        """Releases the file's lock, if it is held."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

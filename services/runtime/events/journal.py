@@ -29,7 +29,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a service did, decided or found."""
+    """A record of what a service did, decided or found."""
 
     kind: Enum
     """Of the service's own kinds."""
@@ -50,7 +50,9 @@ class Event:
         return self.subject_count > len(self.subjects) or any(name in subject for subject in self.subjects)
 
     def bounded(self) -> "Event":
-        """Without the rest of long texts: keys of a store and data of leases, which they quote, may be megabytes."""
+        """Returns the event with its texts cut off: keys of a store and data of leases, which they quote, may be
+        megabytes.
+        """
         names = tuple(Subject(each.name[:LONGEST_NAME], each.of[:LONGEST_NAME]) for each in self.subjects)
         return replace(self, what=self.what[:LONGEST_REASON], cause=self.cause[:LONGEST_REASON], subjects=names)
 

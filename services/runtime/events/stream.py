@@ -29,7 +29,7 @@ class Reading(Generic[M]):
 
     @property
     def is_complete(self) -> bool:
-        """Everything there is was told."""
+        """Whether the journal has no later event."""
         return self._number >= self._journal.last
 
     def take(self) -> list[M]:

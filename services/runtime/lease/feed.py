@@ -131,7 +131,7 @@ class LeaseConnection:
         return seconds_of(response.pause, "pause")
 
     async def close(self) -> None:
-        """Ends open calls."""
+        """Closes the connection, which ends open calls."""
         await self._channel.close()
 
 

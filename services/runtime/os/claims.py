@@ -99,7 +99,7 @@ class Claims:
         self.close()
 
     def close(self) -> None:
-        """Gives all back."""
+        """Gives back all claims that are held."""
         while self._held:
             self._held.popitem()[1].close()
 

@@ -52,7 +52,7 @@ class Watch:
             self.close()
 
     def close(self) -> None:
-        """Closes the watch."""
+        """Ends the watch and closes its descriptor."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -172,7 +172,8 @@ _of_older: dict[int, bool] = {}
 
 
 def _of_older_releases(inodes: frozenset[int]) -> frozenset[int]:
-    """Those of the services of 0.1 and 0.2, which prove nothing: they count where their process is seen.
+    """Returns the sockets of services of 0.1 and 0.2, which prove nothing: they count if their process may change
+    networks.
 
     A program that is set-uid root, which anybody can start with sockets of their own open, is no Python.
     """
@@ -214,7 +215,9 @@ def _text(name: bytes) -> str:
 
 
 def _listed() -> Iterator[tuple[str, int]]:
-    """By name and inode. A name with a line break may forge a line: an inode that comes twice is left out."""
+    """Yields the abstract unix sockets by name and inode. A name with a line break may forge a line: an inode that
+    comes twice is left out.
+    """
     lines = (_THREAD / "net" / "unix").read_text(errors="backslashreplace").split("\n")
     rows = [line.split(maxsplit=7) for line in lines]
     named = [(row[7][1:], int(row[6])) for row in rows if len(row) == 8 and row[7][0] == "@" and row[6].isdecimal()]

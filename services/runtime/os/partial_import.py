@@ -8,7 +8,7 @@ from importlib.util import find_spec, module_from_spec
 
 @contextmanager
 def partial_import(package: str, *, kept: bool = True) -> Iterator[None]:
-    """In the block, `import package.module` finds the module in an empty package, without running `__init__`.
+    """Lets `import package.module` in the block find the module in an empty package, without running `__init__`.
 
     A later import of the package itself runs `__init__`. With `kept` it uses the modules that the block imported:
     `from package import module` finds each of them, the attribute `package.module` only those that `__init__`

@@ -70,7 +70,7 @@ def owners(inodes: Iterable[int]) -> dict[int, Process]:
 
 
 def processes(name: str) -> Iterator[Process]:
-    """Those of this name in this network namespace."""
+    """Yields the processes of this name in this network namespace."""
     here, wanted = _link(_PROC / "thread-self" / "ns" / "net"), f"{name}\n".encode()
     for path in _running():
         try:

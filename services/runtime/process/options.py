@@ -76,7 +76,9 @@ class ProcessSettings:
 
     @property
     def socket_suffix(self) -> str:
-        """Behind the service's name in that of its socket: `-blue` of a service for the network blue alone."""
+        """The part of the socket's name that follows the name of the service: `-blue` for a service of the network
+        blue alone.
+        """
         return ""
 
 

@@ -6,5 +6,5 @@ VERSION: Final = "0.2.0"
 
 
 def version() -> str:
-    """Such as `0.2.0`."""
+    """Returns the version, such as `0.2.0`."""
     return VERSION

@@ -217,7 +217,7 @@ def _seconds_left(peer: Mapping[str, Iterable[bytes]]) -> float:
 
 
 def caller(context: Context) -> str:
-    """Who calls, for a record of it."""
+    """Names the caller, for a record of the call."""
     return ", ".join(_uris(context.auth_context())) or "an operator on this host"
 
 

@@ -23,7 +23,7 @@ def by_network(servicers: Mapping[str, Any], service: ServiceDescriptor) -> Any:
 
 
 def chosen(names: Mapping[str, Any], name: str) -> str:
-    """Which of the networks a request means. Raises InvalidInput."""
+    """Returns the name of the network that a request means. Raises InvalidInput."""
     if name in names:
         return name
     if not name and (len(names) == 1 or DEFAULT in names):

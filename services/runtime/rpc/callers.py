@@ -1,4 +1,4 @@
-"""Who calls over TLS: the certificate behind each connection, and how much one certificate may call.
+"""The callers over TLS: the certificate behind each connection, and how much one certificate may call.
 
 A member of the cluster may read everything, and so could use up the memory and the time of a service. Calls in
 progress are limited for each certificate; a certificate that calls faster than any program of ours is cut off.

@@ -82,7 +82,7 @@ class _Listener(NamedTuple):
 
 
 class _Failures:
-    """Of one address: connections that ended before anybody knew whose they are."""
+    """The connections of one address that ended before the client was identified."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -296,7 +296,7 @@ class ConnectionLimiter:
 
 
 def _least_fair(strangers: Iterable[_Connection]) -> list[_Connection]:
-    """Those that an equal share for each address would not have come first; then the oldest."""
+    """Sorts strangers so that those come first which exceed an equal share for each address; then the oldest."""
     ranks = Tally[Peer]()
     ranked: list[tuple[int, int, _Connection]] = []
     for each in sorted(strangers, key=lambda each: -each.number):

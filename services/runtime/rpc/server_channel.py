@@ -107,7 +107,7 @@ class ServerChannel:
         return self._explained.sentence
 
     async def close(self) -> None:
-        """Ends open calls."""
+        """Closes the channel and those it has replaced, which ends open calls."""
         for _, channel in self._replaced:
             await channel.close()
         await self.channel.close()

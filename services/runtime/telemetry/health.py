@@ -91,7 +91,7 @@ class Health:
 
 
 class _NetworkHealth(Health):
-    """Of a network with a name: its own conditions, and those of the process."""
+    """The health of a network with a name: its own conditions, and those of the process."""
 
     def __init__(self, whole: Health, name: str) -> None:
         super().__init__()
@@ -107,13 +107,13 @@ class _NetworkHealth(Health):
 
     @property
     def reasons(self) -> list[str]:
-        """See Health."""
+        """Returns the reasons of the network and of the process, as Health.reasons."""
         whole = self._whole
         shared = [r for key, r in whole._reasons.items() if r and key not in whole._of_networks]
         return whole.reasons if whole._stopping else [*shared, *super().reasons]
 
     @property
     def findings(self) -> list[Finding]:
-        """See Health."""
+        """Returns the findings of the network and of the process, as Health.findings."""
         found = (each for find in (*self.finders, *self._whole.finders) for each in _found_by(find))
         return sorted(found, key=lambda each: each.weight)

@@ -1,4 +1,4 @@
-"""Which network a task works for: its log lines have the key `network`, and its metrics the label."""
+"""Records for which network a task works: its log lines have the key `network`, and its metrics the label."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ _CURRENT: Final = ContextVar("network", default="")
 
 
 def current_network() -> str:
-    """Its name; empty: the service has one network, without a name."""
+    """Returns the network's name; empty if the service has one network, without a name."""
     return _CURRENT.get()
 
 
 def enter_network(name: str) -> None:
-    """From now on this task, and the tasks that it makes, work for a network."""
+    """Makes this task, and the tasks that it makes, work for a network."""
     _CURRENT.set(name)
     log_network(name)
 

@@ -48,7 +48,9 @@ class Credentials:
         self.refused = ""
 
     def for_server(self) -> grpc.ServerCredentials:
-        """For a server that accepts only clients with a certificate of the authorities; TLS 1.2 and newer."""
+        """Makes credentials for a server that accepts only clients with a certificate of the authorities; TLS 1.2 and
+        newer.
+        """
         served = self.material
 
         def replaced() -> grpc.ServerCertificateConfiguration | None:
@@ -67,7 +69,7 @@ class Credentials:
         )
 
     def for_channel(self) -> grpc.ChannelCredentials:
-        """For a channel, which keeps these credentials until it is closed."""
+        """Makes credentials for a channel, which keeps them until it is closed."""
         material = self.material
         return grpc.ssl_channel_credentials(material.authorities, material.key, material.chain)
 

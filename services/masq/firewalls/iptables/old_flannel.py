@@ -43,7 +43,7 @@ _SHAPES = {"nat": {"stay", "leave", "answer", "enter"}, "filter": {"from", "to"}
 
 
 def _shape(table: str, rule: BareRule, network: Network) -> str:
-    """Which rule of a set about the network it is; empty: none."""
+    """Returns the place of a rule in a set about the network; empty if no set of an old flanneld has such a rule."""
     inside, outside = str(network), f"!{network}"
     multicast = f"!{family_of(network).multicast}"
     shapes = {
@@ -61,8 +61,8 @@ def _shape(table: str, rule: BareRule, network: Network) -> str:
 
 
 def _networks(rules: Iterable[BareRule | None]) -> set[Network]:
-    """Those that a set may be about: it names its network both as a source and as a destination, and foreign rules,
-    of which there may be thousands, rarely do.
+    """Returns the networks that a set may be about: it names its network both as a source and as a destination, and
+    foreign rules, of which there may be thousands, rarely do.
     """
     plain = [rule for rule in rules if rule]
     both = {rule.source for rule in plain} & {rule.destination for rule in plain}

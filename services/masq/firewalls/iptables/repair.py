@@ -51,7 +51,7 @@ class FoundJump:
 
 @dataclass(frozen=True, slots=True)
 class FoundChain:
-    """Everything in a table that has to do with one of our chains."""
+    """The actual state of one of our chains in a table: its rules, and the jumps to it."""
 
     rules: tuple[FoundRule, ...] | None
     """None: the chain does not exist."""
@@ -138,7 +138,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRule:
-    """One rule goes."""
+    """The removal of one rule of a chain."""
 
     chain: str
     position: int

@@ -57,7 +57,7 @@ def as_text(form: ChainForm) -> ChainForm:
 
 
 def form_text(chain: str, form: Form) -> str:
-    """As iptables-save has it, of a rule of a flanneld: addresses, a comment and a target."""
+    """Writes a rule of a flanneld as iptables-save does: addresses, a comment and a target."""
     if "text" in form:
         return str(form["text"])
     words = [f"-A {chain}"]

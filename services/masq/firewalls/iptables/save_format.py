@@ -43,7 +43,9 @@ def read_table(text: str) -> SavedTable:
 
 
 def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
-    """Everything in the table that has to do with the chain; jumps in its hook, in all chains if it shall go."""
+    """Finds a chain of ours, and the jumps to it: those in its hook, or in all chains if the chain is
+    to be removed.
+    """
     callers = [wanted.hook] if wanted.rules else list(table)
     jumps = [
         FoundJump(caller, position, _found(line))

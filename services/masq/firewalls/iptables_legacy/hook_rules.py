@@ -40,7 +40,7 @@ def jumps_and_span(wanted: ChainForm, table: RawTable) -> tuple[tuple[FoundJump,
 
 
 def bare_rules(table: RawTable, hook: str) -> list[BareRule | None]:
-    """Of the rules of a hook's chain those that ask for addresses only, without the options of their targets.
+    """Returns the rules of a hook's chain that ask for addresses only, without the options of their targets.
 
     None: another rule, or one about a network that the chain does not name both as a source and as a destination.
     """

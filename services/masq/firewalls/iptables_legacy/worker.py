@@ -106,7 +106,9 @@ class Worker:
 
 
 def missing_capabilities(status: str | None = None) -> list[str]:
-    """Which of the capabilities that legacy iptables needs are not effective; `status` as in /proc/self/status."""
+    """Returns the capabilities that legacy iptables needs and that are not effective; `status` as in
+    /proc/self/status.
+    """
     text = Path("/proc/thread-self/status").read_text() if status is None else status
     line = next(line for line in text.splitlines() if line.startswith("CapEff:"))
     effective = int(line.split()[1], 16)

@@ -117,8 +117,9 @@ class IptablesNftFirewall:
     async def _find(
         self, wanted: ChainForm, family: Family, there: frozenset[ChainName], *, repair: bool
     ) -> FoundChain:
-        """Our chain as the program prints it; the rest of the table, where thousands of foreign rules may stand and
-        some that the program cannot print, by netlink. A chain that shall go is looked for with all jumps to it.
+        """Reads our chain as the program prints it; the rest of the table, where thousands of foreign rules may stand
+        and some that the program cannot print, by netlink. A chain that shall go is looked for with all jumps to
+        it.
         """
         ours = lines = None
         if (name := ChainName(family.version, wanted.table, wanted.name)) in there:

@@ -81,7 +81,7 @@ def _target(name: str, values: Mapping[int, bytes]) -> str:
 
 
 def _jumps(wanted: ChainForm, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
-    """Of thousands of foreign rules, those alone are looked at that have the name of our chain in them."""
+    """Yields the jumps to our chain. Of thousands of foreign rules, only those are decoded that contain its name."""
     name, places = wanted.name.encode(), dict[str, int]()
     for raw in rules:
         chain = text(raw.get(_CHAIN, b""))

@@ -108,7 +108,9 @@ class NftablesFirewall:
         return tuple(rules)
 
     def _found(self, chains: frozenset[ChainName], table: str) -> dict[Family, dict[str, FoundChain]]:
-        """Ours, by the table of the model. Each is listed alone: libnftables then reads no other rules."""
+        """Reads our chains, by the table of the model. Each is listed alone: libnftables then reads no
+        other rules.
+        """
         found: dict[Family, dict[str, FoundChain]] = {family: {} for family in FAMILIES}
         for family in FAMILIES:
             for place in PLACES.values():
@@ -143,7 +145,7 @@ def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
 
 
 def _emptied(chains: Sequence[Chain], tables: Tables, found: Mapping[Family, Mapping[str, FoundChain]]) -> list[str]:
-    """Our tables in which no chain is to stay."""
+    """Returns commands that delete those of our tables in which no chain is to stay."""
     stay = {chain.family for chain in chains if chain.rules}
     decided = {(chain.family, chain.table) for chain in chains}
     stay |= {family for family, there in found.items() for table in there if (family, table) not in decided}

@@ -38,7 +38,7 @@ class Nftables:
         return objects
 
     def close(self) -> None:
-        """Frees the context."""
+        """Frees the library's context, after which no command can be run."""
         self._library.nft_ctx_free(self._context)
 
     def _run(self, text: str) -> str:

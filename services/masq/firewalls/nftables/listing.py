@@ -44,7 +44,7 @@ def found_chains(listing: Iterable[Mapping[str, Any]]) -> dict[str, FoundChain]:
 
 
 def found_rule(expressions: Iterable[Mapping[str, Any]]) -> FoundRule:
-    """One rule."""
+    """Reads one rule from its list of expressions."""
     fields: dict[str, Any] = {}
     packets = octets = 0
     for expression in expressions:

@@ -1,4 +1,4 @@
-"""Our chains and rules in the language of nft(8)."""
+"""Writes our chains and rules in the language of nft(8)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +21,7 @@ class Place:
 
     @property
     def declaration(self) -> str:
-        """As nft has it after the name."""
+        """The definition that follows the chain's name: type, hook, priority and policy."""
         return f"{{ type {self.kind} hook {self.hook} priority {self.priority}; policy accept; }}"
 
 
@@ -39,17 +39,17 @@ _WORDS: Final = {Action.RETURN: "return", Action.ACCEPT: "accept", Action.MASQUE
 
 
 def family_word(family: Family) -> str:
-    """`ip` or `ip6`."""
+    """Names the address family as nft does: `ip` or `ip6`."""
     return "ip" if family.version == 4 else "ip6"
 
 
 def table_of(chain: Chain) -> str:
-    """`ip flannelette`."""
+    """Names the table of a chain, such as `ip flannelette`."""
     return f"{family_word(chain.family)} {chain.nft_table}"
 
 
 def place_of(chain: Chain) -> str:
-    """`ip flannelette postrtg`."""
+    """Names a chain with its table, such as `ip flannelette postrtg`."""
     return f"{table_of(chain)} {PLACES[chain.table].name}"
 
 
