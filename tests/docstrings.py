@@ -28,7 +28,7 @@ PRONOUNS: Final = frozenset(
 )
 """But `one`, `all`, `each`, `no` and their like before a noun, and `what`, which begins a clause that is a noun."""
 LEAST_WORDS: Final = 4
-_REFERENCE: Final = re.compile(r"See `?[A-Z][\w.]*`?\.")
+_REFERENCE: Final = re.compile(r"See (the )?`?[\w.]+`?\.")
 """The docstring of a method that a protocol or a base class describes."""
 _WORD: Final = re.compile(r"\S*\w\S*")
 

@@ -185,7 +185,7 @@ for _name, _of_cloud in cloud_routes.CLOUD_COMMANDS.items():
 
 @cli.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version of this command."""
     from flannelette.services.runtime.process.version import version as installed
 
     click.echo(f"flannelette {installed()}")

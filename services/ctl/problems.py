@@ -61,7 +61,7 @@ class Problem:
     """The cause is another node, and nothing is wrong with this one."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON; `problem` has the cause too, as it always had, and `symptom` is without it."""
+        """Returns the problem as JSON; `problem` has the cause too, as it always had, and `symptom` is without it."""
         problem = f"{self.problem} {self.cause}".rstrip()
         return {**asdict(self), "problem": problem, "symptom": self.problem, "weight": self.weight.name}
 
@@ -117,7 +117,7 @@ def headline(node: NodeHealth) -> tuple[str, int]:
 
 
 def weight_of(finding: Finding) -> Weight:
-    """As the service says it."""
+    """Returns the weight that the service gives a finding."""
     return Weight.BROKEN if finding.broken else Weight.SOON if finding.soon else Weight.WARNING
 
 
@@ -152,7 +152,7 @@ def reported(nodes: Iterable[lease_pb2.Node]) -> Iterator[tuple[str, list[Proble
 
 
 def different_versions(versions: Mapping[str, str], who: str) -> Iterator[Problem]:
-    """That these services or nodes do not have one version, by their names; empty: not known."""
+    """Yields a problem if these services or nodes, by name, have different versions; an empty one is not known."""
     by_version: dict[str, list[str]] = {}
     for name, version in versions.items():
         if version:
@@ -227,7 +227,7 @@ def _are_named(node: NodeHealth) -> bool:
 
 
 def _silence(node: NodeHealth) -> Problem:
-    """No service answers."""
+    """Makes the problem of a node of which no service answers."""
     remarks = dict.fromkeys(remark for health in node.services.values() for remark in health.remarks)
     causes = dict.fromkeys(_START.sub("", remark) for remark in remarks)
     failures = [node.answers.of(service) for service in SERVICES]
@@ -259,7 +259,7 @@ _LOSES_PACKETS: Final = (BROKEN, UNREACHED, NO_MASQUERADE)
 
 
 def _weight(node: NodeHealth, service: Service, remark: str) -> Weight:
-    """Of what is no finding. The kernel keeps what it has while a service cannot follow changes."""
+    """Weighs a remark that is no finding. The kernel keeps what it has while a service cannot follow changes."""
     state, answer = node.services[service].state, node.answers.of(service)
     follows = (
         not isinstance(answer, CallFailed | lease_pb2.GetStatusResponse) and answer.status.lease_service_connected

@@ -112,7 +112,9 @@ class Controller:
         health.set("kernel", "the first complete snapshot of leases is not programmed yet")
 
     async def run(self) -> None:
-        """For ever. Raises Misconfigured when this node cannot carry the overlay at all."""
+        """Runs the control loop until cancelled. Raises Misconfigured when this node cannot carry the
+        overlay at all.
+        """
         self._patient_until = asyncio.get_running_loop().time() + PATIENCE
         asyncio.get_running_loop().call_at(self._patient_until, self._wake.set)
         while True:
@@ -185,7 +187,7 @@ class Controller:
         return min(self.settings.audit_interval, _RETRY_FAILED_SECONDS if is_short else float("inf"))
 
     async def _wait(self, deadline: float) -> None:
-        """Until something wakes us, or everything is due to be compared."""
+        """Waits until the loop is woken, or the audit is due, which makes a full comparison due."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._wake.wait()

@@ -236,7 +236,7 @@ def _collectors(parts: Mapping[str, _Part]) -> Iterator[NumberCollector]:
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script `flannelette-dataplane`."""
     sys.exit(run("dataplane", DataplaneSettings, build))
 
 

@@ -30,7 +30,7 @@ def mark_of(network: NodeNetwork, number: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DataplaneSettings(ProcessSettings):
-    """See `flannelette-dataplane --help`."""
+    """The settings of the dataplane, which `flannelette-dataplane --help` describes."""
 
     network: tuple[str, ...] = flag((), NETWORK_FLAG)
     lease_address: str = flag(

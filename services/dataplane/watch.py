@@ -33,7 +33,9 @@ Classifier: TypeAlias = Callable[[Change], Observation | None]
 
 
 async def watch_kernel(dataplane: Controller, kernel: Actuator, own_port: int) -> None:
-    """For ever. Reads on while a fault settles, so that a burst is one comparison and the queue stays short."""
+    """Watches the kernel until cancelled. Reads on while a fault settles, so that a burst is one comparison and the
+    queue stays short.
+    """
     loop = asyncio.get_running_loop()
     pending, settled_at = Pending(), -math.inf
 

@@ -23,7 +23,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62}\.?)*", re.ASCII)
 
 
 class Name(click.ParamType[str]):
-    """Of a node, a server or a person."""
+    """The name of a node, a server or a person."""
 
     name = "name"
 

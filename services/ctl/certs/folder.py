@@ -11,12 +11,12 @@ AUTHORITY: Final = "ca"
 
 
 def certificate_path(directory: Path, stem: str) -> Path:
-    """Of the certificate."""
+    """Returns the path of a certificate; `stem` is NAME-KIND."""
     return directory / f"{stem}.crt"
 
 
 def key_path(directory: Path, stem: str) -> Path:
-    """Of its key."""
+    """Returns the path of a certificate's private key; `stem` is NAME-KIND."""
     return directory / f"{stem}.key"
 
 

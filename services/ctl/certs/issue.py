@@ -30,7 +30,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who signs."""
+    """A certificate authority: the certificate, and the key that signs."""
 
     certificate: x509.Certificate
     key: Key
@@ -89,7 +89,7 @@ def issue(authority: Authority, wanted: Wanted, now: datetime, days: int) -> Iss
 
 
 def read_authority(certificate: bytes, key: bytes) -> Authority:
-    """From PEM. Raises Unusable."""
+    """Reads an authority from PEM. Raises Unusable."""
     try:
         signer = Authority(x509.load_pem_x509_certificate(certificate), _load_key(key))
         signer.certificate.verify_directly_issued_by(signer.certificate)

@@ -20,7 +20,8 @@ _MASQUERADE: Final = {"true": "--ip-masq=false", "false": "--ip-masq=true"}
 
 
 def options(values: Mapping[str, str], *, ip_masq: bool = True) -> dict[str, str]:
-    """By variable, in the order of mk-docker-opts.sh. Raises ValueError, saying what is wrong with subnet.env.
+    """Returns docker's options by variable, in the order of mk-docker-opts.sh. Raises ValueError, saying what is
+    wrong with subnet.env.
 
     Without `ip_masq`, docker's default decides whether docker masquerades.
     """

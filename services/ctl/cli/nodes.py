@@ -1,4 +1,4 @@
-"""Which nodes a command is about: from its options, the environment, and the file of contexts."""
+"""Finds the nodes that a command is about, from its options, the environment, and the file of contexts."""
 
 import os
 from pathlib import Path

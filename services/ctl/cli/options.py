@@ -123,7 +123,7 @@ class IpAddress(click.ParamType[str]):
     name = "ip"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The same text."""
+        """Checks the text of an address, and returns it as it is."""
         try:
             ip_address(value)
         except ValueError:
@@ -132,12 +132,12 @@ class IpAddress(click.ParamType[str]):
 
 
 class Duration(click.ParamType[float]):
-    """A duration, `12h`."""
+    """A duration with a unit, such as `12h`."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """In seconds."""
+        """Returns the duration in seconds."""
         from flannelette.services.ctl.commands.subnets import read_duration
 
         try:

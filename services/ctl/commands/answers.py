@@ -120,7 +120,9 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
 
 
 def _with_sockets(targets: Targets) -> list[str]:
-    """As `_networks`, without a call; the one without a name is there if it has a socket that no other uses."""
+    """Returns the networks that have sockets, without a call; the one without a name is there if it has a socket that
+    no other uses.
+    """
     if targets["dataplane"].network:
         return []
     named = _by_socket(targets, SERVICES)

@@ -51,7 +51,7 @@ async def sync(target: Target, screen: Screen, *, dry_run: bool) -> int:
 
 
 async def teardown(target: Target, screen: Screen, *, dry_run: bool) -> int:
-    """Removes our routes."""
+    """Removes our routes from the cloud's tables."""
     request = pb.TeardownRoutesRequest(dry_run=dry_run)
     done = await ask(target, lambda c: CloudServiceStub(c).TeardownRoutes(request), LONG_SECONDS)
     screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
@@ -74,7 +74,7 @@ async def problems(target: Target) -> list[Problem]:
 
 
 def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
-    """Readiness, routes, findings."""
+    """Shows readiness, routes and findings."""
     state = ("paused", "yellow") if answer.paused else ("ready", "green") if answer.ready else ("not ready", "red")
     about = phrase(answer.backend or "backend unknown", count(len(answer.routes), "route"))
     out: list[str | Text] = [Text.assemble("cloud: ", state, f" ({about})")]

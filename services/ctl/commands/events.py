@@ -82,7 +82,7 @@ class _Output:
             self._screen.show(event_text(event, zone, self._screen.width, self._where(source)))
 
     def say(self, source: _Source, sentence: str) -> None:
-        """Something about the stream, among the events."""
+        """Says something about a stream, among its events."""
         if self._screen.json:
             self._screen.warn(self._named(source, sentence))
         else:

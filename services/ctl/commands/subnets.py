@@ -22,7 +22,7 @@ _LENGTH: Final = re.compile(r"/(\d{1,3})(?![\da-fA-F.:])")
 
 
 async def reserve(target: Target, screen: Screen, cidrs: Sequence[str], node: str) -> int:
-    """Reserves subnets."""
+    """Reserves subnets for a node or for nobody."""
     request = pb.ReserveSubnetRequest(cidrs=cidrs, node=node)
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReserveSubnet(request))
     screen.answer(response, lambda: reserved_text(response.lease))
@@ -30,7 +30,7 @@ async def reserve(target: Target, screen: Screen, cidrs: Sequence[str], node: st
 
 
 async def reservations(target: Target, screen: Screen) -> int:
-    """Shows the reservations."""
+    """Shows all reservations of the cluster."""
     response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ListLeases(pb.ListLeasesRequest()))
     found = [lease for lease in response.leases if lease.reserved]
     if screen.json:

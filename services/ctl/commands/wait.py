@@ -23,7 +23,9 @@ _LONGEST_PAUSE: Final = 2.0
 
 
 async def wait(targets: Targets, screen: Screen, *, ready: bool, converged: bool, cursor: str, seconds: float) -> int:
-    """Everything that is asked for, one after the other in the same time; the first that is not to be had ends it."""
+    """Waits for all that is asked for, one after the other in the same time; the first that does not come in time
+    ends it.
+    """
     deadline = asyncio.get_running_loop().time() + seconds
     steps: list[Callable[[], Coroutine[Any, Any, int]]] = []
     if ready:
@@ -37,7 +39,7 @@ async def wait(targets: Targets, screen: Screen, *, ready: bool, converged: bool
 
 
 async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
-    """Until `flannelette status` finds nothing; says what is missing when the time is over."""
+    """Waits until `flannelette status` finds nothing; says what is missing when the time is over."""
     while True:
         node = assess(await answers_of(targets), targets)
         if node.healthy:
@@ -51,7 +53,8 @@ async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
 
 
 async def until_converged(target: Target, screen: Screen, cursor: str, deadline: float) -> int:
-    """Until every connected node has the change (empty: the newest one of now). 1 if that takes too long.
+    """Waits until every connected node has the change (empty: the newest one of now). Returns 1 if that takes too
+    long.
 
     Survives restarts of the lease service: the table of the new one has every change of the old one, so without a
     cursor of the user's the newest of then is as good.

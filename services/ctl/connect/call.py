@@ -153,13 +153,13 @@ class Channels:
 
 
 async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], seconds: float = SHORT_SECONDS) -> M:
-    """As `Channels.ask`, for one call."""
+    """Makes one call, as `Channels.ask` does."""
     async with Channels() as channels:
         return await channels.ask(target, call, seconds)
 
 
 async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:
-    """As `ask`; the error for a missing socket says how to name a central lease service."""
+    """Makes one call to a lease service; the error for a missing socket says how to name a central lease service."""
     try:
         return await ask(target, call, LIST_SECONDS)
     except CallFailed as failure:
@@ -271,7 +271,7 @@ def _denied(path: Path) -> str:
 
 
 def who_may(mode: int, user_id: int, group_id: int) -> str:
-    """Who has access to something of this mode and owner, and how to become one of them."""
+    """Says who has access to a file of this mode and owner, and how to become one of them."""
     if mode & stat.S_IRWXG and group_id != 0:
         group = _group_name(group_id)
         if not group:

@@ -118,12 +118,16 @@ def _send(service: socket.socket) -> None:
 
 
 def environment_there() -> dict[str, str]:
-    """Ours, without what names a context or addresses: a command that stays on this host would dial itself."""
+    """Returns the environment without what names a context or addresses: a command that stays on this host would dial
+    itself.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("FLANNELETTE_")}
 
 
 def _reason(said: str) -> str:
-    """Our own words, if the far side came so far; else the last of the command's."""
+    """Returns the reason that our program on the other side gave, if it was started; else the last line of the
+    command's.
+    """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
     return (ours or lines or [""])[-1]

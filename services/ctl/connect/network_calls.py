@@ -7,7 +7,9 @@ import grpc.aio
 
 
 def calls_in(network: str) -> Sequence[grpc.aio.ClientInterceptor]:
-    """For a channel whose calls are about this network; none for the only one, without a name."""
+    """Returns the interceptors for a channel whose calls are about this network; none for the only one, without a
+    name.
+    """
     return (_UnaryInNetwork(network), _StreamInNetwork(network)) if network else ()
 
 
@@ -24,7 +26,7 @@ class _InNetwork:
 
 
 class _UnaryInNetwork(_InNetwork, grpc.aio.UnaryUnaryClientInterceptor):
-    """Of calls with one answer."""
+    """The interceptor of calls with one answer."""
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         """See grpc.aio."""
@@ -32,7 +34,7 @@ class _UnaryInNetwork(_InNetwork, grpc.aio.UnaryUnaryClientInterceptor):
 
 
 class _StreamInNetwork(_InNetwork, grpc.aio.UnaryStreamClientInterceptor):
-    """Of calls with many."""
+    """The interceptor of calls with a stream of answers."""
 
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         """See grpc.aio."""

@@ -121,7 +121,7 @@ def cloud_beside(there: Targets) -> Target | None:
 
 
 def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
-    """With flannelette-cloud, where it has a socket or is asked for by name."""
+    """Adds flannelette-cloud, where it has a socket or is asked for by name."""
     cloud = cloud_beside(there)
     return {**there, "cloud": cloud} if cloud and (is_asked or cloud.has_socket) else there
 

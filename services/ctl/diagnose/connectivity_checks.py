@@ -11,7 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 
 
 class Outcome(StrEnum):
-    """Of a check."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -60,12 +60,12 @@ class Check:
 
     @property
     def is_untested(self) -> bool:
-        """It was to be tested, and could not be."""
+        """Whether the check was to be made, and could not be."""
         return self.outcome is Outcome.SKIPPED and bool(self.source)
 
     @property
     def what(self) -> str:
-        """`full size, IPv4`."""
+        """Describes the check's packets, such as `full size, IPv4`."""
         return ", ".join(filter(None, ("full size" if self.size else "small", self.family)))
 
     @property
@@ -75,7 +75,7 @@ class Check:
         return f"{self.source} to {self.target}{where}" if self.source else self.test
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the check as JSON."""
         return asdict(self)
 
 
@@ -165,7 +165,9 @@ def grouped(failed: Sequence[Check]) -> Iterator[Group]:
 
 
 def _what(checks: Sequence[Check]) -> tuple[str, ...]:
-    """Of one pair: the families in which nothing passes, and those in which full-size packets do not."""
+    """Names what fails between one pair: the families in which nothing passes, and those in which full-size packets
+    do not.
+    """
     small = {check.family for check in checks if not check.size}
     kinds = (f"{'' if check.family in small else 'full-size '}{check.family}".strip() for check in checks)
     return tuple(dict.fromkeys(filter(None, kinds)))

@@ -24,7 +24,7 @@ _WAYS: Final = {
 
 
 def start_line(names: Sequence[str], width: Width) -> Text:
-    """Before the first answer."""
+    """Returns the line that is printed before the first answer."""
     return fold(f"Testing connectivity of {count(len(names), 'node')}: {shown_nodes(names)}", width, 4)
 
 
@@ -36,7 +36,9 @@ def progress_line(what: str, name: str, checks: Sequence[Check]) -> Text:
 
 
 def report(checks: Sequence[Check], told: Text | None, width: Width) -> Text:
-    """Everything; `told` is what doctor prints, if it knows of anything. In a pipe each check is a line."""
+    """Returns the whole report; `told` is what doctor prints, if it knows of anything. In a pipe each check is a
+    line.
+    """
     if width is None:
         return lines([_table(checks), "", told] if told else [_table(checks)])
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
@@ -128,7 +130,7 @@ def _summary(checks: Sequence[Check], width: Width) -> Iterable[Text]:
 
 
 def _matrix(checks: Sequence[Check], width: Width) -> Sequence[str | Text]:
-    """Who reaches whom; where that is too wide, only who does not, below."""
+    """Draws who reaches whom; a matrix that is too wide becomes a list of those who do not, below."""
     shown = [check for check in checks if check.test != "underlay" and check.source and check.target != "all"]
     sources = sorted({check.source for check in shown}, key=in_order)
     targets = [*sorted({check.target for check in shown if check.test != "outside"}, key=in_order)]

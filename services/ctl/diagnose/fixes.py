@@ -1,4 +1,4 @@
-"""Which cures `doctor --fix` carries out, and how (ADR 39).
+"""Decides which cures `doctor --fix` carries out, and how (ADR 39).
 
 A service sends a code and arguments (`services/core/cure.py`); its text is never carried out. Each command is made
 here, of arguments of known types, and only after `FACTS` has found on this host what makes the command right: the

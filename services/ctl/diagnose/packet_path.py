@@ -52,7 +52,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class PacketPath:
-    """From source to destination, as far as the nodes that answered know it."""
+    """The path from source to destination, as far as the nodes that answered know it."""
 
     source: str
     destination: str
@@ -76,7 +76,7 @@ class PacketPath:
 
     @property
     def outcome(self) -> str:
-        """In a few words."""
+        """Says in a few words whether the path is whole, or where it breaks."""
         broken = self.first_broken
         if broken is not None:
             return f"broken on {broken.node} at {broken.kind}"
@@ -88,7 +88,7 @@ class PacketPath:
         return "arrives"
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Returns the path as JSON."""
         steps = [{k: v for k, v in asdict(step).items() if k != "expects"} for step in self.steps]
         return {**asdict(self), "steps": steps, "outcome": self.outcome, "broken": self.first_broken is not None}
 

@@ -31,7 +31,7 @@ def header(interfaces: Iterable[pb.CaptureInterface], program: str) -> bytes:
 
 
 def block(packet: pb.CapturedPacket, interface: pb.CaptureInterface) -> bytes:
-    """One packet."""
+    """Encodes one packet as a block of the file."""
     cooked = _COOKED.pack(
         packet.protocol & 0xFFFF,
         0,

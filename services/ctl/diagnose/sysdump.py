@@ -116,7 +116,7 @@ def packed(name: str, by_node: Mapping[str, Sequence[Collected]], now: datetime)
 
 
 async def _collect_all(nodes: Nodes, seconds: float, *, host_only: bool) -> dict[str, list[Collected]]:
-    """By the name of the node's directory."""
+    """Collects the parts of all nodes, by the name of the node's directory."""
     until = time.monotonic() + seconds
     turns = asyncio.Semaphore(_NODES_AT_ONCE)
 

@@ -65,7 +65,9 @@ async def ask_topology(nodes: Nodes, channels: Channels) -> Topology:
 
 
 async def _table(nodes: Nodes, channels: Channels) -> tuple[lease_pb2.ListLeasesResponse, list[lease_pb2.Node]]:
-    """Of the first lease service that answers. Raises CallFailed: none does."""
+    """Asks for the lease table and the nodes; the first lease service that answers decides. Raises CallFailed if none
+    does.
+    """
     failure: CallFailed | None = None
     for target in {targets["lease"].address: targets["lease"] for targets in nodes.values()}.values():
         try:

@@ -85,7 +85,7 @@ def _columns_that_fit(sizes: Sequence[int], width: Width) -> int:
 
 
 def _pack(texts: Sequence[Text], width: Width) -> list[Text]:
-    """As many of the texts on a line as fit."""
+    """Packs as many of the texts on each line as fit."""
     packed: list[Text] = []
     for text in texts:
         if packed and width and len(_INDENT) + packed[-1].cell_len + len(_GAP) + text.cell_len <= width:

@@ -36,7 +36,7 @@ def nodes_text(nodes: Sequence[pb.Node], width: Width, wide_at: datetime | None 
 
 
 def all_well(nodes: Sequence[pb.Node]) -> bool:
-    """Nobody is known to be cut off, behind, short of a lease, or to lose packets now or soon."""
+    """Whether no node is known to be cut off, behind, short of a lease, or to lose packets now or soon."""
     return not any(
         _is_away(node) or _is_behind(node) or node.failed_count or any(f.broken or f.soon for f in node.findings)
         for node in nodes
@@ -51,7 +51,7 @@ def converged_text(response: pb.GetConvergenceResponse) -> Text:
 
 
 def pending_text(response: pb.GetConvergenceResponse, nodes: Sequence[pb.Node], width: Width) -> Text:
-    """Who keeps us waiting; `nodes` are all that are known."""
+    """Says which nodes have no change yet; `nodes` are all that are known."""
     missing = {*response.nodes_pending, *response.nodes_failed}
     if not missing:
         return Text("not converged: no dataplane is connected to this lease service")
@@ -94,7 +94,9 @@ def _is_behind(node: pb.Node) -> bool:
 
 
 def _is_silent(node: pb.Node) -> bool:
-    """It is connected, and has not reported here: not yet, or it reports to a lease service of its own."""
+    """Whether the node is connected, and has not reported here: not yet, or it reports to a lease
+    service of its own.
+    """
     return node.connected and not node.HasField("behind")
 
 

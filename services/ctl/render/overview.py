@@ -51,7 +51,7 @@ def condition_of(node: NodeHealth) -> Condition:
 
 
 def own_problems(node: NodeHealth) -> list[Problem]:
-    """Those of the node itself, the gravest first; that another node is down is none."""
+    """Returns the problems of the node itself, the gravest first; that another node is down is none."""
     return [each for each in problems(node) if not each.remote]
 
 

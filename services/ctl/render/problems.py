@@ -14,7 +14,7 @@ _COLUMN: Final = 9
 
 
 def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) -> Text:
-    """On a terminal a paragraph each, in a pipe one line each; a sentence where there is nothing.
+    """Prints the problems: a paragraph each on a terminal, one line each in a pipe; a sentence where there are none.
 
     `names` are the nodes that were asked. Which of them has a problem is told where there are several.
     """

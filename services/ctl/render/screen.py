@@ -33,7 +33,9 @@ class Screen:
     """Which of several is shown."""
 
     def of_network(self, name: str) -> "Screen":
-        """For what is about one of several networks, below a heading; empty: there is one."""
+        """Returns a screen for what is about one of several networks, below a heading; an empty name:
+        there is one.
+        """
         if name and not self.json:
             self.show(Text(f"--- network {name} ---", style="bold"))
         return replace(self, network=name)
@@ -48,7 +50,7 @@ class Screen:
         return self.console.encoding.startswith("utf")
 
     def show(self, text: Text) -> None:
-        """Prints the text."""
+        """Prints the text at once, without control characters."""
         self.console.print(harmless(text), soft_wrap=True)
         self.console.file.flush()
 
@@ -109,7 +111,7 @@ def screen(output: str) -> Screen:
 
 
 def _yaml_writer() -> Callable[..., str]:
-    """As yaml.safe_dump, with a text of several lines on one, in quotes."""
+    """Returns a function like yaml.safe_dump that writes a text of several lines on one, in quotes."""
     import yaml  # takes as long as rich
 
     class Dumper(yaml.SafeDumper):

@@ -40,7 +40,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """Of the node."""
+        """The name of the node."""
         return _word(self.cells[0])
 
     def rate(self, of: Callable[[Traffic], int]) -> float | None:

@@ -107,7 +107,7 @@ def _address(text: str) -> Address:
 
 
 def _to_address(context: PeerContext, address: Address) -> Question:
-    """As a pod asks it: from the bridge of pods, else from the overlay device."""
+    """Makes the probe of an address as a pod would ask it: from the bridge of pods, else from the overlay device."""
     family, backend, links = family_of(address), context.backend, context.links
     device = links.devices.get(family)
     sources = [subnet[number] for subnet in context.own_subnets if family_of(subnet) is family for number in (1, 0)]

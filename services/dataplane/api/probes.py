@@ -52,7 +52,7 @@ def add_round_trips(summary: pb.ProbeSummary, prober: Prober) -> None:
 
 
 def probes_of(prober: Prober, lease: str) -> list[pb.Probe]:
-    """Those of one peer."""
+    """Translates the probes of one peer to messages."""
     return [_probe(path, record) for path, record in prober.records.get(lease, {}).items()]
 
 

@@ -38,7 +38,7 @@ _STATES = {
 
 
 def status_of(dataplane: Controller, prober: Prober, health: Health, started_at: float) -> pb.Status:
-    """Everything about the node at a glance."""
+    """Summarises the state of the node as a message."""
     config, feed, programmer = dataplane.tracker.config, dataplane.feed, dataplane.programmer
     names = programmer.names()
     status = pb.Status(
@@ -146,7 +146,7 @@ def chosen_peers(programmer: PeerProgrammer, name: str) -> list[Peer]:
 
 
 def list_peers(programmer: PeerProgrammer, name: str) -> list[pb.Peer]:
-    """These peers, as far as we know without a look."""
+    """Lists the chosen peers from memory, without reading the kernel."""
     names, programmed = programmer.names(), programmer.reconciler.programmed
     return [
         _peer(programmer, peer, [_object(names, item, item in programmed) for item in sorted(peer.objects)])
@@ -155,7 +155,7 @@ def list_peers(programmer: PeerProgrammer, name: str) -> list[pb.Peer]:
 
 
 def list_places(programmer: PeerProgrammer, looks: Iterable[tuple[Peer, Sequence[ObjectCheck]]]) -> list[pb.Peer]:
-    """As a look has shown it."""
+    """Lists peers as an inspection of the kernel has shown them."""
     names, found = programmer.names(), []
     for peer, places in looks:
         objects = [_object(names, p.wanted, p.wanted == p.actual, p.actual, p.remark) for p in places]

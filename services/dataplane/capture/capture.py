@@ -116,7 +116,7 @@ class Capture:
         return bool(self._sockets)
 
     def stop(self) -> None:
-        """Nothing new comes; what has come can still be read."""
+        """Ends the capture of new packets; those captured before can still be read."""
         self._is_stopped = True
         for each in self._sockets:
             attach(each, _NOTHING)
@@ -161,7 +161,7 @@ class Capture:
             self.dropped += drops
 
     def _packets(self, number: int, source: socket.socket, most: int, room: int) -> Iterator[Packet]:
-        """Those of one of the sockets, which share so many packets and bytes."""
+        """Yields packets of one of the sockets, which share so many packets and bytes."""
         room //= len(self._sockets)
         for _ in range(most // len(self._sockets)):
             if room <= 0:
@@ -212,7 +212,9 @@ async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[B
 
 
 def _open(name: str) -> socket.socket:
-    """On one interface, which may take milliseconds; nothing comes before it has another filter. Raises NotYet."""
+    """Opens a socket on one interface, which may take milliseconds; it receives nothing before it has another filter.
+    Raises NotYet.
+    """
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     try:
         made = socket.socket(socket.AF_PACKET, kind, 0)  # no protocol: nothing comes before the filter

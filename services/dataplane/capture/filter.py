@@ -1,4 +1,4 @@
-"""Which packets are captured: an expression, and the classic BPF program that the kernel runs for it. Pure.
+"""Capture filters: an expression, and the classic BPF program that the kernel runs for it. Pure.
 
 A packet begins with its IP header here. A program that reads behind the packet's end rejects it.
 """
@@ -39,7 +39,7 @@ _IPV6_HEADER: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One comparison."""
+    """A comparison of a part of the packet with a number."""
 
     loads: tuple[tuple[int, int], ...]
     """Codes and operands that bring the compared value."""
@@ -49,14 +49,14 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """All parts hold."""
+    """A conjunction: it holds if all parts do."""
 
     parts: "Sequence[Expression]"
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """At least one part holds."""
+    """A disjunction: it holds if at least one part does."""
 
     parts: "Sequence[Expression]"
 

@@ -77,7 +77,9 @@ class HookRunner:
         self._is_running = asyncio.Event()
 
     async def run(self, note: Callable[[Event], None], changed: Callable[[], None]) -> None:
-        """For ever: owns the commands. `note` is told what they print, `changed` that a late one has ended."""
+        """Owns the running commands until cancelled. `note` is told what they print, `changed` that a late one has
+        ended.
+        """
         self._note, self._changed = note, changed
         async with asyncio.TaskGroup() as self._group:
             self._is_running.set()

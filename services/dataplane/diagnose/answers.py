@@ -30,7 +30,7 @@ _POLICY: Final = struct.Struct("=16s16sHHHHHBBB3xiI64x32xIIBBBB4x")
 
 
 def attributes_of(message: bytes, header: int) -> dict[int, bytes]:
-    """Behind a header of this size."""
+    """Reads the attributes that follow a header of this size."""
     return dict(attributes(message[16 + header :]))
 
 
@@ -40,7 +40,9 @@ def _header(layout: struct.Struct, message: bytes) -> tuple[int, ...]:
 
 
 def lookup_request(question: Lookup) -> bytes:
-    """For the way of one packet. A kernel that does not know RTM_F_FIB_MATCH tells the route of this one packet."""
+    """Asks for the route of one packet. A kernel that does not know RTM_F_FIB_MATCH tells the route of this one
+    packet.
+    """
     family, bits = question.family, question.family.bits
     source = bits if question.src else 0
     flags = uapi.RTM_F_FIB_MATCH | (uapi.RTM_F_LOOKUP_TABLE if family is IPV4 else 0)
@@ -54,13 +56,13 @@ def lookup_request(question: Lookup) -> bytes:
 
 
 def netconf_request(family: Family, index: int) -> bytes:
-    """For the settings of an interface."""
+    """Asks for the settings of an interface."""
     body = struct.pack("=B3x", family.af) + attribute(uapi.NETCONFA_IFINDEX, struct.pack("=i", index))
     return request(uapi.RTM_GETNETCONF, body)
 
 
 def neighbour_request(address: bytes, ifindex: int) -> bytes:
-    """For one neighbour (from Linux 5.0 on)."""
+    """Asks for one neighbour (from Linux 5.0 on)."""
     af = uapi.AF_INET if len(address) == 4 else uapi.AF_INET6
     body = NEIGHBOURS.header.pack(af, ifindex, 0, 0, 0) + attribute(uapi.NDA_DST, address)
     return request(uapi.RTM_GETNEIGH, body)

@@ -82,7 +82,7 @@ def decision(
 
 
 def rule_text(rule: PolicyRule) -> str:
-    """As `ip rule show` prints it, without the priority."""
+    """Prints a policy rule as `ip rule show` does, without the priority."""
     words = ["not"] if rule.is_inverted else []
     words += ["from", _prefix(rule.src, rule.src_length) if rule.src_length else "all"]
     words += ["to", _prefix(rule.dst, rule.dst_length)] if rule.dst_length else []

@@ -102,7 +102,7 @@ class Diagnosis:
         """CPU seconds of the last look."""
 
     async def run(self) -> None:
-        """For ever."""
+        """Checks the host whenever something looks suspicious, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SILENT_SECONDS if self._is_short_lived() else None):

@@ -30,7 +30,7 @@ _SOURCE: Final = "`apt-get install containernetworking-plugins`, or github.com/c
 
 @dataclass(frozen=True, slots=True)
 class HostFiles:
-    """Where to look."""
+    """The files and directories in which programs of the host are looked for."""
 
     subnet_file: Path = Path("/run/flannel/subnet.env")
     cni: Path = Path("/etc/cni/net.d")
@@ -41,7 +41,7 @@ class HostFiles:
 
 
 def flannelds(files: HostFiles) -> Sequence[Process]:
-    """Those that write the same subnet.env."""
+    """Returns the running flannelds that write the same subnet.env."""
     return [each for each in processes("flanneld") if _subnet_file(each.words) == str(files.subnet_file)]
 
 
@@ -67,7 +67,9 @@ def cni_view(files: HostFiles) -> CniView | None:
 
 
 def managers_of(files: HostFiles, links: Iterable[HostLink]) -> dict[int, str]:
-    """Which program manages interfaces, as one sentence with the setting that keeps it off."""
+    """Returns, by interface, which program manages it, as one sentence with the setting that keeps the
+    program off.
+    """
     return {each.index: said for each in links if (said := _networkd(files, each) or _network_manager(files, each))}
 
 

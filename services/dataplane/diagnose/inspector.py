@@ -144,12 +144,14 @@ class Inspector:
         return [each async for message in self._dump(uapi.RTM_GETADDR, body) for each in address_in(message)]
 
     async def rules(self, family: Family) -> list[PolicyRule]:
-        """In the order in which the kernel asks them."""
+        """Returns the policy rules in the order in which the kernel evaluates them."""
         body = RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
         return [rule_in(family, message) async for message in self._dump(uapi.RTM_GETRULE, body)]
 
     async def routes(self, family: Family) -> list[Route]:
-        """Of all tables. For the case that something is wrong: it takes long where there are many."""
+        """Returns the routes of all tables. It takes long where there are many, and is meant for the
+        case of a fault.
+        """
         sequence = self._transport.reserve(1)
         asked = routes_request(family.af, 0)
         reader = Reader(asked.form, sequence)
@@ -160,7 +162,7 @@ class Inspector:
         return reader.found
 
     async def policies(self) -> list[Policy]:
-        """Of IPsec; none where the kernel has no such thing, or does not show it."""
+        """Returns the IPsec policies; none where the kernel has no such thing, or does not show it."""
         with suppress(NoSuchProtocol), closing(RawTransport(protocol=uapi.NETLINK_XFRM)) as transport:
             found = [message async for message in self._dump(uapi.XFRM_MSG_GETPOLICY, bytes(64), transport)]
             return [policy for message in found if (policy := policy_in(message)) is not None]

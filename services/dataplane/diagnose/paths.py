@@ -146,7 +146,9 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
 
 
 def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
-    """For each rule about a part of the own subnet, packets between that and a peer that the rule is about."""
+    """Yields, for each rule about a part of the own subnet, packets between that part and a peer that the rule
+    concerns.
+    """
     for family, own in subject.own.items():
         for rule in seen.rules.get(family, ()) if family in seen.bridges else ():
             source, destination = (rule.src, rule.src_length), (rule.dst, rule.dst_length)
@@ -159,7 +161,7 @@ def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
 def _ways_of_part(
     subject: Subject, seen: Seen, family: Family, pods: Prefix, other: Prefix, check: str
 ) -> Iterator[Way]:
-    """Between a part of the own subnet and each peer that is in `other`, or has it."""
+    """Yields packets between a part of the own subnet and each peer that is in `other`, or has it."""
     pod, length = pods
     where = f"{address(pod)}{'' if length == 8 * len(pod) else f'/{length}'} of this node"
     for path in (each for each in subject.paths if family_of(each.subnet) is family):

@@ -141,7 +141,7 @@ def _meet(prefix: bytes, length: int, network: Network) -> bool:
 
 
 def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Finding:
-    """About the node, a peer, or single pods: as much of them as the policy names."""
+    """Makes the finding about the node, a peer, or single pods: as much of them as the policy names."""
     selector, direction = _selector(policy), _DIRECTIONS[policy.direction]
     here, (_, there_length) = _ends(policy, flow)
     is_part = flow.is_of_pods and here[1] > flow.here.prefixlen

@@ -169,12 +169,12 @@ class NeighbourState:
 
     @property
     def is_permanent(self) -> bool:
-        """Somebody has set it, and the kernel does not verify it."""
+        """Whether a program has set the neighbour, so that the kernel does not verify it."""
         return bool(self.state & NUD_PERMANENT)
 
     @property
     def is_failed(self) -> bool:
-        """Nobody answers who has this address."""
+        """Whether the kernel has found no host with this address."""
         return bool(self.state & NUD_FAILED)
 
 
@@ -209,7 +209,7 @@ class Way:
 
     @property
     def is_direct(self) -> bool:
-        """From a pod to a peer that has no tunnel."""
+        """Whether the packet goes from a pod to a peer that has no tunnel."""
         return self.path.public is None and self.question.dst == gateway_of(self.path.subnet).packed
 
 
@@ -345,7 +345,7 @@ def is_down(seen: Seen, index: int) -> bool:
 
 
 def family_of_af(af: int) -> Family:
-    """By the number of Linux."""
+    """Returns the family that Linux has under this number."""
     return next(family for family in FAMILIES if family.af == af)
 
 

@@ -47,7 +47,7 @@ def returns(subject: Subject, seen: Seen) -> list[Lookup]:
 
 
 def underlay_findings(subject: Subject, seen: Seen, way: Way) -> Iterator[Finding]:
-    """Of the underlay to one peer."""
+    """Yields findings about the underlay on the way to one peer."""
     yield from _neighbour(subject, seen, way)
     yield from _mtu(subject, seen, way)
     question = _return(subject, seen, way)

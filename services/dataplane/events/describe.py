@@ -25,7 +25,7 @@ _MOST_FINDINGS: Final = 10
 
 
 def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str, seconds: float) -> list[Event]:
-    """Of some peers, what has come, changed and gone: an event each, or one for all if they are many.
+    """Describes which of some peers have come, changed and gone: an event each, or one for all if they are many.
 
     What changes nothing here, a renewal, is no news.
     """

@@ -39,7 +39,7 @@ class Finding:
         return cls(*texts, is_broken=finding.is_broken, is_soon=finding.is_soon)
 
     def reported(self) -> GeneralFinding:
-        """As the lease service is told."""
+        """Returns the finding in the form in which the lease service is told of it."""
         texts = (self.check, self.sentence, self.cause, self.cure, self.evidence)
         return GeneralFinding(*texts, self.is_broken, self.is_soon).bounded()
 

@@ -16,7 +16,7 @@ log = get_logger()
 
 
 class EventKind(Enum):
-    """As EventKind in dataplane.proto, which says what each means."""
+    """The kind of an event, as EventKind in dataplane.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
     READINESS = auto()
@@ -54,7 +54,7 @@ class Journal(journal.Journal):
         self._may_log = LogLimiter()
 
     def note(self, event: Event) -> None:
-        """See the journal."""
+        """Records an event, and counts and logs it if it is a repair."""
         super().note(event)
         if isinstance(event.repair, Cause):
             self.repairs[event.repair] += event.objects

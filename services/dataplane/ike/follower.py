@@ -38,7 +38,8 @@ async def follow_charon(
     audit: Callable[[], None],
     connected: Callable[[frozenset[Hashable]], None],
 ) -> None:
-    """For ever. `report` is told why charon is not there, and nothing when it is; `audit` has everything compared.
+    """Follows charon until cancelled. `report` is told why charon is not there, and nothing when it is; `audit` has
+    everything compared.
 
     `connected` is told the connections by which packets can be sent; what it was told holds while charon is away.
 
@@ -72,7 +73,7 @@ async def follow_charon(
 
 
 async def _listen(reader: asyncio.StreamReader, news: asyncio.Event) -> None:
-    """Until charon ends."""
+    """Reads charon's events, and sets `news` at each of them and when charon ends."""
     with suppress(OSError, asyncio.IncompleteReadError):
         while True:
             (size,) = struct.unpack("!I", await reader.readexactly(4))
@@ -89,7 +90,7 @@ async def _look_after(
     audit: Callable[[], None],
     connected: Callable[[frozenset[Hashable]], None],
 ) -> None:
-    """Until charon ends."""
+    """Looks after the tunnels until charon ends."""
     seen: object = None
     down: dict[IkeConnection, float] = {}
     asked: dict[IkeConnection, float] = {}

@@ -41,7 +41,9 @@ class Tunnel:
 
 
 def tunnels_in(listed: Iterable[Section]) -> dict[str, Tunnel]:
-    """By name of the connection, of what `list-sas` tells: the best of the SAs that it may have."""
+    """Reads from an answer to `list-sas` the tunnel of each connection, by name: the best of the SAs that it may
+    have.
+    """
     found: dict[str, Tunnel] = {}
     for section in listed:
         for name, values in section.items():
@@ -84,7 +86,8 @@ def superseded_in(listed: Iterable[Section]) -> set[str]:
 
 
 def outdated_in(listed: Iterable[Section]) -> set[IkeConnection]:
-    """Those of which the peer has made another tunnel and this end none after it, of what `list-sas` tells.
+    """Reads from an answer to `list-sas` the connections of which the peer has made another tunnel and this end none
+    after it.
 
     The peer has another charon then, which does not know the tunnel that this end has asked for before. Where this
     end has as many, both charons have been there all the time.

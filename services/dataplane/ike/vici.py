@@ -73,12 +73,14 @@ def key_section(item: IkeKey) -> Section:
 
 
 def child_name(item: IkeConnection) -> str:
-    """Of the tunnel that this end asks for."""
+    """Names the tunnel (a child SA) that this end asks for."""
     return f"{item.own_subnet}-{item.peer_subnet}"
 
 
 def connections_in(listed: Iterable[Section]) -> set[IkeConnection]:
-    """Ours, of what `list-conns` tells; without one that another program has loaded again with other values."""
+    """Reads our connections from an answer to `list-conns`; without one that another program has loaded again with
+    other values.
+    """
     found = set()
     for section in listed:
         for name, values in section.items():
@@ -123,7 +125,7 @@ class Charon:
         self._session = self._socket = None
 
     async def connections(self) -> set[IkeConnection]:
-        """Ours that are loaded."""
+        """Returns those of our connections that are loaded."""
         return connections_in(await self._call(lambda session: list(session.list_conns())))
 
     async def owners(self) -> set[str]:
@@ -149,7 +151,7 @@ class Charon:
         await self._call(lambda session: session.load_shared(key_section(item)))
 
     async def unload_key(self, item: IkeKey) -> None:
-        """Forgets it."""
+        """Unloads a pre-shared key from charon."""
         await self._call(lambda session: session.unload_shared({"id": key_id(item)}))
 
     async def load_connection(self, item: IkeConnection) -> None:

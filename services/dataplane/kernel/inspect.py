@@ -51,7 +51,9 @@ class KernelView:
     """See Contents."""
 
     def places(self, peer: Peer) -> tuple[ObjectCheck, ...]:
-        """Of everything that the peer needs, then of whatever else leads to it."""
+        """Compares everything that the peer needs, then whatever else leads to it, with what the kernel has in its
+        place.
+        """
         concerning = sorted(self._concerning(peer.lease, peer.objects))
         by_key = {item.key: item for item in concerning}
         wanted = [self._place(item, by_key.get(item.key)) for item in sorted(peer.objects)]
@@ -145,7 +147,9 @@ async def peer_traffic(programmer: PeerProgrammer, peers: Iterable[Peer]) -> dic
 
 
 def state_in(peer: Peer, places: Sequence[ObjectCheck], names: DeviceNames) -> tuple[PeerState, str]:
-    """As `state_of` for a peer that is carried and not refused: from a dump, not from memory."""
+    """Derives the state of a peer from a dump, not from memory, as `state_of` does for one that is carried and not
+    refused.
+    """
     for place in places:
         if place.is_lost and place.actual is not None:
             return PeerState.SHADOWED, f"{SHADOWED}: {text(place.actual, names)}"

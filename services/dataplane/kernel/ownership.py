@@ -1,4 +1,4 @@
-"""Which of the kernel's objects are ours, and which shape a flanneld gives them: pure, from a dump.
+"""Ownership: which of the kernel's objects are ours, and which shape a flanneld gives them. Pure, from a dump.
 
 Everything else stays, whatever happens.
 """
@@ -32,7 +32,7 @@ Membership: TypeAlias = Callable[[Destination], bool]
 
 @dataclass(frozen=True, slots=True)
 class OwnedState:
-    """A dump, divided."""
+    """A dump of the kernel, divided by owner."""
 
     ours: Set[KernelObject]
     """May be replaced and deleted."""

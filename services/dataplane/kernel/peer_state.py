@@ -16,7 +16,7 @@ from flannelette.services.dataplane.peers.peer import Peer
 
 
 class PeerState(Enum):
-    """As in dataplane.proto, with the names of the fields of PeerCounts."""
+    """The state of a peer, as in dataplane.proto, with the names of the fields of PeerCounts."""
 
     PROGRAMMED = "programmed"
     PENDING = "pending"

@@ -103,7 +103,7 @@ class PeerProgrammer:
 
     @property
     def peers(self) -> Mapping[str, Peer]:
-        """By lease name."""
+        """The peers by the names of their leases."""
         return self.peer_set.peers
 
     async def program(

@@ -28,7 +28,7 @@ KernelPlan: TypeAlias = Plan[KernelObject]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which objects of the kernel a comparison reads, and whose they are."""
+    """The part of the kernel that a comparison reads, and the rules that say which objects are ours."""
 
     families: tuple[Family, ...]
     rules: OwnershipRules
@@ -132,7 +132,7 @@ class Reconciler:
         return taken
 
     def forget(self) -> None:
-        """Nothing of ours is programmed any more: an operator's teardown or hand-over."""
+        """Forgets all programmed objects, after an operator's teardown or hand-over."""
         self.programmed.clear()
 
     def shadow(self, route: Route) -> Route | None:
@@ -160,7 +160,7 @@ class Reconciler:
 
 
 def scope_of(context: PeerContext, peers: Iterable[Peer]) -> Scope:
-    """Of a comparison in a context; `peers` are those whose direct routes a flanneld may have made."""
+    """Returns the scope of a comparison; `peers` are those whose direct routes a flanneld may have made."""
     families = tuple(n.family for n in context.network.families)
     return Scope(families, rules_of(context, peers), context.adds_only)
 

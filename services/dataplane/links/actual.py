@@ -91,7 +91,7 @@ class Taken(Unavailable):
 
 
 class PortTaken(Unavailable):
-    """Somebody else has the UDP port (EADDRINUSE)."""
+    """Another program has the UDP port (EADDRINUSE)."""
 
 
 @dataclass(frozen=True, slots=True)

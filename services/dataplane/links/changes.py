@@ -176,7 +176,7 @@ def _add(wanted: LinkSpec) -> LinkChange:
 
 
 def _prefixed(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """By pyroute2's names."""
+    """Gives the attributes pyroute2's names, which begin with the kind of link."""
     return {f"{kind}_{name}": value for name, value in attributes.items()}
 
 

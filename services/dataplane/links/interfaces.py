@@ -53,7 +53,7 @@ class Counters:
 
 
 def read_counters() -> dict[str, Counters]:
-    """Of every interface, by its name; empty where /proc is not readable.
+    """Reads the counters of every interface, by its name; empty where /proc is not readable.
 
     One read of a short file that is always of this process' own network namespace, which /sys is not.
     """

@@ -221,7 +221,9 @@ class FakeKernel:
 
 
 def _without_allowed_ips(each: KernelObject, taker: WireguardPeer) -> KernelObject:
-    """On one device an allowed IP is of one peer: the last one that was given it."""
+    """Returns the object without the allowed IPs that a peer of the same device takes: on one device an allowed IP is
+    of one peer, the last one that was given it.
+    """
     if not isinstance(each, WireguardPeer) or each.ifindex != taker.ifindex:
         return each
     return each._replace(
@@ -234,7 +236,9 @@ def _replaced_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[Ker
 
 
 def _deleted_by(item: KernelObject, objects: Iterable[KernelObject]) -> set[KernelObject]:
-    """Of routes the one with the lowest metric that fits: a delete with metric 0 names no metric."""
+    """Returns what a delete removes, of routes the one with the lowest metric that fits: a delete with metric 0 names
+    no metric.
+    """
     if not isinstance(item, Route):
         return _replaced_by(item, objects)
     what = (item.destination, item.protocol, item.gateway, item.ifindex)

@@ -130,32 +130,32 @@ FDB_ENTRIES: Final = MessageFormat(
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[T]):
-    """For a dump."""
+    """A request for a dump, and the format of its answers."""
 
     form: MessageFormat[T]
     message: bytes
     """Without its number."""
 
     def numbered(self, sequence: int) -> bytes:
-        """The message."""
+        """Returns the message with its sequence number."""
         return uapi.numbered(self.message, sequence)
 
 
 def routes_request(family: int, table: int, protocol: int = 0, ifindex: int = 0) -> Request[Route]:
-    """For the routes of a table; protocol and device 0: any. The kernel filters (NETLINK_GET_STRICT_CHK)."""
+    """Asks for the routes of a table; protocol and device 0: any. The kernel filters (NETLINK_GET_STRICT_CHK)."""
     attributes = _u32(uapi.RTA_TABLE, table) + (_u32(uapi.RTA_OIF, ifindex) if ifindex else b"")
     body = ROUTES.header.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0) + attributes
     return Request(ROUTES, uapi.request(uapi.RTM_GETROUTE, body, uapi.NLM_F_DUMP))
 
 
 def neighbours_request(family: int, ifindex: int) -> Request[Neighbour]:
-    """For the neighbours of a device; the kernel filters by device, not by state."""
+    """Asks for the neighbours of a device; the kernel filters by device, not by state."""
     body = NEIGHBOURS.header.pack(family, 0, 0, 0, 0) + _u32(uapi.NDA_IFINDEX, ifindex)
     return Request(NEIGHBOURS, uapi.request(uapi.RTM_GETNEIGH, body, uapi.NLM_F_DUMP))
 
 
 def fdb_request(ifindex: int) -> Request[FdbEntry]:
-    """For the forwarding entries of a device."""
+    """Asks for the forwarding entries of a device."""
     body = FDB_ENTRIES.header.pack(uapi.AF_BRIDGE, ifindex, 0, 0, 0)
     return Request(FDB_ENTRIES, uapi.request(uapi.RTM_GETNEIGH, body, uapi.NLM_F_DUMP))
 

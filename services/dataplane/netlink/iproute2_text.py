@@ -43,7 +43,7 @@ DeviceNames = Mapping[int, str]
 
 
 def route(item: Route, device_names: DeviceNames) -> str:
-    """As `ip route show` prints it, without `pref medium` of IPv6 routes."""
+    """Prints a route as `ip route show` does, without `pref medium` of IPv6 routes."""
     rest = dict(attributes(item.rest))
     return _join(
         "" if item.route_type == RTN_UNICAST else _named(_TYPES, item.route_type),
@@ -88,12 +88,12 @@ def mtu_of(item: Route) -> int:
 
 
 def neighbour(item: Neighbour, device_names: DeviceNames) -> str:
-    """As `ip neigh show` prints it."""
+    """Prints a neighbour as `ip neigh show` does."""
     return f"{address(item.dst)} dev {_device(item.ifindex, device_names)} lladdr {mac(item.mac)} PERMANENT"
 
 
 def neighbour_command(verb: Verb, item: Neighbour, device_names: DeviceNames) -> str:
-    """`ip neigh replace ...`."""
+    """Prints the command `ip neigh replace ...`, or with another verb."""
     device = _device(item.ifindex, device_names)
     if verb == "del":
         return f"ip neigh del {address(item.dst)} dev {device}"
@@ -101,22 +101,22 @@ def neighbour_command(verb: Verb, item: Neighbour, device_names: DeviceNames) ->
 
 
 def fdb_entry(item: FdbEntry, device_names: DeviceNames) -> str:
-    """As `bridge fdb show` prints it."""
+    """Prints a forwarding entry as `bridge fdb show` does."""
     return f"{_fdb(item, device_names)} self permanent"
 
 
 def fdb_command(verb: Verb, item: FdbEntry, device_names: DeviceNames) -> str:
-    """`bridge fdb replace ...`."""
+    """Prints the command `bridge fdb replace ...`, or with another verb."""
     return f"bridge fdb {verb} {_fdb(item, device_names)} self" + (" permanent" if verb == "replace" else "")
 
 
 def address(packed: bytes) -> str:
-    """`10.5.2.0` or `fd00:10:5:2::`."""
+    """Prints an address, such as `10.5.2.0` or `fd00:10:5:2::`."""
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def mac(packed: bytes) -> str:
-    """`c6:d2:32:6f:8f:44`."""
+    """Prints a MAC address, such as `c6:d2:32:6f:8f:44`."""
     return packed.hex(":")
 
 
@@ -185,7 +185,9 @@ def _number(value: bytes) -> int:
 
 
 def _next_hops(value: bytes, device_names: DeviceNames) -> list[str]:
-    """Of struct rtnexthop (linux/rtnetlink.h): length, flags, weight minus one, device; then its attributes."""
+    """Reads the next hops of a route (struct rtnexthop, linux/rtnetlink.h): length, flags, weight minus one, device;
+    then its attributes.
+    """
     hops, offset = [], 0
     while offset + 8 <= len(value):
         length, _, weight, ifindex = struct.unpack_from("=HBBi", value, offset)

@@ -64,7 +64,7 @@ class KernelSocket:
 
     @property
     def port(self) -> int:
-        """Our port id: route and neighbour events that we caused carry it (see `monitor`)."""
+        """The port id of our socket; route and neighbour events that we caused carry it (see `monitor`)."""
         return self._transport.port
 
     async def changes(self) -> AsyncIterator[list[Change]]:
@@ -174,7 +174,7 @@ class KernelSocket:
 
 
 def _way_to_gateway(item: KernelObject) -> Route | None:
-    """For a route that may be refused because of the former one of its destination: one to its gateway.
+    """Returns, for a route that may be refused because of the former one of its destination, a route to its gateway.
 
     In IPv6 a gateway must not be behind another device, `onlink` or not. Ours lies in the destination, so that the
     former route says where it is (ip6_route_check_nh_onlink in net/ipv6/route.c).

@@ -181,7 +181,8 @@ def kind_of(item: KernelObject) -> ObjectKind[Any]:
 
 
 def text(item: KernelObject, device_names: DeviceNames) -> str:
-    """As `ip route show`, `ip neigh show` or `bridge fdb show` prints it, without `pref medium` of IPv6 routes.
+    """Prints an object as `ip route show`, `ip neigh show` or `bridge fdb show` does, without `pref medium` of IPv6
+    routes.
 
     What WireGuard has is as `wg set` takes it, a FOU port as `ip fou`, a policy as `ip xfrm policy` does; what charon
     has is in the words of vici.
@@ -205,7 +206,7 @@ def _hook_command(verb: Verb, hook: Hook) -> str:
 
 
 def _command_line(hook: Hook, line: str) -> str:
-    """With the values of the variables that we set; another one is shown by its name."""
+    """Prints a command with the values of the variables that we set; another variable is shown by its name."""
     words = split_words(line, "the command")
     named = {piece.text: f"${piece.text}" for word in words for piece in word if piece.is_variable}
     return shlex.join(expand_words(words, named | dict(hook.environment))) or "no command"

@@ -48,7 +48,7 @@ _LINK_BYTES: Final = 32
 
 
 class ChangedObject(Enum):
-    """What changed."""
+    """The kind of object that a notification is about."""
 
     LINK = "link"
     ADDRESS = "address"
@@ -63,7 +63,7 @@ class ChangedObject(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One notification."""
+    """A notification of the kernel: an object is new, changed or deleted."""
 
     subject: ChangedObject
     gone: bool = False
@@ -149,7 +149,7 @@ class Monitor:
         self.close()
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the socket, which ends the notifications."""
         self._forget_reader()
         self._socket.close()
 

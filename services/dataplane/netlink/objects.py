@@ -173,7 +173,7 @@ class Neighbour(_NeighbourFields):
 
     @property
     def key(self) -> Hashable:
-        """Device and address."""
+        """The identity of the neighbour in the kernel: device and address."""
         return _NEIGHBOUR_KEY(self)
 
 
@@ -208,7 +208,7 @@ class FdbEntry(_FdbFields):
 
     @property
     def key(self) -> Hashable:
-        """Device and MAC."""
+        """The identity of the entry in the kernel: device and MAC."""
         return _FDB_KEY(self)
 
 
@@ -252,7 +252,7 @@ class Hook(_HookFields):
 
     @property
     def key(self) -> Hashable:
-        """The subject."""
+        """The identity of the hook: its subject."""
         return HOOK, self.subject
 
     def names(self) -> tuple[str, str]:

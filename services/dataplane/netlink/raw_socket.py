@@ -65,12 +65,12 @@ class RawTransport:
 
     @property
     def port(self) -> int:
-        """Our address in netlink, which the kernel writes into the events that we cause."""
+        """The port id of the socket, which the kernel writes into the events that we cause."""
         port: int = self._socket.getsockname()[0]
         return port
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the socket, after which nothing can be sent."""
         self._socket.close()
 
     def reserve(self, count: int) -> int:
@@ -206,7 +206,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def ignore(opened: socket.socket, port: int) -> None:
-    """From now on the socket does not hear what the socket with this port id does, as far as that is told."""
+    """Filters out what the socket with this port id does, as far as that is told."""
     _attach(
         opened,
         (

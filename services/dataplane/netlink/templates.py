@@ -44,7 +44,7 @@ class Template:
 
 
 def route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Template:
-    """For routes that agree in everything but destination, gateway and metric."""
+    """Makes the template of routes that agree in everything but destination, gateway and metric."""
     shape = Route(b"", b"", 0, *how)
     dst = _DST[: 4 if shape.family == uapi.AF_INET else 16]
     # Of a nexthop object's gateway and device the kernel tells us, but it does not want to hear of them.
@@ -73,7 +73,7 @@ def route(verb: Verb, gateway_length: int, how: tuple[Any, ...]) -> Template:
 
 
 def neighbour(verb: Verb, mac_length: int, how: tuple[Any, ...]) -> Template:
-    """For neighbours of one device."""
+    """Makes the template of neighbours of one device."""
     family, ifindex = how
     dst = _DST[: 4 if family == uapi.AF_INET else 16]
     message = ndmsg()
@@ -86,7 +86,7 @@ def neighbour(verb: Verb, mac_length: int, how: tuple[Any, ...]) -> Template:
 
 
 def fdb_entry(verb: Verb, dst_length: int, how: tuple[Any, ...]) -> Template:
-    """For forwarding entries of one device that agree in everything but MAC and destination."""
+    """Makes the template of forwarding entries of one device that agree in everything but MAC and destination."""
     shape = FdbEntry(b"", b"", *how)
     dst = _DST[:dst_length]
     message = ndmsg()

@@ -25,7 +25,7 @@ class CniConfiguration:
 
 
 def read_configuration(source: Path, path: str) -> CniConfiguration | None:
-    """From the file that holds it; None if there is no path to install it at.
+    """Reads the configuration from the file that holds it; None if there is no path to install it at.
 
     Raises Misconfigured: what is no configuration must not replace one that works.
     """
@@ -85,7 +85,9 @@ class CniInstaller:
         self._health.set("CNI configuration", self._reason)
 
     async def run(self, loop: Turns) -> None:
-        """For ever: looks after every turn, and so at least as often as the kernel is audited."""
+        """Installs the configuration when it is due, until cancelled: looks after every iteration, so at least as
+        often as the kernel is audited.
+        """
         while True:
             seen = loop.iterations
             self.look()

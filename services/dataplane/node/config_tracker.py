@@ -195,7 +195,7 @@ class ConfigTracker:
         return [] if self.config is None else [self.config, *(each.config for each in self.earlier.overlays)]
 
     def all_devices(self) -> Iterator[Device]:
-        """Those of the configuration in force, then the earlier ones."""
+        """Yields the devices of the configuration in force, then those of earlier ones."""
         return chain(self.devices.values(), self.earlier.devices())
 
     def links(self, config: OverlayConfig, devices: Mapping[Family, Device] | None = None) -> NodeLinks:
@@ -206,7 +206,7 @@ class ConfigTracker:
         return NodeLinks(*where, is_changing=bool(self.earlier.overlays), lacking=config.lacking)
 
     def earlier_overlays(self) -> Iterator[Overlay]:
-        """Those of `earlier`, for the context of peers."""
+        """Yields the overlays of `earlier`, for the context of peers."""
         for each in self.earlier.overlays:
             yield Overlay(each.name(self.configs), each.config.backend, self.links(each.config, each.devices))
 

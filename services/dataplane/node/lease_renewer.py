@@ -151,7 +151,7 @@ class LeaseRenewer:
 
     @property
     def fight(self) -> Finding | None:
-        """That another program writes the key of the lease again and again; None: none does."""
+        """Returns a finding if another program writes the key of the lease again and again."""
         return self._losses.fight(self.lease)
 
     def hear_of_loss(self, name: str) -> None:
@@ -178,7 +178,7 @@ class LeaseRenewer:
                 self._lose_to_others(f"the lease {self.lease.name} was {what}")
 
     async def run(self) -> None:
-        """For ever."""
+        """Holds the lease until cancelled."""
         while True:
             if self._request is None or (self._is_paused and self.reason):
                 await self._sleep(None)
@@ -215,7 +215,9 @@ class LeaseRenewer:
                 self.hear_of_loss(lease.name)
 
     async def _back_off(self, since: float) -> None:
-        """Until a pause after that moment. A service that waits for what a lease needs is asked again at once."""
+        """Waits until a pause after that moment has passed. A service that waits for what a lease needs is asked
+        again at once.
+        """
         pause = random.uniform(self._pause / 2, self._pause)  # noqa: S311 - jitter
         await asyncio.sleep(max(0, since + pause - asyncio.get_running_loop().time()))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -79,7 +79,9 @@ class NetworkChange:
         return listed if listed is None or listed.name != self._released else None
 
     async def _moves_at_once(self, own: Lease, told: NetworkConfig) -> bool:
-        """At a start, whether what is pending could be carried out because there are no pods; then it has begun."""
+        """Whether, at a start, the pending change could be carried out because there are no pods; then
+        it has begun.
+        """
         move = pending_move(own, told)
         if move is None or not hands_out(told):
             return False

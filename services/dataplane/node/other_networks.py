@@ -1,4 +1,4 @@
-"""Beside other networks in one network namespace: what this one claims of it, and which devices are not its own."""
+"""Keeps networks of one network namespace apart: what this one claims of it, and which devices are not its own."""
 
 from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_network
@@ -57,7 +57,7 @@ def keep_claims(devices: Iterable[Device], claims: Claims | None) -> None:
 
 
 def unclaimed(names: Iterable[str], claims: Claims | None) -> frozenset[str]:
-    """Those of these devices that no other network has now, whoever made them."""
+    """Selects from these devices those that no other network has now, whoever made them."""
     return frozenset(names) - (claims.of_others(DEVICE) if claims else frozenset())
 
 

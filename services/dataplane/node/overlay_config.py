@@ -79,7 +79,7 @@ class EarlierOverlay:
     devices: Mapping[Family, Device] = field(default_factory=dict)
 
     def name(self, among: Iterable[OverlayConfig]) -> str:
-        """For people; no other of these configurations has it."""
+        """Returns the name of the overlay in messages, which no other of these configurations has."""
         kind = self.config.network.backend_type
         is_alone = sum(each.network.backend_type == kind for each in among) == 1
         return kind if is_alone else f"{kind} {self.config.backend.variant}"
@@ -119,7 +119,7 @@ async def resolve_earlier(
     chosen: PublicIpOverrides,
     kept: Sequence[Address] = (),
 ) -> list[EarlierOverlay]:
-    """Those of an earlier process, as far as they can be had."""
+    """Resolves the overlays of an earlier process; one that cannot be resolved is given up, with a warning."""
     found = []
     for network in networks:
         try:
@@ -211,13 +211,13 @@ async def is_underlay_unchanged(config: OverlayConfig, kept: Sequence[Address] =
 
 
 async def read_connected(kernel: Actuator, config: OverlayConfig, route_protocol: int) -> ConnectedRoutes:
-    """Which addresses are neighbours now, by routes that are not ours. Raises Unavailable."""
+    """Reads which addresses are neighbours now, by routes that are not ours. Raises Unavailable."""
     routes = [route for family in config.families for route in await kernel.routes(family.af)]
     return connected_routes((r for r in routes if r.protocol != route_protocol), config.underlay.index)
 
 
 def default_interface(defaults: Iterable[Route], families: Iterable[Family]) -> int | None:
-    """Of the first family that has a default route: the interface of the one with the lowest metric."""
+    """Returns the interface of the default route with the lowest metric, of the first family that has one."""
     defaults = list(defaults)
     for family in families:
         of_family = [route for route in defaults if route.family == family.af]
@@ -238,7 +238,9 @@ def is_default(route: Route) -> bool:
 
 
 class EarlierOverlays:
-    """Those that are there, the last one first. What gives some up returns the names of their devices."""
+    """The earlier overlays that are in use, the last one first. Methods that give some up return the names of their
+    devices.
+    """
 
     def __init__(self, node: str, journal: Journal, clock: Callable[[], float] = time.monotonic) -> None:
         self.overlays: tuple[EarlierOverlay, ...] = ()
@@ -255,11 +257,11 @@ class EarlierOverlays:
 
     @property
     def networks(self) -> tuple[NetworkConfig, ...]:
-        """Their configurations."""
+        """The network configurations of the earlier overlays."""
         return tuple(each.config.network for each in self.overlays)
 
     def devices(self) -> Iterator[Device]:
-        """Of all of them."""
+        """Yields the devices of all earlier overlays."""
         return (device for each in self.overlays for device in each.devices.values())
 
     def keep(self, now: OverlayConfig, before: Iterable[EarlierOverlay]) -> None:
@@ -296,7 +298,8 @@ class EarlierOverlays:
 
 
 def kept_overlays(now: OverlayConfig, before: Iterable[EarlierOverlay], node: str) -> tuple[EarlierOverlay, ...]:
-    """Those of the overlays of `before`, the last one first, that can stay beside the configuration in force now.
+    """Selects from the overlays of `before`, the last one first, those that can stay beside the configuration in
+    force now.
 
     Leases have to tell them apart, their devices must not be in each other's way, and the network is the same.
     """

@@ -29,7 +29,7 @@ a clock that nobody sets, which ends in certificates that are not valid yet, or 
 
 
 class OverwriteCounter:
-    """Those of the last minute, on a clock."""
+    """Counts how often the own lease was overwritten in the last minute, on a clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -49,12 +49,12 @@ class OverwriteCounter:
         return 0 < self.count <= _AT_ONCE
 
     def note(self, reason: str) -> None:
-        """Another one, now."""
+        """Counts one more overwriting, now."""
         self._times.append(self._clock())
         self._last = reason
 
     def fight(self, lease: Lease | None) -> Finding | None:
-        """That another program writes the key of this lease again and again; None: none does."""
+        """Returns a finding if another program writes the key of this lease again and again."""
         if lease is None or self.count < _FIGHT:
             return None
         times = f"{self.count} times in the last minute"

@@ -65,7 +65,7 @@ class Reporter:
         self._wake.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Reports progress until cancelled, soon after each change."""
         pause, rest = _FIRST_PAUSE, 0.0
         while True:
             news = await self._next()

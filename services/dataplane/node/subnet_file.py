@@ -28,7 +28,9 @@ class SubnetFile:
     ip_masq: bool
 
     def text(self) -> str:
-        """In flannel's order, with each subnet as its first usable address: `FLANNEL_SUBNET=10.5.52.1/24`."""
+        """The content of the file in flannel's order, with each subnet as its first usable address:
+        `FLANNEL_SUBNET=10.5.52.1/24`.
+        """
         lines = []
         for network, subnet in zip(self.networks, self.subnets, strict=True):
             network_name, subnet_name = _NAMES[network.version]

@@ -1,4 +1,4 @@
-"""From leases to kernel objects: what one peer needs, what the node itself needs, and what both depend on. Pure."""
+"""Makes kernel objects of leases: what one peer needs, what the node itself needs, and what both depend on. Pure."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,7 +91,7 @@ class PeerContext:
         return found[0] if found else None
 
     def devices(self) -> Iterator[Device]:
-        """Of all overlays."""
+        """Yields the devices of all overlays."""
         return (device for each in self.overlays for device in each.links.devices.values())
 
     def names(self) -> dict[int, str]:
@@ -100,7 +100,7 @@ class PeerContext:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """By IP version."""
+        """Returns what the subnets of leases are checked against, by IP version."""
         own_macs = {packed_mac(device.mac) for device in self.devices()}
         parts = (
             self.network,
@@ -268,7 +268,7 @@ def _misshapen(lease: Lease) -> Rejection | None:
 
 
 def _foreign(lease: Lease, context: PeerContext, before: Overlay | None) -> Rejection:
-    """That the lease has a backend that this node has not; with an overlay `before`, the node is reached by that."""
+    """Rejects a lease whose backend this node has not; with an overlay `before`, the node is reached by that."""
     theirs, ours = (kind or "none" for kind in (lease.backend_type, context.backend.lease_type))
     more = "" if before is None else "; it is reached as before its change"
     return Rejection("backend", f"the backend type is {theirs}, that of the network is {ours}{more}")

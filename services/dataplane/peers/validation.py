@@ -1,4 +1,4 @@
-"""Which subnets of leases may be carried at all: a table of rules, because a lease is data from the network."""
+"""The rules for subnets of leases that may be carried at all: a table, because a lease is data from the network."""
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class IpRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddressLimits:
-    """In one family."""
+    """The limits of addresses in one family."""
 
     network: IpRange | None
     """None: the network has none in this family."""

@@ -42,7 +42,7 @@ class Offload(StrEnum):
 
 @dataclass(slots=True)
 class ChecksumRecord:
-    """Of the large probes of one path, while small ones are answered."""
+    """The large probes of one path, while small ones are answered."""
 
     state: Offload = Offload.UNKNOWN
     next: LargeProbe = LargeProbe.OFFLOADED

@@ -53,7 +53,7 @@ class Datagrams:
             known.close()
 
     def close(self) -> None:
-        """Closes the sockets."""
+        """Closes the sockets of all datagrams."""
         for sequence in tuple(self._sockets):
             self.forget(sequence)
 

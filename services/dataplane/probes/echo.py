@@ -60,7 +60,7 @@ def round_trip_of(sent: float, arrived: float, elapsed: float) -> float:
 
 
 def _checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Computes the Internet checksum of RFC 1071."""
     total: int = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

@@ -71,7 +71,7 @@ class EchoSockets:
         self._sockets[family].sendmsg([packet], ancillary, socket.MSG_DONTWAIT, (str(address), 0))
 
     def close(self) -> None:
-        """Closes the sockets."""
+        """Closes the sockets of both families."""
         for each in self._sockets.values():
             with suppress(RuntimeError):  # no loop
                 asyncio.get_running_loop().remove_reader(each)

@@ -69,7 +69,8 @@ def probe_findings(
 
 
 def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: str, *, is_kept_on: bool) -> Finding:
-    """About peers to which packets leave by these devices, and do not pass with a checksum that is left to them.
+    """Makes the finding about peers to which packets leave by these devices, and do not pass with a checksum that is
+    left to them.
 
     `is_kept_on`: this service turns the offload of overlay devices on.
     """

@@ -30,7 +30,7 @@ _NOT_OURS: Final = (EINVAL, EADDRNOTAVAIL)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to ping."""
+    """A request to ping an address."""
 
     address: Address
     size: int
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(slots=True)
 class PathAnswer:
-    """What came back."""
+    """The answers to the pings of one address."""
 
     question: Question
     small: Answering = Answering.UNKNOWN
@@ -147,7 +147,7 @@ class _Call:
         return sent.seconds
 
     def _send(self, answer: PathAnswer, sequence: int, size: int) -> None:
-        """From the first source that the node has."""
+        """Sends a ping from the first source that the node has."""
         question = answer.question
         for source in (answer.source,) if answer.source else question.sources:
             try:

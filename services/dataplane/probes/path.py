@@ -55,7 +55,7 @@ def paths_of(
 
 
 def route_to(peer: Peer, family: Family) -> Route | None:
-    """Our route to a peer's subnet of a family; None: there is none."""
+    """Returns our route to a peer's subnet of a family; None: there is none."""
     routes = (item for item in peer.objects if isinstance(item, Route) and item.family == family.af)
     return next(routes, None)
 
@@ -69,13 +69,15 @@ def signs_of_life(peer: Peer, context: PeerContext) -> Iterator[ProbedPath]:
 
 
 def devices_of(peer: Peer, context: PeerContext) -> Iterator[str]:
-    """By which devices packets to a peer leave: overlay devices, or the underlay's interface."""
+    """Yields the devices by which packets to a peer leave: overlay devices, or the underlay's interface."""
     names = context.names()
     yield from (names[item.ifindex] for item in peer.objects if isinstance(item, Route) and item.ifindex in names)
 
 
 def _overlay_path(subnet: Subnet, overlay: Overlay) -> ProbedPath:
-    """To the overlay device of the peer, which has the first address of the subnet, or to the bridge of pods."""
+    """Returns the path to the overlay device of the peer, which has the first address of the subnet, or to the bridge
+    of pods.
+    """
     family = family_of(subnet.cidr)
     device = overlay.links.devices.get(family)
     if device is not None and overlay.backend.numbers_devices:

@@ -95,7 +95,7 @@ class _Sent:
 
 
 class Prober:
-    """Whether peers answer."""
+    """Probes the peers in turn, and records whether they answer."""
 
     def __init__(self, dataplane: ControllerView, rate: float, *, keeps_offload_on: bool = False) -> None:
         """`rate`: packets per second; 0: none are sent. `keeps_offload_on`: checksum offload is turned on by us."""
@@ -164,7 +164,7 @@ class Prober:
         return peer.lease.node or lease if peer else lease
 
     async def run(self) -> None:
-        """For ever, or until it is known that no probe can be sent."""
+        """Probes until cancelled, or until it is known that no probe can be sent."""
         schedule = self._schedule
         if schedule is None:
             return
@@ -199,7 +199,7 @@ class Prober:
         return min(times)
 
     def _look_for_peers(self, schedule: Schedule[str], now: float) -> None:
-        """After an iteration of the control loop: takes new peers in, and drops those that left."""
+        """Updates the peers after an iteration of the control loop: takes new ones in, and drops those that left."""
         if self._seen == self._dataplane.iterations:
             return
         self._seen = self._dataplane.iterations

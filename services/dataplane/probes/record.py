@@ -31,7 +31,7 @@ class Answering(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """Of one path: the overlay or the underlay, in one address family."""
+    """The results of the probes of one path: the overlay or the underlay, in one address family."""
 
     must_answer: bool
     """Somebody is there to answer while the peer runs."""
@@ -64,7 +64,7 @@ class Record:
 
     @property
     def state(self) -> Answering:
-        """Whether it answers."""
+        """Whether the peer answers on this path."""
         if self.misses >= MISSES:
             return Answering.SILENT if self.must_answer or self.answered else Answering.UNKNOWN
         return Answering.ANSWERS if self.answered else Answering.UNKNOWN
@@ -90,12 +90,12 @@ class Record:
 
     @property
     def next_size(self) -> int:
-        """Of the next large probe: full, or where the search for the largest size is."""
+        """The size of the next large probe: full, or where the search for the largest size is."""
         return (max(self.largest, _LEAST) + self.too_large) // 2 if self.is_searching else self.mtu
 
     @property
     def next_large(self) -> LargeProbe:
-        """Of what kind the next large probe is: while a size does not pass, checksums have to wait."""
+        """The kind of the next large probe: while a size does not pass, checksums have to wait."""
         return LargeProbe.ECHO if self.checksums is None or self.full_misses else self.checksums.next
 
     @property

@@ -1,4 +1,4 @@
-"""Whose turn it is to be probed. Pure.
+"""The schedule of probes: which peer is probed next. Pure.
 
 Each key has its turn once in an interval: ten seconds, or longer where the rate does not allow that. One that is in
 doubt has its turn after a second, but only one turn of two goes to those.

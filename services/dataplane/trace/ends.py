@@ -36,13 +36,13 @@ class Ends:
 
     @property
     def family(self) -> Family:
-        """Of the packet."""
+        """The address family of the packet."""
         return family_of(self.destination.address)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Who has which addresses."""
+    """The addresses of the node, its peers and this host."""
 
     node: str
     context: PeerContext

@@ -79,7 +79,7 @@ def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
 
 
 def _inside(view: View, *, is_host: bool) -> Iterator[Step]:
-    """From the overlay's device to the bridge and the pod."""
+    """Yields the steps from the overlay's device to the bridge and the pod."""
     for step in lookup_steps(view, view.inner, StepKind.ROUTE):
         yield step if step.kind != StepKind.ROUTE else _to_pod(view, step, is_host=is_host)
     hop = view.hop(view.inner)
@@ -138,7 +138,7 @@ def _explained(view: View, step: Step, question: Lookup, otherwise: str) -> Step
 
 
 def _refused(view: View, question: Lookup) -> str:
-    """That the reverse path filter drops the packet; empty: it does not.
+    """Says why the reverse path filter drops the packet; empty: it does not.
 
     Newer kernels say EINVAL for whatever keeps a packet from coming in, so the filter is looked at itself.
     """

@@ -188,7 +188,7 @@ def lookup_steps(view: View, question: Lookup, kind: StepKind) -> Iterator[Step]
 
 
 def owner_of(view: View, route: Route) -> str:
-    """Whose a route is."""
+    """Returns the owner of a route: Flannelette, the kernel, a flanneld or another program."""
     if route.protocol == view.context.links.route_protocol:
         return FLANNELETTE
     if route.protocol == _KERNELS:

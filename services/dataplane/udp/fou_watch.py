@@ -18,7 +18,7 @@ _TAKEN_SECONDS: Final = 0.02
 
 
 async def watch_port(address: str, port: int, audit: Callable[[], None]) -> None:
-    """For ever: has everything compared when the port is missing and can be made.
+    """Watches the port until cancelled; has everything compared when the port is missing and can be made.
 
     While another program has the UDP port, that is as soon as it is free.
     """

@@ -48,7 +48,7 @@ def icmp_error(packet: bytes, source: bytes, code: int, mtu: int = 0) -> bytes |
 
 
 def _checksum(data: bytes) -> bytes:
-    """RFC 1071."""
+    """Computes the Internet checksum of RFC 1071."""
     data += b"\0" * (len(data) % 2)
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:

@@ -95,7 +95,9 @@ class Proxy:
             Path(f"/proc/sys/net/ipv4/conf/{device}/accept_local").write_text("1")
 
     def run(self) -> None:
-        """For ever. Raises OSError when the device is gone, TakenOver."""
+        """Carries packets until an error ends it. Raises OSError when the device is gone, TakenOver when another
+        proxy asks for the work.
+        """
         poll = select.epoll()
         work = {
             self._tun: self._send,
@@ -115,7 +117,9 @@ class Proxy:
             raise TakenOver
 
     def _send(self) -> None:
-        """From the device to the peers. Packets of one size in a row to one peer are one system call."""
+        """Sends packets from the device to the peers. Packets of one size in a row to one peer are one
+        system call.
+        """
         buffer, view, tun, next_hop = self._buffer, self._view, self._tun, self._fib.next_hop
         run: _Run | None = None
         at = 0
@@ -167,7 +171,9 @@ class Proxy:
                     self._answer(bytearray(packet), FRAGMENTATION_NEEDED, self._path_mtu(run.peer))
 
     def _receive(self) -> None:
-        """From the peers to the device. The kernel joins datagrams of one size that follow each other."""
+        """Writes packets from the peers to the device. The kernel joins datagrams of one size that
+        follow each other.
+        """
         buffer, view, tun, write = self._buffer, self._view, self._tun, os.write
         for _ in range(_BURST):
             try:
@@ -201,7 +207,9 @@ class Proxy:
 
 
 def _begin(device: str, address: str, port: int, path: Path | None) -> Estate:
-    """Everything of the proxy before, or, one after the other, as soon as it can be had. Others make the device."""
+    """Takes everything over from the proxy before, or opens it, one after the other, as soon as it can be had. Others
+    make the device.
+    """
     words = f"{device} {address} {port}"
     if path is not None and (left := inherit(path)) is not None:
         if left.words == words:
@@ -261,7 +269,7 @@ def _patiently(what: str, get: Callable[[], T]) -> T:
 
 
 def main() -> int:
-    """The exit status."""
+    """Runs the proxy; returns the exit status."""
     device, address, port, *more = sys.argv[1:]
     mourn = ctypes.CDLL(None).prctl
     mourn(_PR_SET_PDEATHSIG, signal.SIGTERM)

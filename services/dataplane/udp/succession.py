@@ -1,4 +1,5 @@
-"""From one proxy to the next: the new one gets the old one's descriptors over a unix socket, and no packet is lost.
+"""Hands over from one proxy to the next: the new one gets the old one's descriptors over a unix socket, and no packet
+is lost.
 
 What waits in the queues of the device and of the UDP socket is read by the new one.
 """

@@ -22,7 +22,7 @@ READY: Final = "ready"
 
 
 async def keep_running(device: str, address: str, port: int, path: Path, report: Callable[[str], None]) -> None:
-    """For ever: runs the proxy, again whenever it ends. When this is cancelled, the proxy stays.
+    """Runs the proxy until cancelled, again whenever it ends. After a cancellation the proxy stays.
 
     It ends with its device, or when the next proxy takes over, which asks at the unix socket of this path. `report`
     is told why packets are not carried, and nothing when they are.
@@ -49,13 +49,13 @@ async def keep_running(device: str, address: str, port: int, path: Path, report:
 
 
 class _Process(Popen[bytes]):
-    """The proxy."""
+    """The running proxy of one device."""
 
     is_ready = False
 
 
 def _start(*arguments: str) -> _Process:
-    """In a session of its own, as what interrupts the dataplane shall not interrupt packets."""
+    """Starts the proxy in a session of its own, so that what interrupts the dataplane does not interrupt packets."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = (sys.executable, "-P", "-m", PROXY, *arguments)
     return _Process(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)

@@ -1,4 +1,4 @@
-"""Which addresses are neighbours: reached from the underlay's interface without a gateway. Pure."""
+"""The neighbours of the node in the underlay: addresses reached from its interface without a gateway. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which interface carries the overlay: flannel's flags and order of choice, as a pure function."""
+"""The choice of the interface that carries the overlay: flannel's flags and order of choice, as a pure function."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class InterfaceChoice:
 
     @property
     def is_open(self) -> bool:
-        """Nothing was said: the default route decides."""
+        """Whether the operator has said nothing, so that the default route decides."""
         return not (self.interfaces or self.patterns or self.can_reach or self.public)
 
     @property

@@ -1,4 +1,4 @@
-"""Which leases of the store nodes may have, and why not the others. Pure.
+"""Decides which leases of the store nodes may have, and why not the others. Pure.
 
 A lease is untrusted data: nodes would route a subnet outside the network, which may have real hosts.
 Such a lease stays in the store and reaches no node. Which of two leases that claim the same counts is decided on the

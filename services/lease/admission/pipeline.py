@@ -194,7 +194,9 @@ class StorePipeline:
             self._publish_lost()
 
     def _publish_lost(self) -> None:
-        """Whose lease the store has not, or not as they have published it, and the table has."""
+        """Publishes the leases that the table has, and that the store has lost or has in another form than the node
+        published.
+        """
         found = [LostLease(name, held.since) for name, held in self._guard.held.items()]
         found += self._overwritten.values()
         nodes = {
@@ -205,7 +207,9 @@ class StorePipeline:
         self._broker.lose({nodes[lost.name]: lost for lost in found if nodes.get(lost.name)})
 
     def _leases_before(self, event: Snapshot | Changed) -> Mapping[str, Lease]:
-        """Those of a process before this one, if it served the same network from the same kind of store."""
+        """Returns the leases of a process before this one, if it served the same network from the same
+        kind of store.
+        """
         if not isinstance(event, Snapshot):
             return {}
         before = self._recall(event.leases)

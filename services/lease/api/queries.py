@@ -27,7 +27,9 @@ _KINDS: Final = {
 
 
 def leases_of_address(leases: Mapping[str, Lease], text: str) -> dict[str, Lease]:
-    """Those with this address in a subnet (a pod's) or as public address (a node's). Raises InvalidInput."""
+    """Returns the leases with this address in a subnet (a pod's) or as public address (a node's). Raises
+    InvalidInput.
+    """
     try:
         address = ip_address(text)
     except ValueError:
@@ -49,7 +51,7 @@ def list_nodes(broker: Broker, served: str) -> pb.ListNodesResponse:
 
 
 def convergence(broker: Broker, cursor: str, position: int) -> pb.GetConvergenceResponse:
-    """Who has every change up to there."""
+    """Answers GetConvergence: which nodes have every change up to the position, and which do not."""
     reports = broker.reports
     nodes = sorted(reports.connected.items())
     response = pb.GetConvergenceResponse(
@@ -103,7 +105,7 @@ class PendingMoves:
         self._known: tuple[int, list[PendingMove]] = (-1, [])
 
     def all(self) -> list[PendingMove]:
-        """By node."""
+        """Returns the pending moves, sorted by node."""
         table = self._broker.table
         if self._known[0] != table.revision:
             self._known = table.revision, pending_moves(table.leases, table.network)
@@ -111,7 +113,7 @@ class PendingMoves:
 
 
 def move_to_proto(move: PendingMove) -> pb.PendingMove:
-    """As a message."""
+    """Translates a pending move to its message."""
     return pb.PendingMove(node=move.node, lease=move.lease, subnets=map(str, move.subnets), where=move.where)
 
 

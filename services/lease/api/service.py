@@ -177,7 +177,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return pb.AcquireLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
 
     async def RenewLease(self, request: pb.RenewLeaseRequest, context: Context) -> pb.RenewLeaseResponse:
-        """More time."""
+        """Prolongs a lease in the store."""
         try:
             node, machine = self._identity.one_node(request.node), machine_of(request)
             lease = await self._store.renew(node, request.name, machine)
@@ -188,7 +188,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return pb.RenewLeaseResponse(lease=lease_to_proto(lease), time_left=time_left(lease))
 
     async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Context) -> pb.ReleaseLeaseResponse:
-        """Gives it back."""
+        """Gives up a lease of the node, or without a name all of them."""
         node = self._identity.one_node(request.node)
         if not request.name:
             self._require_table()
@@ -197,7 +197,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return pb.ReleaseLeaseResponse()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        """Never fails."""
+        """Answers with the service's state, and never fails."""
         table = self._broker.table
         response = pb.GetStatusResponse(
             ready=self._health.ready,
@@ -241,18 +241,18 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return pb.DeleteQuarantinedResponse()
 
     async def ReserveSubnet(self, request: pb.ReserveSubnetRequest, context: Context) -> pb.ReserveSubnetResponse:
-        """Sets subnets aside."""
+        """Sets subnets aside for an operator or a node."""
         lease = await self._store.reserve(subnets_to_reserve(request), request.node)
         await self._broker.has(lease, _READ_OWN_WRITE_SECONDS)
         return pb.ReserveSubnetResponse(lease=lease_to_proto(lease))
 
     async def ReleaseSubnet(self, request: pb.ReleaseSubnetRequest, context: Context) -> pb.ReleaseSubnetResponse:
-        """Ends a reservation."""
+        """Ends the reservation of a subnet."""
         await self._store.unreserve(request.name)
         return pb.ReleaseSubnetResponse()
 
     async def ReclaimLeases(self, request: pb.ReclaimLeasesRequest, context: Context) -> pb.ReclaimLeasesResponse:
-        """Takes leases back."""
+        """Takes back leases for an operator."""
         reclaimed = await self._store.reclaim(leases_to_reclaim(request), dry_run=request.dry_run)
         if reclaimed and not request.dry_run:
             leases = [Subject(each.lease.name, each.lease.node) for each in reclaimed]
@@ -315,7 +315,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         return convergence(self._broker, cursor, position)
 
     def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.WatchEventsResponse]:
-        """The journal."""
+        """Streams the events of the journal."""
         reading = reading_of(self._broker.journal, request)
         return watch(reading, self._stopping, follows=not request.no_follow, end="the lease service is stopping")
 

@@ -67,7 +67,7 @@ def tell_ended(journal: Journal, names: Collection[str], cause: str) -> None:
 
 
 class Requests:
-    """Which nodes' requests for leases fail: one that tries again and again is told once for each kind of error."""
+    """The failing requests of nodes for leases: one that is repeated is told once for each kind of error."""
 
     def __init__(self, journal: Journal, timer: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal

@@ -14,7 +14,7 @@ _GROUP_SECONDS: Final = 1.0
 
 
 class EventKind(Enum):
-    """As EventKind in lease.proto, which says what each means."""
+    """The kind of an event, as EventKind in lease.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
     READINESS = auto()
@@ -87,7 +87,7 @@ class Journal(journal.Journal):
         self._has_rest.set()
 
     def flush(self) -> None:
-        """Tells the rest."""
+        """Notes the events that the limit held back, as one event of each kind."""
         for kind, subjects in self._rest.items():
             count = self._counts[kind]
             names = ", ".join(subject.of or subject.name for subject in subjects)

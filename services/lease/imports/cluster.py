@@ -186,7 +186,7 @@ class ImportedCluster:
         return self._remove(self.guard.confirm_all(), "an operator has confirmed it")
 
     def _put(self, names: Iterable[str]) -> None:
-        """These of the leases shown have changed."""
+        """Passes changes of the leases of these names on to the lease table."""
         self._is_unsaved = True
         self._broker.take(Changed(self._broker.foreign.judge(self.leases, names)))
 

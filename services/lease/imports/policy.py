@@ -33,7 +33,7 @@ _WITH_PSK: Final = frozenset({"wireguard", "ipsec"})
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One `--import`."""
+    """One use of the flag `--import`."""
 
     name: str
     """The name of the other cluster."""
@@ -66,7 +66,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What `--export` says."""
+    """The value of the flag `--export`."""
 
     ranges: tuple[Network, ...] | None = None
     """The leases that lie in these are shown; None: all that are ours."""
@@ -152,7 +152,7 @@ def mismatch(own: NetworkConfig, theirs: NetworkConfig) -> str:
 
 
 def _compared(network: NetworkConfig) -> dict[str, int | str]:
-    """As the backends take them: Port 0 is the default, and VNI 0 is VNI 0."""
+    """Returns ports and VNIs as the backends take them: Port 0 is the default, and VNI 0 is VNI 0."""
     options, found = network.backend_options, dict[str, int | str]()
     for name, default in _COMPARED.get(network.backend_type, {}).items():
         if isinstance(default, str):

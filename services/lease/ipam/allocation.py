@@ -1,4 +1,4 @@
-"""Which lease a node gets: the order of choice of AcquireLease. Pure; chance and signs of life are arguments."""
+"""Chooses the lease of a node: the order of choice of AcquireLease. Pure; chance and signs of life are arguments."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,8 @@ class Allocation:
 
 
 def allocate(claims: Claims, pool: SubnetPool, request: LeaseRequest, draw: Draw, is_alive: IsAlive) -> Allocation:
-    """In this order: the subnet it holds; a lease with its address that nobody holds; its previous one; a free one.
+    """Chooses the lease of a node, in this order: the subnet it holds; a lease with its address that nobody holds;
+    its previous one; a free one.
 
     What it holds and publishes it keeps, also where the network has no room for that any more: it is for an operator
     to carry that out (ADR 25).

@@ -34,7 +34,7 @@ class Claim:
 
     @property
     def rank(self) -> Rank:
-        """See services/core/leases/conflicts.py."""
+        """The claim's rank among conflicting ones (services/core/leases/conflicts.py); the lowest wins."""
         return rank(self.node, self.claim_order, self.name)
 
     @property
@@ -107,7 +107,7 @@ class Claims:
         return self._pool
 
     def lease_from(self, network: NetworkConfig | None) -> None:
-        """From now on, subnets are those of this network."""
+        """Sets the network from which subnets are given; None: none are."""
         if network is None:
             self._pool = None
         elif self._pool is None or self._pool.network != network:
@@ -161,7 +161,7 @@ class Claims:
         return self._named(self._claims)
 
     def put(self, claim: Claim) -> None:
-        """It is new or has changed."""
+        """Adds a claim, or replaces the one of the same name."""
         if self._claims.get(claim.name) == claim:
             return
         self.drop(claim.name)
@@ -176,7 +176,7 @@ class Claims:
                 self._pool.add(cidr, use)
 
     def drop(self, name: str) -> None:
-        """It is gone, if it was there."""
+        """Removes a claim, if there is one of this name."""
         claim = self._claims.pop(name, None)
         if claim is None:
             return

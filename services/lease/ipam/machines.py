@@ -1,4 +1,6 @@
-"""Which machine has a node's name, where two machines may have the same: clones, or one that was installed anew."""
+"""Tells which machine has a node's name, where two machines may have the same: clones, or one that was installed
+anew.
+"""
 
 from collections.abc import Sequence
 

@@ -80,7 +80,9 @@ def concerned(claims: Claims, wanted: Reclaim) -> list[Claim]:
 def reclaimable(
     claims: Iterable[Claim], wanted: Reclaim, sight: Callable[[str], Sighting], now: float
 ) -> list[Claim]:
-    """Those that may go. Who asks for one that may not gets NotYet; who asks for all gets the others."""
+    """Selects the claims to take back. A named one that may not go raises NotYet; where all are asked for, it is left
+    out.
+    """
     chosen = []
     for claim in claims:
         if wanted.unseen_seconds is not None:

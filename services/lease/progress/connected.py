@@ -1,4 +1,4 @@
-"""Which nodes' dataplanes are connected: those with an open WatchLeases stream that names its node (VIEW_ALL)."""
+"""The nodes whose dataplanes are connected: those with an open WatchLeases stream that names its node (VIEW_ALL)."""
 
 import asyncio
 import math
@@ -121,7 +121,7 @@ class ConnectedNodes:
 
     @contextmanager
     def stream(self, node: str, machine: str = "") -> Iterator[NodeStream]:
-        """For the life of one stream the node is there; an empty name is a stream that is no dataplane's.
+        """Counts a node as connected for the life of one stream; an empty name is a stream that is no dataplane's.
 
         Raises NameTaken where another machine has the node's name; `NodeStream.require_name` does so later.
         """

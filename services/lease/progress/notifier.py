@@ -13,7 +13,7 @@ class Notifier:
         self._stopped: Exception | None = None
 
     def wake(self, nodes: Iterable[str] | None) -> None:
-        """Something changed: in the leases of these nodes, or (None) what concerns all."""
+        """Wakes the tasks that wait for one of these nodes, and those that wait for any change; None: all tasks."""
         self._any.set()
         self._any = asyncio.Event()
         for node in list(self._of_node) if nodes is None else nodes:
@@ -22,7 +22,7 @@ class Notifier:
                 event.set()
 
     def stop(self, error: Exception) -> None:
-        """From now on, `next` raises this."""
+        """Ends the waits: every `next`, also later ones, raises this error."""
         self._stopped = error
         self.wake(None)
 

@@ -41,7 +41,7 @@ class LostLease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that the store holds, complete. The broker finds out by value what that changes."""
+    """The whole content of a store. The broker finds out by value what it changes."""
 
     leases: Mapping[str, Lease]
     network: NetworkConfig | None
@@ -79,7 +79,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Which leases are to be taken back: named ones, a node's, or those of all nodes not seen for so long."""
+    """The leases to be taken back: named ones, a node's, or those of all nodes not seen for so long."""
 
     names: tuple[str, ...] = ()
     node: str = ""
@@ -103,7 +103,7 @@ class Store(Protocol):
 
     @property
     def kind(self) -> str:
-        """`embedded`, `etcd`, ..."""
+        """The kind of store: `embedded`, `etcd`, `kube` or `relay`."""
         ...
 
     def watch(self) -> AsyncIterator[StoreEvent]:

@@ -25,7 +25,7 @@ class LogEntry:
 
     @property
     def size(self) -> int:
-        """About what it takes in memory."""
+        """The bytes of memory that the entry takes, roughly."""
         fixed = len(self.network) + len(self.network_error) + len(self.store) + len(self.awaited) + _OVERHEAD
         return fixed + sum(len(piece) + _OVERHEAD for _, piece in self.changes)
 

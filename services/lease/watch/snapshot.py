@@ -35,7 +35,7 @@ class EncodedLeases:
         self._made: dict[str, bytes] = {}
 
     def follow(self, names: Set[str]) -> None:
-        """These leases have just been added, changed or removed."""
+        """Follows a change of the leases of these names: added, changed or removed."""
         for name in names:
             self._made.pop(name, None)
         if len(names) > _FEW:

@@ -123,7 +123,9 @@ def _noted(message: bytes) -> bytes:
 
 
 async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:
-    """Before the first complete snapshot: only what is wrong."""
+    """Yields steps until the first complete snapshot: only the state of the store, and what is wrong with the
+    network.
+    """
     shown: tuple[StoreStatus, str] | None = None
     while not broker.table.synced:
         status = (broker.store_status, broker.table.network_error)

@@ -85,7 +85,7 @@ _SETTINGS: Final = frozenset(" ".join(FLAGS.values()).split()) | {
 
 
 def host_parts() -> list[Part]:
-    """Of this host."""
+    """Returns the parts that show this host."""
     return [
         *(Part(f"{name}.txt", printed(command.split())) for name, command in _COMMANDS.items()),
         *(Part(f"{name}.txt", _in_thread(_read, Path(path))) for name, path in _FILES.items()),
@@ -179,7 +179,9 @@ def _shown_settings(target: Target) -> dict[str, str]:
 
 
 def _settings(target: Target) -> dict[str, str]:
-    """Of the process that listens at a socket here, from its flags and variables. Raises Unavailable."""
+    """Reads the settings of the process that listens at a socket here, from its flags and variables. Raises
+    Unavailable.
+    """
     process = process_of(target).process
     variables = dict(each.partition("=")[::2] for each in _strings(process / "environ"))
     found = {name: value for name in sorted(_SETTINGS) if (value := variables.get(variable_of(name)))}

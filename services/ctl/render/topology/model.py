@@ -19,7 +19,7 @@ _DIRECT: Final = ("host-gw", "alloc", *CLOUDS)
 
 
 class Health(Enum):
-    """Of a node or a link, the best first; the value is the word for it."""
+    """The health of a node or a link, the best first; the value is the word for it."""
 
     HEALTHY = "healthy"
     UNKNOWN = "unknown"
@@ -98,7 +98,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A cluster."""
+    """The nodes of a cluster, and the links between them."""
 
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
@@ -125,7 +125,7 @@ class Topology:
 
     @property
     def bad_links(self) -> list[Link]:
-        """Those on which packets are lost, or may be, the gravest first; none to a node that does not answer."""
+        """The links on which packets are lost, or may be, the gravest first; none to a node that does not answer."""
         away = {node.name for node in self.nodes if node.health is Health.AWAY}
         found = [link for link in self.links if link.is_bad and not away.intersection(link.ends)]
         return sorted(found, key=lambda link: -_ORDER.index(link.health))

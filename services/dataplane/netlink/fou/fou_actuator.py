@@ -60,7 +60,7 @@ class FouActuator:
         return failures
 
     async def finish(self, plan: Plan[KernelObject]) -> None:
-        """Nothing is left to do."""
+        """Does nothing: a plan of FOU ports leaves no work for later."""
 
     async def _remove(self, item: FouPort) -> str:
         await self._ports.remove(item)
@@ -95,7 +95,9 @@ class FouActuator:
 
 
 def port_in_link(message: bytes, ifindex: int) -> FouPort | None:
-    """From a tunnel device's message (RTM_NEWLINK); None: another kind of link, or one without FOU."""
+    """Reads the FOU port from a tunnel device's message (RTM_NEWLINK); None: another kind of link, or one without
+    FOU.
+    """
     info = dict(attributes(dict(attributes(message[32:])).get(_IFLA_LINKINFO, b"")))
     data = dict(attributes(info.get(_INFO_DATA, b""))) if info.get(_INFO_KIND) == b"ipip\0" else {}
     if int.from_bytes(data.get(_IPTUN_ENCAP_TYPE, b""), sys.byteorder) != ENCAP_FOU or _IPTUN_LOCAL not in data:

@@ -79,7 +79,7 @@ class FouPorts:
         return self._family > 0
 
     async def rows(self) -> list[FouRow]:
-        """All of IPv4."""
+        """Returns all FOU ports of IPv4."""
         for _ in range(_DUMP_ATTEMPTS if await self.exist() else 0):
             reader = PortReader(self._family, self._transport.reserve(1))
             request = uapi.request(self._family, GENL.pack(_GET, 1, 0), uapi.NLM_F_DUMP)

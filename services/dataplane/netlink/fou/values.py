@@ -38,7 +38,7 @@ class FouPort(_FouFields):
 
     @property
     def key(self) -> Hashable:
-        """Address and port."""
+        """The identity of the port in the kernel: address and port."""
         return FOU_PORT, self.local, self.port
 
 
@@ -48,5 +48,5 @@ def text(item: FouPort, names: Mapping[int, str]) -> str:
 
 
 def command(verb: "Verb", item: FouPort, names: Mapping[int, str]) -> str:
-    """`ip fou add ...`."""
+    """Prints the command `ip fou add ...` or `ip fou del ...`."""
     return f"ip fou {'add' if verb == 'replace' else 'del'} {text(item, names)}"

@@ -60,7 +60,7 @@ def connection_command(verb: "Verb", item: IkeConnection, names: Mapping[int, st
 
 
 def key_id(item: IkeKey) -> str:
-    """By which charon tells it."""
+    """Returns the id by which charon knows the key."""
     return f"{MARK}-{item.owner}"
 
 

@@ -48,7 +48,7 @@ def policy_message(verb: Verb, item: XfrmPolicy, sequence: int, port: int = 0) -
 
 
 def dump_request(sequence: int) -> bytes:
-    """For all policies."""
+    """Asks for a dump of all policies."""
     asked = uapi.request(uapi.XFRM_MSG_GETPOLICY, bytes(_SELECTOR.size + _ID.size), uapi.NLM_F_DUMP)
     return uapi.numbered(asked, sequence)
 

@@ -82,7 +82,7 @@ class PolicySocket:
 
     @property
     def port(self) -> int:
-        """Our port id, which notifications of our own changes carry; 0: there is no socket."""
+        """The port id of our socket, which notifications of our own changes carry; 0: there is no socket."""
         return self._transport.port if self._transport is not None else 0
 
     async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
@@ -217,7 +217,9 @@ def _ends(item: XfrmPolicy) -> frozenset[bytes]:
 
 
 def _order(item: XfrmPolicy) -> tuple[bool, int, bool]:
-    """Without a tunnel before the others, allowed before blocked; what comes in before what goes out."""
+    """Sorts policies without a tunnel before the others, allowed before blocked; what comes in before
+    what goes out.
+    """
     return bool(item.tunnel_src), item.action, item.direction == DIR_OUT
 
 

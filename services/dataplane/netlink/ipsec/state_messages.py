@@ -37,12 +37,12 @@ class XfrmState(NamedTuple):
 
 
 def states_request(sequence: int) -> bytes:
-    """For a dump of all states."""
+    """Asks for a dump of all states."""
     return uapi.numbered(uapi.request(uapi.XFRM_MSG_GETSA, b"", uapi.NLM_F_DUMP), sequence)
 
 
 def states_in(datagram: bytes) -> list[XfrmState]:
-    """Those with our reqid that carry packets, in a datagram of a dump."""
+    """Reads from a datagram of a dump the states with our reqid that carry packets."""
     found = []
     for block in messages(datagram):
         end = len(block)

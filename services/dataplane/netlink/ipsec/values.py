@@ -116,7 +116,7 @@ class IkeKey(_KeyFields):
 
     @property
     def key(self) -> Hashable:
-        """The address."""
+        """The identity of the key in charon: the address of its owner."""
         return IKE_KEY, self.owner
 
 

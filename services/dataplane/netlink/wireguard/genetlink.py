@@ -57,13 +57,13 @@ class WireguardPeerState:
         return f"{where}{wg_text.handshake(self.handshake)}, {wg_text.transfer(self.received, self.sent)}"
 
     def value(self, ifindex: int, endpoint: bytes, port: int) -> WireguardPeer:
-        """As an object, with an endpoint that stands for its own."""
+        """Returns the peer as an object, with an endpoint that stands for its own."""
         allowed = tuple(sorted(self.allowed))
         return WireguardPeer(self.public_key, allowed, endpoint, port, self.preshared_key, self.keepalive, ifindex)
 
 
 def device_request(family: int, ifindex: int, sequence: int) -> bytes:
-    """For a dump of a device with its peers."""
+    """Asks for a dump of a device with its peers."""
     body = _GENL.pack(_GET_DEVICE, 1, 0) + _attribute(_IFINDEX, struct.pack("=I", ifindex))
     return _message(family, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP, sequence, body)
 
@@ -79,7 +79,7 @@ def set_device(family: int, item: WireguardDevice, sequence: int) -> bytes:
 
 
 def set_peer(family: int, item: WireguardPeer, sequence: int, *, with_endpoint: bool, greets: bool) -> bytes:
-    """Everything of a peer, the endpoint if asked for; `greets`: a packet is sent to it at once."""
+    """Sets all of a peer, the endpoint if asked for; `greets`: a packet is sent to it at once."""
     parts = [
         _attribute(_KEY, item.public_key),
         _attribute(_PRESHARED_KEY, item.preshared_key or _NO_KEY),

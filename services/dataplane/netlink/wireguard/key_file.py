@@ -83,7 +83,7 @@ def _make(path: Path) -> None:
 
 
 def _clamped(key: bytes) -> bytes:
-    """As the kernel keeps it: some bits of a private key are fixed (RFC 7748)."""
+    """Returns a private key as the kernel keeps it: some of its bits are fixed (RFC 7748)."""
     return bytes([key[0] & 248, *key[1:31], key[31] & 127 | 64])
 
 

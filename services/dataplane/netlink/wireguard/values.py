@@ -39,7 +39,7 @@ class WireguardDevice(_DeviceFields):
 
     @property
     def key(self) -> Hashable:
-        """The device."""
+        """The identity of the configuration: the device."""
         return WIREGUARD_DEVICE, self.ifindex
 
 
@@ -83,5 +83,5 @@ class WireguardPeer(_PeerFields):
 
     @property
     def key(self) -> Hashable:
-        """Device and key."""
+        """The identity of the peer in the kernel: device and public key."""
         return WIREGUARD_PEER, self.ifindex, self.public_key

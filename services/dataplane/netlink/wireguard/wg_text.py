@@ -47,14 +47,14 @@ def peer(item: WireguardPeer, names: Mapping[int, str]) -> str:
 
 
 def peer_command(verb: "Verb", item: WireguardPeer, names: Mapping[int, str]) -> str:
-    """`wg set ...`."""
+    """Prints the command `wg set ...` that makes, changes or removes the peer."""
     if verb == "del":
         return f"wg set {names.get(item.ifindex, f'if{item.ifindex}')} peer {key(item.public_key)} remove"
     return f"wg set {peer(item, names)}"
 
 
 def endpoint(packed: bytes, port: int) -> str:
-    """`10.99.0.12:51820` or `[fd00:99::12]:51820`."""
+    """Prints an endpoint, such as `10.99.0.12:51820` or `[fd00:99::12]:51820`."""
     return f"{ip_address(packed)}:{port}" if len(packed) == 4 else f"[{ip_address(packed)}]:{port}"
 
 

@@ -324,7 +324,9 @@ class EmbeddedStore:
         return self._sighting(node).alive
 
     def _sighting(self, node: str, machine: str = "") -> Sighting:
-        """Its dataplane (on this machine) is or was connected, or it was given a lease or renewed one."""
+        """Tells when the node was last seen: its dataplane (on this machine) is or was connected, or it was given a
+        lease or renewed one.
+        """
         now = self._clock()
         if self._connected_nodes is None:
             return Sighting(True, now)

@@ -150,7 +150,7 @@ class NodeCalls:
             require_own(claims, entry.name, alive.__contains__)
 
     async def _living(self, prefix: Prefix, nodes: Set[str]) -> frozenset[str]:
-        """Those of the nodes that have a session, or renewed their lease a moment ago."""
+        """Returns the nodes that have a session, or renewed their lease a moment ago."""
         alive = nodes & prefix.sessions.keys()
         fresh = {node for node in nodes - alive if await self._etcd_leases.is_fresh(prefix.etcd_lease_of(node))}
         return frozenset(alive | fresh)

@@ -127,7 +127,7 @@ class Prefix:
         return next((entry.etcd_lease for entry in entries if entry.etcd_lease), 0)
 
     def etcd_leases(self) -> dict[str, int]:
-        """By lease, the etcd lease that its key is attached to; without reservations, which never expire."""
+        """The etcd lease that each lease's key is attached to, by lease; without reservations, which never expire."""
         self.settle(len(self._unsettled))
         return {name: number for name, entry in self._entries.items() if (number := entry.subnet.item.etcd_lease)}
 
@@ -148,7 +148,7 @@ class Prefix:
         return subnet if kind is KeyKind.SUBNET else beside if kind is KeyKind.HOLDER else self._others.get(key)
 
     def snapshot(self) -> Snapshot:
-        """Everything that watchers are told, as it is now."""
+        """Returns what watchers are told, complete and as it is now."""
         leases = {name: entry.served for name, entry in self._entries.items() if entry.served is not None}
         return Snapshot(MappingProxyType(leases), self._network, self._network_error, _copy(self.refused))
 
@@ -319,7 +319,7 @@ def orphans_of(prefix: Prefix) -> Mapping[str, Item]:
 
 
 def _set(table: dict[str, Value], name: str, value: Value | None) -> None:
-    """Of None or an empty text, the table has no entry."""
+    """Sets a value in the table; an empty one removes the entry."""
     if value:
         table[name] = value
     else:

@@ -38,7 +38,7 @@ _sessions = Gauge("flannelette_etcd_sessions", "Sessions of nodes that this proc
 
 @dataclass(frozen=True, slots=True)
 class SessionTiming:
-    """Seconds."""
+    """Times of a session, in seconds."""
 
     lives: int = int(ALIVE_SECONDS)
     """Of the etcd lease."""
@@ -47,7 +47,7 @@ class SessionTiming:
 
     @property
     def keep(self) -> float:
-        """Between two signs of life: two may get lost."""
+        """The time between two signs of life, so that two may get lost."""
         return self.lives / 3
 
 
@@ -76,7 +76,7 @@ class Sessions:
         """Nodes whose session was written since they came."""
 
     async def run(self) -> None:
-        """For ever. While etcd is away, tries again, with jitter."""
+        """Keeps the sessions until cancelled. While etcd is away, tries again, with jitter."""
         seen = -1
         while True:
             try:

@@ -115,7 +115,7 @@ class Replica:
         return True
 
     def replace(self, prefix: Prefix) -> None:
-        """From now on this is the model, and its sessions are those of other lease services."""
+        """Replaces the model; its sessions are those of other lease services."""
         self.prefix = prefix
         self._connected_nodes.elsewhere = prefix.sessions.keys()
         self._note()

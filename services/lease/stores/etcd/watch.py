@@ -47,7 +47,7 @@ class Watcher:
         self._next_pause = timing.retry_first
 
     async def events(self) -> AsyncGenerator[StoreEvent, None]:
-        """For ever."""
+        """Yields the store's events for ever."""
         while True:
             self._opened_at, most = math.inf, self._timing.retry_most
             try:
@@ -75,7 +75,7 @@ class Watcher:
         await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
 
     async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
-        """Until the connection is lost. Raises HistoryLost or Unavailable."""
+        """Yields the events of one connection until it is lost. Raises HistoryLost or Unavailable."""
         replica, root = self._replica, self._replica.prefix.keyspace.root
         if self._is_listed:  # before we say that it is connected
             await self._client.require_history(root, replica.prefix.position, replica.prefix.newest)

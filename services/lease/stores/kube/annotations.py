@@ -42,7 +42,7 @@ class Annotations:
     """Those by which a node claims something; the operator's are none of them."""
 
     def of(self, family: Family) -> FamilyKeys:
-        """Those of one family."""
+        """Returns the keys of one family."""
         return self.ipv4 if family is IPV4 else self.ipv6
 
 

@@ -62,7 +62,7 @@ class Access:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The cluster's name, for logs and messages."""
         return self.url or f"the cluster of {self.kubeconfig}"
 
 

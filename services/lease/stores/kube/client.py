@@ -162,7 +162,7 @@ class KubeClient:
         return name
 
     async def close(self) -> None:
-        """Ends open calls."""
+        """Closes the session, which ends open calls."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -293,7 +293,7 @@ def _make_socket(address: Any) -> socket.socket:
 
 
 async def _configuration(access: Access) -> Configuration:
-    """From the files as they are now. Raises Unavailable: they may be corrected while we run."""
+    """Reads the files as they are now. Raises Unavailable, because they may be corrected while the process runs."""
     configuration = Configuration()
     if access.kubeconfig:
         from kubernetes.aio.config import ConfigException, load_kube_config  # the rest of the client
@@ -318,7 +318,7 @@ async def _configuration(access: Access) -> Configuration:
 
 
 def _ssl_context(configuration: Configuration) -> ssl.SSLContext:
-    """As the client makes it."""
+    """Makes the same TLS context as the Kubernetes client."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)

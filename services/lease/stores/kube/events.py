@@ -54,7 +54,7 @@ class NodeEvents:
         self._noted.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Writes the Events until cancelled, and repeats those of problems that last."""
         repeat = self._timing.event_repeat
         while True:
             now = time.monotonic()

@@ -1,4 +1,4 @@
-"""From a Node object to its lease, and from a lease request to the patch of the Node object. Pure."""
+"""Translates a Node object to its lease, and a lease request to the patch of the Node object. Pure."""
 
 import json
 from collections.abc import Container, Mapping

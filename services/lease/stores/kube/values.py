@@ -18,7 +18,7 @@ class Expired(Exception):
 
 
 class Silent(Unavailable):
-    """Nothing has come on an open watch. Nothing need be wrong: ask again."""
+    """An open watch has brought nothing for long. Nothing need be wrong: ask again."""
 
 
 class Gone(Exception):
@@ -65,7 +65,7 @@ class Node:
     """When what it publishes was written last, or else it was made; Unix seconds."""
 
     def annotation(self, key: str) -> str:
-        """Its text, empty when absent."""
+        """Returns the annotation's text, empty when absent."""
         return (self.annotations or {}).get(key, "")
 
 
@@ -153,7 +153,7 @@ def away(server: str, error: BaseException) -> Unavailable:
 
 
 def broken(server: str, error: ValueError | RecursionError) -> Unavailable:
-    """It answers nonsense."""
+    """Makes the error for a server whose answer cannot be read."""
     return Unavailable(f"the Kubernetes API at {server} sent what cannot be read ({error}): is it an API server?")
 
 

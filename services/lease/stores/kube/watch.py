@@ -75,14 +75,14 @@ class Mirror:
         return event if event != Changed() else None
 
     def snapshot(self) -> Snapshot:
-        """Everything as it is now."""
+        """Returns all that the mirror holds, as it is now."""
         return Snapshot(
             _copy(self._leases), self._network, refused=_copy(self._refused), overrides=_copy(self._choices)
         )
 
     @property
     def leases(self) -> Mapping[str, Lease]:
-        """By node, as they are now."""
+        """The leases by node, as they are now."""
         return self._leases
 
     async def lease_like(self, lease: Lease) -> None:
@@ -159,7 +159,7 @@ class Watcher:
         """When the watch was opened."""
 
     async def events(self) -> AsyncGenerator[StoreEvent, None]:
-        """For ever."""
+        """Yields the store's events for ever."""
         pause = self._timing.retry_first
         while True:
             self._opened, asked, error = math.inf, 0.0, ""
@@ -185,7 +185,7 @@ class Watcher:
             pause = min(2 * pause, self._timing.retry_most)
 
     async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
-        """Until it ends. Raises Expired, Gone or Unavailable."""
+        """Yields the events of one watch until it ends. Raises Expired, Gone or Unavailable."""
         if not self._mirror.position:
             yield self._mirror.replace(*await self._client.list_nodes(self._selector))
         async with aclosing(self._client.watch_nodes(self._mirror.position, self._selector)) as batches:

@@ -46,7 +46,7 @@ class NodeStreams:
         self._news.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Keeps a stream above open for each connected node until cancelled."""
         kept: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
@@ -90,7 +90,7 @@ class Connections:
             self._streams[connection] -= 1
 
     async def close(self) -> None:
-        """Ends open calls."""
+        """Closes the connections, which ends open calls."""
         for each in self._streams:
             await each.close()
 
@@ -107,7 +107,9 @@ class Cursors:
         self._cursors: list[str] = []
 
     def record(self, position: int, cursor: str) -> bool:
-        """Our table at this position has everything up to that cursor; returns whether that was not known."""
+        """Records that our table at this position has everything up to that cursor; returns whether that was not
+        known.
+        """
         if self._cursors and (self._positions[-1], self._cursors[-1]) == (position, cursor):
             return False
         if self._positions and self._positions[-1] == position:
@@ -151,7 +153,7 @@ class ReportForwarder:
                 await self._hand_on(progress)
 
     def reached(self, cursor: str) -> None:
-        """Our table has everything up to this cursor above.
+        """Records that our table has everything up to this cursor above.
 
         Where that made no difference to it, as after a new start above, nobody here reports again: `run` does.
         """
@@ -162,7 +164,7 @@ class ReportForwarder:
             self._news.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Sends due reports above until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -131,16 +131,16 @@ class RelayStore:
         await self._call("ReleaseLease", pb.ReleaseLeaseRequest(node=node, name=name))
 
     async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
-        """Over TLS this needs the certificate of an administrator, which a relay has not."""
+        """Reserves subnets above. Over TLS this needs the certificate of an administrator, which a relay has not."""
         request = pb.ReserveSubnetRequest(cidrs=map(str, cidrs), node=node)
         return lease_from_proto((await self._call("ReserveSubnet", request)).lease)
 
     async def unreserve(self, name: str) -> None:
-        """As `reserve`."""
+        """Ends a reservation above, under the condition of `reserve`."""
         await self._call("ReleaseSubnet", pb.ReleaseSubnetRequest(name=name))
 
     async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
-        """As `reserve`."""
+        """Takes back leases above, under the condition of `reserve`."""
         request = pb.ReclaimLeasesRequest(names=wanted.names, node=wanted.node, dry_run=dry_run)
         if wanted.unseen_seconds is not None:
             request.unseen_for.FromNanoseconds(int(wanted.unseen_seconds * 1e9))
@@ -177,7 +177,9 @@ class RelayStore:
         await self._connections.close()
 
     async def _report_above(self, progress: Progress) -> float:
-        """With a cursor of the lease service above."""
+        """Reports progress above, with a cursor of the lease service there; returns the seconds to wait before the
+        next report.
+        """
         return seconds_of((await self._call("ReportProgress", progress_to_proto(progress))).pause, "pause")
 
     async def _quarantined(self) -> dict[str, Refusal]:

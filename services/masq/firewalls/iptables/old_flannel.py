@@ -43,7 +43,9 @@ _SHAPES = {"nat": {"stay", "leave", "answer", "enter"}, "filter": {"from", "to"}
 
 
 def _shape(table: str, rule: BareRule, network: Network) -> str:
-    """Returns the place of a rule in a set about the network; empty if no set of an old flanneld has such a rule."""
+    """Names the role of a rule in a set about the network, such as `leave`; empty if an old flanneld wrote no such
+    rule.
+    """
     inside, outside = str(network), f"!{network}"
     multicast = f"!{family_of(network).multicast}"
     shapes = {

@@ -161,7 +161,7 @@ class EtcdClient:
                     raise
 
     async def close(self) -> None:
-        """Ends open calls."""
+        """Closes the connections, which ends open calls."""
         await self._cluster.close()
 
     async def _watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:

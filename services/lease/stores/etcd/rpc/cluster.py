@@ -188,7 +188,7 @@ class Cluster:
         raise self._leave(member, reason_in(reason) if reason else "ended the watch")
 
     async def close(self) -> None:
-        """Ends open calls."""
+        """Closes the connections, which ends open calls."""
         await self._members.close()
 
     def _failure(self, member: Member, error: grpc.aio.AioRpcError) -> Exception:

@@ -151,7 +151,7 @@ class Members:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """For people."""
+        """The members' names, for logs and messages."""
         return tuple(target.name for target in self._targets)
 
     @property
@@ -161,16 +161,16 @@ class Members:
 
     @property
     def left(self) -> list[Member]:
-        """Those that have failed, and are not used until the others fail too."""
+        """Returns the members that have failed, and are not used until the others fail too."""
         failing = self.health.failing
         return [self._member(i) for i, name in enumerate(self.names) if name in failing and i != self._current]
 
     def answered(self, member: Member) -> None:
-        """It is well."""
+        """Records that a member has answered."""
         self.health.answered(member.name)
 
     def leave(self, member: Member, reason: str) -> None:
-        """It failed: use the next one, unless another call has left it already."""
+        """Records that a member failed, and chooses the next one, unless another call has done so already."""
         self.health.failed(member.name, reason)
         if self._open.get(self._current) is not member:
             return
@@ -185,7 +185,7 @@ class Members:
         return self._open[number]
 
     async def close(self) -> None:
-        """Ends all calls."""
+        """Closes all connections, which ends open calls."""
         for member in self._open.values():
             await member.channel.close()
         self._open.clear()

@@ -68,7 +68,7 @@ class Endpoint:
 
 
 def _cleaned(prefix: str) -> str:
-    """As Go's path.Clean; the watch needs a directory of its own."""
+    """Cleans a prefix as Go's path.Clean does; it must name a directory, because the watch needs one of its own."""
     cleaned = posixpath.normpath(prefix) if prefix else "."
     if cleaned.startswith("//"):
         cleaned = cleaned[1:]  # POSIX keeps two leading slashes, Go does not
@@ -138,7 +138,7 @@ def read_tls_files(settings: EtcdSettings) -> TlsContents:
 
 
 class Tls:
-    """Their contents now. Construction raises Misconfigured, naming the flag, when a file cannot be used.
+    """The contents of the TLS files. Construction raises Misconfigured, naming the flag, when a file cannot be used.
 
     A certificate that is renewed while we run comes into use with the next connection, without a restart.
     """
