@@ -58,7 +58,7 @@ class Measured:
     """Of its services, from the first call to the last answer."""
 
     def percentile(self, share: float) -> float:
-        """In milliseconds."""
+        """Returns a percentile in milliseconds."""
         return self.milliseconds[min(int(len(self.milliseconds) * share), len(self.milliseconds) - 1)]
 
 

@@ -37,7 +37,7 @@ _KV, _WATCH = b"/etcdserverpb.KV/", b"/etcdserverpb.Watch/Watch"
 
 @dataclass(slots=True)
 class _Stream:
-    """One call."""
+    """A call in progress, as an HTTP/2 stream."""
 
     take: Callable[[bytes], None]
     """Called with each message."""
@@ -62,7 +62,7 @@ class BareEtcd(asyncio.Protocol):
         return self._ask(b"Put", rpc.PutRequest(key=key, value=value))
 
     def delete(self, key: bytes) -> "asyncio.Future[bytes]":
-        """The same."""
+        """Deletes a key, as `put` writes one."""
         return self._ask(b"DeleteRange", rpc.DeleteRangeRequest(key=key))
 
     async def watch(self, prefix: bytes, end: bytes, heard: Callable[[float, Any], None]) -> None:
@@ -98,7 +98,7 @@ class BareEtcd(asyncio.Protocol):
             self._take(kind, flags, stream, payload)
 
     def close(self) -> None:
-        """Ends all calls."""
+        """Closes the connection, which ends all calls."""
         self._transport.close()
 
     def _ask(self, method: bytes, request: Any) -> "asyncio.Future[bytes]":

@@ -23,7 +23,7 @@ _LEAST: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """In seconds, of one burst."""
+    """The times of one burst, in seconds."""
 
     after_last_put: float
     whole: float

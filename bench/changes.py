@@ -42,14 +42,14 @@ class News(Protocol):
 
 
 class Listener(Protocol):
-    """What `bench.listener.RouteListener` is."""
+    """The protocol of `bench.listener.RouteListener`."""
 
     async def hear(self, enough: Callable[[News], bool], patience: float) -> bool: ...
 
 
 @dataclass
 class Scene:
-    """Somebody who follows etcd, who is measured; a connection to etcd, which changes it; and a listener."""
+    """A program that follows etcd, and is measured; a connection to etcd, which changes it; and a listener."""
 
     etcd: BareEtcd
     listener: Listener
@@ -60,7 +60,7 @@ class Scene:
     memory: Callable[[], dict[str, float]]
 
     async def put(self, number: int, edition: int = 0) -> None:
-        """A lease."""
+        """Puts the lease of this number into etcd."""
         await self.etcd.put(*row(number, edition))
 
     async def delete(self, number: int) -> None:
@@ -76,7 +76,7 @@ def first_change(peers: int) -> int:
 
 
 def destination(number: int) -> bytes:
-    """Of the route to a lease."""
+    """Returns the destination of the route to a lease."""
     return subnet_address(number).packed
 
 
@@ -118,7 +118,9 @@ async def naive(endpoint: str) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def watch_only(endpoint: str) -> AsyncIterator[Scene]:
-    """Nobody: a watch on a plain socket hears of the lease itself. What etcd takes, which is in everybody's time."""
+    """Measures etcd alone, whose time is in that of every program: a watch on a plain socket hears of the lease
+    itself.
+    """
     listener = _Watch()
     async with bare_etcd(endpoint) as watcher, bare_etcd(endpoint) as etcd:
         await watcher.watch(_KEYS.subnets, end_of(_KEYS.subnets), listener.take)

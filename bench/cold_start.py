@@ -34,7 +34,7 @@ _METRICS: Final = "etcdctl, a script, ip and bridge -batch, a metric per subnet"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Of ours, in seconds and MiB."""
+    """A round with our services, in seconds and MiB."""
 
     last_route: float
     ready: float

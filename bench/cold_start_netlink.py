@@ -43,7 +43,7 @@ _LIMIT: Final = "bare send of our messages, encoded before"
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Of one round."""
+    """The time of one round."""
 
     elapsed: float
     cpu: float = 0.0

@@ -17,7 +17,7 @@ _PREFIX: Final = "/coreos.com/network/subnets/"
 
 
 def main(endpoint: str, namespace: str, shape: str) -> None:
-    """Lists, converts, programs."""
+    """Lists the leases, converts them to commands, and programs the kernel."""
     listing = subprocess.run(
         [find_etcd("etcdctl"), f"--endpoints={endpoint}", "get", "--prefix", _PREFIX, "-w", "json"],
         check=True,

@@ -65,7 +65,7 @@ def _pump(source: socket.socket, sink: socket.socket, seconds: float) -> None:
 
 
 def main(port: int, milliseconds: float) -> None:
-    """For ever."""
+    """Runs the proxy for ever."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
         while True:

@@ -64,7 +64,7 @@ def started_etcd() -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
 
 
 def client_of(endpoint: str) -> EtcdClient:
-    """Ours; close it."""
+    """Makes a client of etcd, which the caller closes."""
     return EtcdClient(EtcdSettings((endpoint,), PREFIX), Timing(), "bench")
 
 

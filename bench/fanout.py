@@ -46,7 +46,7 @@ class Measured:
     """Of the service, with all subscribers."""
 
     def percentile(self, share: float) -> float:
-        """In milliseconds."""
+        """Returns a percentile in milliseconds."""
         return self.milliseconds[min(int(len(self.milliseconds) * share), len(self.milliseconds) - 1)]
 
 

@@ -55,7 +55,7 @@ class Crowd:
             await self._next()
 
     def expect(self, name: str) -> None:
-        """From now on it is noted when this node is told of."""
+        """Starts to note when each subscriber is told of this node."""
         self._told = {name.encode(): []}
 
     async def told(self) -> list[float]:

@@ -74,7 +74,7 @@ class Host:
 
 @contextmanager
 def host_with_device() -> Iterator[Host]:
-    """Such a host."""
+    """Makes a host with an empty VXLAN device, for a block."""
     with empty_host() as namespace:
         add_device(namespace)
         with namespace.inside():

@@ -136,7 +136,7 @@ async def _contend(name: str, url: str, small: str) -> Round:
 
 
 def _status(key: str) -> float:
-    """MiB."""
+    """Reads a figure of /proc/PID/status, in MiB."""
     return int((_PROCESS / "status").read_text().partition(f"{key}:")[2].split()[0]) / 1024
 
 

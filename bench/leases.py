@@ -14,7 +14,7 @@ MOST_LEASES: Final = 65_000
 
 
 def subnet_address(number: int) -> IPv4Address:
-    """Of the lease of the node of this number."""
+    """Returns the subnet address of the lease of the node of this number."""
     return NETWORK.network_address + (number << 8)
 
 
@@ -27,5 +27,5 @@ def lease(number: int, edition: int = 0) -> Lease:
 
 
 def subnets(leases: int) -> Iterator[Subnet]:
-    """Of the first so many leases."""
+    """Yields the subnets of the first so many leases."""
     return (subnet for number in range(1, leases + 1) for subnet in lease(number).subnets)

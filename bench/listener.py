@@ -25,7 +25,7 @@ _PROTOCOL_AT: Final = 21
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Of one route."""
+    """A notification of one route, and when it came."""
 
     at: float
     """time.monotonic()."""
@@ -49,7 +49,7 @@ class Heard:
 
 
 class RouteListener:
-    """Of the IPv4 routes of one protocol in a namespace, from its making on. Close it."""
+    """Listens to the IPv4 routes of one protocol in a namespace, from its making on. Close it."""
 
     def __init__(self, namespace: NetworkNamespace, protocol: int) -> None:
         self._protocol = protocol

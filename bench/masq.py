@@ -34,7 +34,7 @@ _FLUSH: Final = {
 
 
 def run(parameters: Mapping[str, int]) -> Result:
-    """Raises BenchFailed."""
+    """Runs the bench. Raises BenchFailed."""
     try:
         return asyncio.run(_run(parameters["rules"]))
     except subprocess.CalledProcessError as error:
@@ -83,7 +83,7 @@ async def _repairs(firewall: Firewall) -> float:
 
 
 async def ask_each(program: str) -> None:
-    """As flanneld does: a process for every rule."""
+    """Asks for every rule with a process, as flanneld does."""
     for chain in CHAINS:
         form = chain_form(chain)
         for rule in (form.jump, *form.rules):
@@ -111,7 +111,7 @@ def add_foreign(firewall: str, number: int) -> None:
 
 
 def reset(firewall: str) -> None:
-    """Removes all rules."""
+    """Removes all rules of a firewall."""
     if firewall == "iptables-legacy":
         _shell(
             "nft flush ruleset; iptables-legacy -w -F; iptables-legacy -w -t nat -F; "

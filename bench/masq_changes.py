@@ -36,7 +36,7 @@ _PATIENCE_SECONDS: Final = 20.0
 
 
 def run(parameters: Mapping[str, int]) -> Result:
-    """Raises BenchFailed."""
+    """Runs the bench. Raises BenchFailed."""
     figures: dict[str, float] = {}
     peers: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory, lease_service(Path(directory)):

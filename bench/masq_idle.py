@@ -32,7 +32,7 @@ _HOUR: Final = 3600
 
 
 def run(parameters: Mapping[str, int]) -> Result:
-    """Raises BenchFailed."""
+    """Runs the bench. Raises BenchFailed."""
     seconds, figures, peers = parameters["seconds"], dict[str, float](), dict[str, float]()
     with tempfile.TemporaryDirectory() as directory, lease_service(Path(directory)):
         for firewall in FIREWALLS:

@@ -37,7 +37,7 @@ def objects(name: str, value: bytes, ifindex: int) -> list[KernelObject]:
 
 
 def main(endpoint: str, namespace: str) -> None:
-    """For ever."""
+    """Follows etcd for ever."""
     client = etcd3.client(host="127.0.0.1", port=int(endpoint.rpartition(":")[2]))
     responses: queue.SimpleQueue[object] = queue.SimpleQueue()
     client.add_watch_prefix_callback(_PREFIX, responses.put)

@@ -74,7 +74,7 @@ class Node:
         raise BenchFailed(f"the dataplane did not get ready: {self.log()}")
 
     def cpu(self) -> dict[str, float]:
-        """In seconds, of each."""
+        """Returns the CPU seconds of each process."""
         return {name: cpu_seconds(process) for name, process in self.running.items()}
 
     @property
@@ -89,7 +89,7 @@ class Node:
 
 @contextmanager
 def node_on(namespace: NetworkNamespace, endpoint: str) -> Iterator[Node]:
-    """Nothing of it runs yet."""
+    """Prepares a node, of which nothing runs yet, for a block."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as processes:
         token = Path(directory, "state", "machine")
         token.parent.mkdir(mode=0o700)

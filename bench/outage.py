@@ -73,7 +73,7 @@ def _process(*arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 def _percent(seconds: float, *processes: "subprocess.Popen[bytes]") -> list[float]:
-    """Of a core, each, over so many seconds."""
+    """Measures the share of a core that each process takes over so many seconds, in percent."""
     before, began = [cpu_seconds(process) for process in processes], time.monotonic()
     time.sleep(seconds)
     after, passed = [cpu_seconds(process) for process in processes], time.monotonic() - began

@@ -71,7 +71,7 @@ SetUp = Callable[[Side, Side], int]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A backend."""
+    """A backend, as we and as flannel set it up."""
 
     options: Mapping[str, object]
     """`Backend` of the network configuration."""
@@ -85,7 +85,7 @@ class Way:
 
 @contextmanager
 def ours(pair: Pair, way: "Way", directory: Path) -> Iterator[Overlay]:
-    """By a lease service and two dataplanes. Raises BenchFailed."""
+    """Sets up the overlay by a lease service and two dataplanes. Raises BenchFailed."""
     network = {"Network": str(NETWORK), "Backend": dict(way.options)}
     wanted = Options(nodes=2, backend=str(way.options["Type"]))
     programs.config(directory).write_text(json.dumps(network))
@@ -240,7 +240,7 @@ def _wireguard(side: Side, other: Side) -> int:
 
 
 def _private_key(side: Side) -> str:
-    """Of a device that lives as long as the bench: any 32 bytes will do."""
+    """Returns the private key of a device that lives as long as the bench: any 32 bytes will do."""
     return b64encode(bytes([side.host.number] * 32)).decode()
 
 

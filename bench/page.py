@@ -120,7 +120,7 @@ def _cell(row: Row, size: int, results: Iterable[Stored]) -> str:
 
 
 def number(value: float) -> str:
-    """As few digits as tell it: three, and none behind the point that say nothing."""
+    """Prints a number with as few digits as tell it: three, and none behind the point that say nothing."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

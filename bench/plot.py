@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """From values to places, logarithmically."""
+    """A logarithmic axis: from values to places."""
 
     first: float
     last: float

@@ -55,7 +55,9 @@ async def unless_failed(
 
 
 def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
-    """Of all its threads, as the scheduler counts them: in nanoseconds, not in ticks. Raises BenchFailed."""
+    """Returns the CPU seconds of all its threads, as the scheduler counts them: in nanoseconds, not in ticks. Raises
+    BenchFailed.
+    """
     _require(process)
     nanoseconds = 0
     for task in Path(f"/proc/{process.pid}/task").iterdir():

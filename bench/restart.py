@@ -29,7 +29,7 @@ _AGAIN: Final = "ip and bridge -batch, everything added anew"
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Of one."""
+    """The figures of one restart."""
 
     seconds: float
     cpu: float
@@ -58,7 +58,7 @@ async def _restart(node: Node) -> Restart:
 
 
 def _again(node: Node, peers: int) -> float:
-    """With the same objects, as iproute2 writes them."""
+    """Measures how long iproute2 takes to write the same objects again."""
     with tempfile.TemporaryDirectory() as directory, node.namespace.inside():
         files = {tool: Path(directory, tool) for tool in ("bridge", "ip")}
         texts: dict[str, list[str]] = {"bridge": [], "ip": []}

@@ -11,7 +11,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One comparison."""
+    """The result of one comparison."""
 
     name: str
     parameters: Mapping[str, int]
@@ -92,7 +92,7 @@ class BenchFailed(Exception):
 
 
 class NotHere(BenchFailed):
-    """This machine cannot run a contender; the message says what it lacks."""
+    """The machine cannot run a contender; the message says what it lacks."""
 
 
 def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:

@@ -48,7 +48,7 @@ def _resyncs(node: Node) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one comparison, of doing nothing, and of the peers."""
+    """The costs of one comparison, of doing nothing, and of the peers."""
 
     audit: float
     """CPU seconds."""
@@ -91,7 +91,7 @@ async def _audits(endpoint: str, peers: int, seconds: int) -> Costs:
 
 
 def _peers(namespace: NetworkNamespace) -> dict[str, float]:
-    """Milliseconds of CPU."""
+    """Measures the peers, in milliseconds of CPU."""
     with namespace.inside():
         ip = IPRoute()
     try:

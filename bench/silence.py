@@ -56,7 +56,7 @@ def _come_again(strangers: list[socket.socket]) -> int:
 
 
 def _acquire(address: str, number: int) -> float:
-    """Milliseconds."""
+    """Acquires a lease; returns the milliseconds that it took."""
     node = f"n{number % 100}"
     subnet = pb.Subnet(public_address=f"172.16.0.{1 + number % 100}")
     request = pb.AcquireLeaseRequest(node=node, backend_type="host-gw", subnets=[subnet])

@@ -33,7 +33,7 @@ _PATIENCE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """In seconds."""
+    """The times of one round, in seconds."""
 
     first: float
     later: float

@@ -73,7 +73,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def machine() -> str:
-    """Its kind: `2 cores, Linux 6.18, Python 3.11.2 of the system`.
+    """Describes the kind of machine: `2 cores, Linux 6.18, Python 3.11.2 of the system`.
 
     Whose Python it is matters: compiled without a profile, as version managers do it, it takes a quarter longer.
     """

@@ -1,4 +1,4 @@
-"""`python -m lab`."""
+"""`python -m lab` runs the lab."""
 
 import sys
 

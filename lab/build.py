@@ -76,7 +76,7 @@ async def make_router(host: Host, versions: Iterable[int] = (4,)) -> None:
 
 
 def forward(namespace: NetworkNamespace, versions: Iterable[int]) -> None:
-    """From now on packets are forwarded there."""
+    """Turns on forwarding of packets in a namespace."""
     with namespace.inside():
         for version in versions:
             _FORWARDING[version][0].write_text("1")

@@ -35,7 +35,7 @@ _STATE: Final = (
 
 
 def find_charon() -> str:
-    """Its path; empty: it is not installed."""
+    """Finds the path of charon; empty: it is not installed."""
     return next((place for place in _PLACES if Path(place).exists()), "")
 
 
@@ -67,7 +67,9 @@ def command_in(home: Path) -> tuple[str, ...]:
 
 
 def around_in(home: Path) -> tuple[str, ...]:
-    """Before the command of a program that is or has a charon: a /run of its own, where files have fixed names."""
+    """Returns the words before the command of a program that is or has a charon: a /run of its own, where files have
+    fixed names.
+    """
     run = socket_in(home).parent
     run.mkdir(parents=True, exist_ok=True)
     (run / "strongswan.conf").write_text(_CONFIGURATION)

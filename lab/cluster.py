@@ -46,12 +46,12 @@ class Pod:
 
     @property
     def namespace(self) -> NetworkNamespace:
-        """Its own."""
+        """The network namespace of the pod."""
         return self.host.pod_in(self.network)
 
     @property
     def place(self) -> str:
-        """Its host, `h1`; with several networks that of it: `h1/red`."""
+        """The pod's place: its host, `h1`; with several networks that of it: `h1/red`."""
         return f"{self.host.name}/{self.network}" if self.network else self.host.name
 
 

@@ -21,7 +21,7 @@ class DirectoryUnusable(Exception):
 
 
 def where(user_id: int) -> Path:
-    """`${TMPDIR:-/tmp}/flannelette-UID`."""
+    """Returns the path `${TMPDIR:-/tmp}/flannelette-UID`."""
     return Path(tempfile.gettempdir(), f"flannelette-{user_id}")
 
 

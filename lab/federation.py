@@ -23,13 +23,13 @@ def exporter(options: Options, hosts: Sequence[Host], cluster: int) -> str:
 
 
 async def make_certificates(options: Options, hosts: Sequence[Host], directory: Path) -> None:
-    """Of all clusters. Raises CommandFailed."""
+    """Makes the certificates of all clusters. Raises CommandFailed."""
     clusters = clusters_of(hosts)
     await asyncio.gather(*(_make(options, hosts, directory, each, clusters) for each in clusters))
 
 
 def serve_flags(options: Options, hosts: Sequence[Host], directory: Path, cluster: int, home: Path) -> list[str]:
-    """Of the lease service that the other clusters connect to."""
+    """Returns the flags of the lease service that the other clusters connect to."""
     if options.clusters == 1:
         return []
     folder = _folder(directory, cluster)
@@ -42,7 +42,9 @@ def serve_flags(options: Options, hosts: Sequence[Host], directory: Path, cluste
 
 
 def import_flags(options: Options, hosts: Sequence[Host], directory: Path, cluster: int) -> list[str]:
-    """By which a cluster imports the leases of the others, with the certificates that they have made for it."""
+    """Returns the flags by which a cluster imports the leases of the others, with the certificates that they have
+    made for it.
+    """
     flags = []
     for other in clusters_of(hosts):
         ranges = {4: network_of(other), 6: network_v6_of(other)}

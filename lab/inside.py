@@ -43,7 +43,7 @@ class Lab:
         return self.directory / CONTEXTS
 
     def names(self) -> list[str]:
-        """Of its namespaces."""
+        """The names of the lab's namespaces."""
         listed = subprocess.run([*self.way_in, "ls", "/run/netns"], capture_output=True, text=True, check=False)
         return sorted(listed.stdout.split())
 

@@ -74,7 +74,7 @@ async def kill_each(cluster: Cluster, reach: Reach, notice: Callable[[str], None
 
 
 async def _kernels(cluster: Cluster) -> frozenset[str]:
-    """Of all hosts, a line each."""
+    """Returns what the kernels of all hosts have, a line each."""
     found = [(host.name, await asyncio.to_thread(kernel_of, host.namespace)) for host in cluster.hosts]
     return frozenset(f"{name}: {line}" for name, lines in found for line in lines)
 

@@ -30,7 +30,7 @@ class NetworkNamespace:
         self.ip("link", "set", "lo", "up")
 
     def delete(self) -> None:
-        """Removes its name."""
+        """Removes the name of the namespace."""
         _run("ip", "netns", "delete", self.name)
 
     def ip(self, *arguments: str) -> str:

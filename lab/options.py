@@ -58,7 +58,7 @@ class ArgumentParser(argparse.ArgumentParser):
         self.register("type", float, _float)
 
     def error(self, message: str) -> NoReturn:
-        """Raises BadOption."""
+        """Raises BadOption with the message."""
         raise BadOption(message.removeprefix("argument "))
 
 
@@ -104,7 +104,7 @@ class Options:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Of IP, that the pods have addresses of."""
+        """The IP versions of the pods' addresses."""
         return FAMILIES[self.family]
 
 
@@ -186,7 +186,7 @@ def file_to_write(name: str, given: Path) -> Path:
 
 
 def whole_number(name: str, text: str, most: int) -> int:
-    """It, from 1 to `most`. Raises BadOption."""
+    """Reads a whole number from 1 to `most`. Raises BadOption."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
         raise BadOption(f"{name}={text}: use a whole number from 1 to {most}")
     return int(text)

@@ -61,12 +61,12 @@ class _IcmpSocket:
             self._socket.sendto(data, (str(target), 0))
 
     def forbid_fragments(self) -> None:
-        """From now on nobody divides what is sent (DF); what is too large for the first device is not sent."""
+        """Sets DF in what is sent, so that nobody divides it; what is too large for the first device is not sent."""
         level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if self._is_ipv6 else (0, _IP_MTU_DISCOVER)
         self._socket.setsockopt(level, option, _PMTUDISC_DO)
 
     def close(self) -> None:
-        """Stops listening."""
+        """Closes the socket, which ends listening."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
 

@@ -1,4 +1,4 @@
-"""Which processes the cluster is made of, and their command lines."""
+"""The processes of which the cluster is made, and their command lines."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class NoEtcd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process."""
+    """A process of the cluster: its name, place and command line."""
 
     name: str
     """`dataplane`."""
@@ -41,14 +41,14 @@ class Program:
 
     @property
     def title(self) -> str:
-        """For people: `dataplane of h1`, `lease service`."""
+        """The title of the program in messages: `dataplane of h1`, `lease service`."""
         name = "lease service" if self.name == _LEASE else self.name
         name += f" of network {self.network}" if self.network else ""
         return f"{name} of {self.host}" if self.host else name
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """The path of the file with the program's output."""
         return self.directory / f"{self.name}{_end(self.network)}.log"
 
     @property
@@ -136,7 +136,7 @@ def host_services(options: Options, host: Host, directory: Path) -> tuple[Progra
 
 
 def charon(host: Host, directory: Path) -> Program:
-    """Of a host, for backend ipsec."""
+    """Returns the charon of a host, for backend ipsec."""
     home = directory / host.name
     return Program(CHARON, host.name, host.namespace, command_in(home), home)
 
@@ -147,7 +147,7 @@ def etcd_endpoint(cluster: int) -> str:
 
 
 def etcd_prefix(network: str) -> str:
-    """Of a network's keys in etcd; flannel's own, if it has no name."""
+    """Returns the prefix of a network's keys in etcd; flannel's own, if it has no name."""
     return f"/{network}/network" if network else "/coreos.com/network"
 
 

@@ -1,4 +1,4 @@
-"""Who reaches whom, how fast, and under which address."""
+"""Pings between pods, and to the outside: who reaches whom, how fast, and under which address."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ _Key = TypeVar("_Key")
 
 
 def unreached(matrix: Matrix, outside: Outside) -> Iterator[str]:
-    """Who does not reach whom, one sentence each."""
+    """Yields a sentence for each pod that does not reach another one."""
     for (source, target), answer in matrix.items():
         if not answer.is_good:
             yield f"the pod of {source} does not reach the pod of {target}: {answer}"
@@ -96,7 +96,9 @@ class Reach:
         return _joined((pod.place, answer) for pod, answer in answers.items())
 
     def paths(self) -> list[Path]:
-        """From each pod to the outside service and to every other pod; in a large cluster to the next few."""
+        """Returns the paths from each pod to the outside service and to every other pod; in a large cluster to the
+        next few.
+        """
         paths = [
             Path(pod.place, OUTSIDE.name, self._pingers[pod], self._services[pod.address.version])
             for pod in self._pods

@@ -112,7 +112,7 @@ class Session:
         return matrix, outside
 
     def _addresses(self, name: str) -> list[str]:
-        """Of the services of this name."""
+        """Returns the addresses of the services of this name."""
         return [service.program.address for service in self._cluster.named(name)]
 
     async def _show_routes(self) -> None:

@@ -53,7 +53,7 @@ class Screen:
         self._console = Console(highlight=False, width=width)
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Prints the first line of the lab."""
         self._console.print(f"[bold]flannelette lab[/] · {text}\n")
 
     @contextmanager
@@ -83,11 +83,11 @@ class Screen:
         self._console.print(text, soft_wrap=True)
 
     def failure(self, text: str) -> None:
-        """Something that should not be so."""
+        """Prints a failure, in red."""
         self._console.print(Text(f"✗ {text}", style="red"), soft_wrap=True)
 
     def event(self, text: str) -> None:
-        """Something that happened just now."""
+        """Prints an event with the time of day."""
         self._console.print(f"[dim]{time.strftime('%H:%M:%S')}[/]  {text}", soft_wrap=True)
 
     def verdict(self, failures: Sequence[str]) -> int:
@@ -166,7 +166,7 @@ def matrix_table(pods: Sequence[Pod], matrix: Matrix, outside: Outside) -> Table
 
 
 def plain_table(*columns: str) -> Table:
-    """Without lines, and with headers."""
+    """Makes a table without lines, and with headers."""
     table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
     table.title_style, table.title_justify = "bold", "left"
     for column in columns:

@@ -13,7 +13,7 @@ from lab.topology import Address
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """From a pod to another."""
+    """The path of pings from a pod to another."""
 
     source: str
     target: str

@@ -53,7 +53,7 @@ class Supervised:
 
     @property
     def pid(self) -> int:
-        """Of the process, or of the last one while there is none."""
+        """The process id of the program, or of its last process while there is none."""
         assert self._process is not None  # noqa: S101 - it was started
         return self._process.pid
 

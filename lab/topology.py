@@ -61,12 +61,12 @@ class Host:
         return self.pod_in("")
 
     def pod_in(self, network: str) -> NetworkNamespace:
-        """That of its pod in a network; empty: the only one."""
+        """Returns the namespace of its pod in a network; empty: the only one."""
         return NetworkNamespace(f"pod{self.number}{network and f'-{network}'}")
 
     @property
     def address(self) -> IPv4Address:
-        """In the underlay: 10.99.0.11 and up."""
+        """The address of the host in the underlay: 10.99.0.11 and up."""
         return underlay_of(self.cluster)[10 + self.number]
 
     def address_of(self, version: int) -> Address:
@@ -82,7 +82,7 @@ def underlay_of(cluster: int) -> IPv4Network:
 
 
 def underlay_v6_of(cluster: int) -> IPv6Network:
-    """fd00:99::/64, then fd00:98::/64."""
+    """Returns the IPv6 underlay of a cluster: fd00:99::/64, then fd00:98::/64."""
     return IPv6Network((int(UNDERLAY_V6[0]) - (cluster - 1 << 96), UNDERLAY_V6.prefixlen))
 
 
@@ -92,7 +92,7 @@ def network_of(cluster: int) -> IPv4Network:
 
 
 def network_v6_of(cluster: int) -> IPv6Network:
-    """fd00:10:5::/48, then fd00:10:6::/48."""
+    """Returns the IPv6 network of a cluster: fd00:10:5::/48, then fd00:10:6::/48."""
     return IPv6Network((int(NETWORK_V6[0]) + (cluster - 1 << 80), NETWORK_V6.prefixlen))
 
 
@@ -136,7 +136,7 @@ def underlay(hosts: tuple[Host, ...], networks: Sequence[str] = ("",)) -> tuple[
 
 
 def clusters_of(hosts: Iterable[Host]) -> list[int]:
-    """Their clusters, in order."""
+    """Returns the clusters of the hosts, in order."""
     return sorted({host.cluster for host in hosts})
 
 
@@ -174,7 +174,7 @@ def underlay_v6(hosts: tuple[Host, ...]) -> tuple[Batch, ...]:
 
 
 def addresses(host: Host, versions: Iterable[int]) -> Iterator[Batch]:
-    """Those of one host, whose eth0 is there."""
+    """Yields the addresses of one host, whose eth0 is there."""
     yield _addresses(host)
     if 6 in versions:
         yield _addresses_v6(host)

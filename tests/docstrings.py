@@ -1,9 +1,9 @@
-"""Checks docstrings, for `make lint`: the first word names a subject or an action, and the sentence has more than three words.
+"""Checks docstrings, for `make lint`: each begins with a noun or a verb, and has more than three words.
 
 python -m tests.docstrings FILE_OR_FOLDER...   prints `file:line: rule: docstring` of each violation, and exits with 1
 
-Checked are the docstrings of modules, classes and functions. Texts below an attribute, which complete the name and the type
-that stand above them, may be short; they are checked with `--attributes`.
+Docstrings of modules, classes and functions are checked; with `--attributes` also the texts below attributes, which
+complete the name and the type above them.
 """
 
 import ast
@@ -22,9 +22,9 @@ PREPOSITIONS: Final = frozenset(
     without""".split()
 )
 PRONOUNS: Final = frozenset(
-    """he her hers herself him himself his i it its itself me mine my ours ourselves our she such that theirs their them
-    themselves these they this those us we which who whom whose you your yours anybody anyone anything everybody everyone
-    everything nobody nothing somebody someone something""".split()
+    """he her hers herself him himself his i it its itself me mine my our ours ourselves she such that their theirs
+    them themselves these they this those us we which who whom whose you your yours anybody anyone anything everybody
+    everyone everything nobody nothing somebody someone something""".split()
 )
 """But `one`, `all`, `each`, `no` and their like before a noun, and `what`, which begins a clause that is a noun."""
 LEAST_WORDS: Final = 4

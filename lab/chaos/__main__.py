@@ -1,4 +1,4 @@
-"""`python -m lab.chaos`."""
+"""`python -m lab.chaos` runs a lab with faults."""
 
 import sys
 

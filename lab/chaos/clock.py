@@ -16,7 +16,7 @@ OFFSET: Final = struct.Struct("=d")
 
 
 def main() -> None:
-    """Becomes the module."""
+    """Runs the module in the place of this one."""
     path, module, *arguments = sys.argv[1:]
     with Path(path).open("rb") as file:
         shared = mmap.mmap(file.fileno(), OFFSET.size, access=mmap.ACCESS_READ)

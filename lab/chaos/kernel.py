@@ -30,7 +30,7 @@ class Lease:
 
 
 def leases_in(answer: Mapping[str, Any]) -> dict[IPv4Address, Lease]:
-    """By public address: those in etcd's answer to a listing."""
+    """Reads the leases in etcd's answer to a listing, by public address."""
     found = {}
     for pair in answer.get("kvs", ()):
         with suppress(ValueError, KeyError, TypeError):  # it is no lease

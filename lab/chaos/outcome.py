@@ -33,7 +33,7 @@ class Happened:
 
     @property
     def fault(self) -> Fault:
-        """Its row."""
+        """The row of the fault in the table."""
         return FAULTS[self.name]
 
     @property
@@ -65,7 +65,7 @@ class Outcome:
     """Those of no fault in particular: at the end, and what the lab could not do."""
 
     def all_failures(self) -> Iterator[str]:
-        """Everything that is not as the table says, a sentence each."""
+        """Yields a sentence for each thing that is not as the table says."""
         for happened in self.each:
             yield from (f"{happened.name} at {happened.hit.host.name}: {text}" for text in happened.failures)
         yield from forbidden(self.each, self.lost)

@@ -77,7 +77,7 @@ def _summary(found: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes the page."""
+    """Writes the table into the page."""
     if arguments:
         found = json.loads(Path(arguments[0]).read_text())
         linux = ".".join(platform.release().split(".")[:2])

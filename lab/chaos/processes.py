@@ -53,7 +53,7 @@ async def all_killed(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def clock_stepped(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """Up to two days, or twenty years, forward or back; and back to the truth."""
+    """Steps the clock up to two days, or twenty years, forward or back; and back to the truth."""
     scene.step_clock(hit.host, hit.chance.choice((2 * 86_400, 20 * 365 * 86_400)) * hit.chance.uniform(-1, 1))
     yield
     scene.step_clock(hit.host, 0.0)
@@ -61,7 +61,9 @@ async def clock_stepped(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def certificates_expired(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """Those of all services of the host run out under live connections; then all have to connect again."""
+    """Lets the certificates of all services of the host run out under live connections; then all have to connect
+    again.
+    """
     scene.certificates.write(hit.host, lasts=_LAST)
     try:
         await asyncio.sleep(_LAST + 1.0)
@@ -77,7 +79,7 @@ async def certificates_expired(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def store_killed(scene: Scene, _: Hit) -> AsyncIterator[None]:
-    """etcd, with -9."""
+    """Kills etcd, with -9."""
     await scene.kill(scene.etcd)
     yield
 
@@ -126,7 +128,9 @@ async def store_emptied(scene: Scene, hit: Hit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def store_compacted(scene: Scene, _: Hit) -> AsyncIterator[None]:
-    """Its history is gone while all lease services are away from it, so that they cannot go on where they were."""
+    """Compacts etcd's history while all lease services are away from it, so that they cannot go on
+    where they were.
+    """
     services = list(scene.cluster.named("lease"))
     for service in services:
         service.signal(signal.SIGSTOP)
@@ -222,7 +226,7 @@ def _stopped(service: Supervised) -> Iterator[None]:
 
 @asynccontextmanager
 async def going_on(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """It goes on until the block ends."""
+    """Runs the work until the block ends."""
     task = asyncio.create_task(work)
     try:
         yield

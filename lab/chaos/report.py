@@ -18,13 +18,13 @@ _console: Final = Console(highlight=False)
 
 
 def title(options: Options) -> None:
-    """The first line."""
+    """Prints the first line of the report."""
     backends = " and ".join(options.backends)
     _console.print(f"[bold]flannelette chaos[/] · {backends}, {options.minutes:g} min, SEED={options.seed}\n")
 
 
 def step(text: str) -> None:
-    """Something that is no fault."""
+    """Prints a step of the run that is no fault."""
     _console.print(f"[dim]{time.strftime('%H:%M:%S')}  {text}[/]")
 
 

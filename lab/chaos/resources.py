@@ -27,7 +27,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """From the first look at a warm process to the last one."""
+    """The growth of a process from the first sample of it, when it was warm, to the last one."""
 
     service: str
     """Its kind, such as `lease`."""
@@ -56,11 +56,11 @@ class Service(Protocol):
 
     @property
     def program(self) -> Program:
-        """What runs."""
+        """The program that the service runs."""
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id of the service."""
 
 
 @dataclass
@@ -78,7 +78,9 @@ class _Process:
     """Those that may leave memory in it, and have been there while it ran."""
 
     def suffered(self, faults: Mapping[str, int], mib: float) -> None:
-        """It has this much memory after these faults, which may leave so much, each at its first time."""
+        """Records faults that the process suffered, and its memory after them; each may leave so much there, at its
+        first time.
+        """
         for name, most in faults.items():
             if name not in self.faults and self.first and self.last:
                 before = max(self.last.mib, self.first.mib + self.left)
@@ -87,7 +89,7 @@ class _Process:
 
 
 class Growths:
-    """Of every process that has run long enough to be looked at twice.
+    """The growth of every process that has run long enough to be sampled twice.
 
     A heap that was large once stays so, and has room for the same again: what the first fault of a kind leaves in a
     process may be there from then on, and what stays of a second one is growth.
@@ -115,7 +117,7 @@ class Growths:
 
     @property
     def all(self) -> list[Growth]:
-        """Those found, also of processes that have ended since."""
+        """Returns the growth of each process, also of those that have ended since."""
         return [
             Growth(
                 process.program.name,

@@ -121,7 +121,7 @@ class Run:
             outcome.growths, outcome.sent, outcome.lost = self._growths.all, stream.sent, stream.lost
 
     async def _happen(self, scene: Scene, together: list[tuple[str, Hit]], stream: Stream) -> None:
-        """They happen, and are over."""
+        """Lets faults happen at the same time, and returns when all are over."""
         async with asyncio.TaskGroup() as group:
             now = time.monotonic()
             each = [Happened(name, hit, now, scene.backend) for name, hit in together]

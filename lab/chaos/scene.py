@@ -100,12 +100,12 @@ class Scene:
 
     @property
     def etcd(self) -> Supervised:
-        """The store."""
+        """The process of the store."""
         assert self.cluster.etcd is not None  # noqa: S101 - the lab has one
         return self.cluster.etcd
 
     async def kill(self, service: Supervised) -> None:
-        """With -9; returns when its successor has started."""
+        """Kills a service with -9; returns when its successor has started."""
         self._killed[service] += 1
         await service.kill()
 
@@ -146,7 +146,7 @@ class Scene:
         return await ask(OUTSIDE, programs.ETCD_ENDPOINT, path, request)
 
     async def put(self, key: str, value: str) -> None:
-        """Writes a key."""
+        """Writes a key of etcd."""
         await self.ask_etcd("/v3/kv/put", {"key": encoded(key), "value": encoded(value)})
 
     async def delete(self, prefix: str) -> None:

@@ -20,7 +20,7 @@ _STORE: Final = 120.0
 
 
 class Loses(Enum):
-    """Which packets are lost while a fault lasts, until it is repaired, and for a moment longer."""
+    """The packets that are lost while a fault lasts, until it is repaired, and for a moment longer."""
 
     NOTHING = "none"
     PEER = "those of the host with one peer"
@@ -29,7 +29,7 @@ class Loses(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A row."""
+    """A row of the table."""
 
     does: str
     undone: str

@@ -58,7 +58,7 @@ restored_without_ours: Final = again(_NOBODYS)
 
 @asynccontextmanager
 async def firewall_flushed(scene: Scene, hit: Hit) -> AsyncIterator[None]:
-    """Everything, whoever made it; the policy of FORWARD is as it was."""
+    """Flushes all rules of the firewall, whoever made them; the policy of FORWARD stays."""
     flush = "; ".join(f"iptables-legacy -t {table} -F; iptables-legacy -t {table} -X" for table in ("nat", "filter"))
     is_legacy = scene.iptables(hit.host) == "iptables-legacy"
     # `true`: masq may put a jump back between -F and -X, which makes -X fail.

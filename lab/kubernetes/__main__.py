@@ -1,4 +1,4 @@
-"""`python -m lab.kubernetes`."""
+"""`python -m lab.kubernetes` runs a Kubernetes in namespaces."""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Who answers the lab's pods beside other pods: nodes, the Service, ports of nodes, and packets of full size."""
+"""Asks, from the lab's pods, what is beside other pods: nodes, the Service, ports of nodes, and
+packets of full size.
+"""
 
 import asyncio
 import json
@@ -57,7 +59,7 @@ async def ask(pods: Sequence[Pod], services: Sequence[Address]) -> Answers:
 
 
 def unanswered(answers: Answers) -> Iterator[str]:
-    """One sentence each."""
+    """Yields a sentence for each question that was not answered as often as it should be."""
     for (source, what), count in answers.items():
         if count.good < count.wanted:
             yield f"{source}, {what}: {count.good} of {count.wanted} answer"
@@ -86,7 +88,9 @@ async def _ping(space: NetworkNamespace, target: Address, size: int = 0, seconds
 
 
 async def _ping_large(space: NetworkNamespace, target: Address) -> bool:
-    """As large as the path takes: in dual stack "packet too big" answers an IPv6 packet of the device's MTU."""
+    """Sends a ping as large as the path takes: in dual stack "packet too big" answers an IPv6 packet of the device's
+    MTU.
+    """
     look = ("ip", "-n", space.name, "-json")
     (device,) = json.loads(await run(*look, "link", "show", "eth0"))
     await _ping(space, target, device["mtu"], seconds=0.5)

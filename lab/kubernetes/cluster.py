@@ -70,7 +70,7 @@ class Cluster:
 
     @property
     def config(self) -> Path:
-        """What kubectl needs."""
+        """The path of the kubeconfig."""
         return self.place / "admin.conf"
 
     def kubectl_words(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class Cluster:
         return made
 
     async def boot(self, images: Path) -> None:
-        """Starts every node."""
+        """Starts every node of the cluster."""
         for node in self.nodes:
             node.furnish(self._hosts, images)
         await asyncio.gather(*(node.boot() for node in self.nodes))

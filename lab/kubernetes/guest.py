@@ -35,7 +35,7 @@ def run(command: Sequence[str], nodes: int, seconds: float | None = None) -> int
 
 
 def bring_images() -> None:
-    """In the guest: makes `WORK`, a directory in memory with what containerd has imported. Raises VmFailed."""
+    """Makes, in the guest, `WORK`: a directory in memory with what containerd has imported. Raises VmFailed."""
     if WORK.is_mount():
         return
     WORK.mkdir()

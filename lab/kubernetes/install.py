@@ -37,7 +37,7 @@ async def by_kustomize(kubectl: Kubectl, options: Options, directory: Path) -> N
 
 
 async def by_helm(kubectl: Kubectl, options: Options, config: Path) -> None:
-    """Installs the chart."""
+    """Installs the chart of this tree."""
     await _install_chart(kubectl, options, config, _CHART)
 
 
@@ -48,7 +48,7 @@ async def flannels_manifest(kubectl: Kubectl, options: Options, directory: Path)
 
 
 async def flannels_chart(kubectl: Kubectl, options: Options, config: Path) -> None:
-    """Installs flannel's chart."""
+    """Installs flannel's own chart."""
     await _install_chart(kubectl, options, config, parts.flannels())
 
 
@@ -132,7 +132,7 @@ def _network_patch(options: Options) -> dict[str, Any]:
 
 
 def _network_of(options: Options) -> dict[str, object]:
-    """The network configuration."""
+    """Returns the network configuration of the cluster."""
     networks: dict[str, object] = {"Network": POD_NETWORKS[4]} if 4 in options.versions else {"EnableIPv4": False}
     if 6 in options.versions:
         networks |= {"EnableIPv6": True, "IPv6Network": POD_NETWORKS[6]}

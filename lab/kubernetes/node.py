@@ -109,7 +109,7 @@ class Node:
             )
 
     def fail(self) -> None:
-        """Its power fails: everything in it ends at once."""
+        """Ends everything in the node at once, as a power failure does."""
         if not self._process:
             return
         try:
@@ -149,7 +149,7 @@ class Node:
 
     @property
     def process_id(self) -> int:
-        """Of its first process. Raises CommandFailed if it does not run."""
+        """The process id of the node's first process. Raises CommandFailed if it does not run."""
         with suppress(OSError, IndexError):
             if self._process:
                 pid = self._process.pid

@@ -58,7 +58,7 @@ class Options:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Of IP, that the cluster has addresses of; the API server's first."""
+        """The IP versions of the cluster's addresses; the API server's first."""
         return FAMILIES[self.family]
 
 

@@ -43,7 +43,7 @@ class PartMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something in the cache, and the command that makes it."""
+    """A part in the cache, and the command that makes it."""
 
     title: str
     cost: str
@@ -108,12 +108,12 @@ def locked() -> Iterator[None]:
 
 
 def version() -> str:
-    """Of Kubernetes, as lab/kubernetes.sh builds it."""
+    """Returns the version of Kubernetes that lab/kubernetes.sh builds."""
     return _version_in("kubernetes.sh")
 
 
 def flannel_version() -> str:
-    """Of kube-flannel, as lab/flanneld.sh builds it."""
+    """Returns the version of kube-flannel that lab/flanneld.sh builds."""
     return _version_in("flanneld.sh")
 
 
@@ -123,13 +123,13 @@ def flannels() -> Path:
 
 
 def etcd_version() -> str:
-    """Of the etcd on this machine."""
+    """Returns the version of the etcd on this machine."""
     said = subprocess.run([find_etcd(), "--version"], check=True, capture_output=True, text=True).stdout
     return said.split()[2]
 
 
 def all_parts(policy: str = "") -> Iterator[Part]:
-    """In the order in which they are built; with a policy engine that one too."""
+    """Yields the parts in the order in which they are built; with a policy engine that one too."""
     bin_, of_programs, of_tools = CACHE / "bin", TREE / "lab" / "kubernetes.sh", TREE / "lab" / "tools.sh"
     yield Part(
         "programs",
@@ -196,7 +196,7 @@ def image_digests() -> dict[Path, str]:
 
 
 def _names() -> Sequence[str]:
-    """Under which kubeadm, containerd, the manifests and the lab's pods look for the nodes' image."""
+    """Returns the names by which kubeadm, containerd, the manifests and the lab's pods look for the nodes' image."""
     release = f"v{version()}"
     manifest = (TREE / "deploy/kubernetes/base/daemonset.yaml").read_text()
     plugin = next(word for word in manifest.split() if "flannel-cni-plugin:" in word)

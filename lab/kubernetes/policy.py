@@ -129,7 +129,7 @@ def pairs(pods: Sequence[Pod]) -> list[Pair]:
 
 
 async def reached(found: Iterable[Pair], seconds: float) -> dict[Pair, bool]:
-    """Which of these pods answer the other by TCP."""
+    """Finds which of these pods answer the other by TCP."""
     asked = list(found)
     names = await asyncio.gather(
         *(get_name(source.namespace, target.address, _PORT, seconds) for source, target in asked)

@@ -24,7 +24,7 @@ class Outcome:
 
     @property
     def failures(self) -> list[str]:
-        """One sentence each."""
+        """Returns a sentence for each failure."""
         lost: dict[str, list[float]] = {}
         for each in self.lost:
             way = f"{each.path.source} to {each.path.target} ({each.path.address})"
@@ -77,7 +77,9 @@ async def under_pings(pods: Sequence[Pod], change: Awaitable[None]) -> Outcome:
 
 
 async def still_unreached(pods: Sequence[Pod], seconds: float = 10.0) -> list[str]:
-    """Who does not reach whom even after that time; a new bridge's IPv6 address answers after a second or two."""
+    """Returns who does not reach whom even after that time; a new bridge's IPv6 address answers after a second or
+    two.
+    """
     end = time.monotonic() + seconds
     with reach(pods) as reaching:
         while found := list(unreached(await reaching.matrix(), await reaching.outside())):

@@ -1,4 +1,4 @@
-"""`python -m lab.simulate`."""
+"""`python -m lab.simulate` runs a simulation."""
 
 import sys
 

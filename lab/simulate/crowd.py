@@ -78,7 +78,7 @@ class Crowd:
         return [node.leased_at or 0.0 for node in self.nodes.values()]
 
     async def expect(self, name: str, address: str) -> None:
-        """From now on it is noted when each node has this lease with this public address."""
+        """Starts to note when each node has this lease with this public address."""
         for node in self.nodes.values():
             node.expect(Marker(name, IPv4Address(address)))
 
@@ -118,7 +118,7 @@ class Crowd:
         return {"tables": tables, "kernels": kernels, "checked": checked}
 
     async def stop(self) -> None:
-        """Ends all nodes."""
+        """Ends all nodes of the process."""
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def one(node: Node) -> None:
@@ -177,7 +177,7 @@ async def serve(etcd: str) -> None:
 
 
 def main() -> None:
-    """Until the input ends."""
+    """Runs the process until its input ends."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     gc.set_threshold(50_000, 20, 50)  # tables of millions of entries are no garbage
     asyncio.run(serve(sys.argv[1]))

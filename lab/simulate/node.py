@@ -92,7 +92,9 @@ class Node:
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
     async def stop(self, *, leaves: bool = False) -> None:
-        """As when the process ends: what is in the kernel stays. `leaves`: the lease goes back."""
+        """Ends the node as the end of its process would: what is in the kernel stays. `leaves`: the
+        lease goes back.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -133,7 +135,7 @@ class Node:
         self._wake.set()
 
     async def _run(self) -> None:
-        """As the dataplane's controller does, for what depends on leases only."""
+        """Runs the control loop of the dataplane's controller, as far as it depends on leases only."""
         now, due = asyncio.get_running_loop().time, 0.0
         while True:
             with suppress(TimeoutError):

@@ -48,7 +48,7 @@ class Options:
 
     @property
     def seconds(self) -> float:
-        """For how long churn, restarts and renumbering disturb the nodes, about; their recovery comes on top."""
+        """The time in which churn, restarts and renumbering disturb the nodes, about; their recovery comes on top."""
         return 60 * self.minutes
 
     def has_kernel(self, number: int) -> bool:

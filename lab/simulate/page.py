@@ -108,13 +108,13 @@ def _number(value: float) -> str:
 
 
 def _thinned(samples: Sequence[Any]) -> Iterator[Any]:
-    """As many as a plot shows."""
+    """Yields as many samples as a plot shows."""
     step = max(1, len(samples) // 200)
     yield from samples[::step]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes the page."""
+    """Writes the tables and the plot into the page."""
     stored = DOCS / "scale.json"
     found = json.loads(Path(arguments[0]).read_text() if arguments else stored.read_text())
     if arguments:

@@ -17,7 +17,7 @@ _Point = tuple[float, float]
 
 
 def plot(found: Mapping[str, Any]) -> str:
-    """The SVG."""
+    """Returns the plot as SVG text."""
     acts, options = found["acts"], found["options"]
     top = 60
     panels = top + _ROW * len(acts) + 60
@@ -107,7 +107,7 @@ def _by_tier(samples: Sequence[Any], value: Callable[[Any, Any, str], float]) ->
 
 
 def _round_up(value: float) -> float:
-    """To one or two digits that are easily halved."""
+    """Rounds up to one or two digits that are easily halved."""
     power = 10 ** math.floor(math.log10(max(value, 1.0)))
     return float(next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value))
 

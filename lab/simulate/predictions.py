@@ -54,7 +54,7 @@ class Row:
 
 
 def constants(found: Mapping[str, Any]) -> Constants:
-    """Those that the simulation has measured, beside those of the benches."""
+    """Returns the constants that the simulation has measured, beside those of the benches."""
     restart = next((act for act in found["acts"] if act["name"] == "nodes"), None)
     nodes, services = found["options"]["nodes"], found["tiers"][1:-1]
     top, leaf = services[0], services[-1]

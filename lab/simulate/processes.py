@@ -48,7 +48,7 @@ class Running:
         self._command = command
 
     def start(self) -> None:
-        """A new process."""
+        """Starts a new process."""
         with self.log.open("ab") as log:
             # A group of its own: a signal to ours, as of Ctrl-C, is for this program alone, which ends them in order.
             self.process = subprocess.Popen(
@@ -64,12 +64,14 @@ class Running:
             self.process = None
 
     def freeze(self) -> None:
-        """It answers nobody, and its connections stay: as if the network swallowed every packet."""
+        """Stops the process with its connections open: it answers nobody, as if the network swallowed
+        every packet.
+        """
         if self.process is not None:
             self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Undoes that."""
+        """Lets a frozen process go on."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
 
@@ -81,12 +83,12 @@ class Running:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all its processes."""
+        """Returns the CPU seconds of all its processes."""
         return self.cpu_before + (cpu_seconds(self.process.pid) if self.process is not None else 0.0)
 
     @property
     def resident_mib(self) -> float:
-        """Of its process now."""
+        """Returns the resident memory of its process now."""
         return resident_mib(self.process.pid) if self.process is not None else 0.0
 
 
@@ -204,12 +206,12 @@ class CrowdProcess:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of the process."""
+        """Returns the CPU seconds of the process."""
         return cpu_seconds(self._process.pid)
 
     @property
     def resident_mib(self) -> float:
-        """Of the process now."""
+        """Returns the resident memory of the process now."""
         return resident_mib(self._process.pid)
 
     def freeze(self) -> None:
@@ -238,7 +240,7 @@ class CrowdProcess:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads of a process, as the scheduler counts them; 0 for one that is gone."""
+    """Returns the CPU seconds of all threads of a process, as the scheduler counts them; 0 for one that is gone."""
     nanoseconds = 0
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -32,7 +32,7 @@ class SimulatedNode:
 
     @property
     def row(self) -> tuple[str, str, str, bool]:
-        """For Crowd.start."""
+        """The arguments of Crowd.start for this node."""
         return self.name, str(self.address), self.service.address, self.has_kernel
 
 
@@ -47,7 +47,7 @@ class Told:
 
 @dataclass
 class Scene:
-    """All that runs."""
+    """The parts of a running simulation."""
 
     options: Options
     etcd: Etcd
@@ -67,7 +67,7 @@ class Scene:
 
     @property
     def services(self) -> list[LeaseService]:
-        """Of all tiers."""
+        """The lease services of all tiers."""
         return [service for tier in self.tiers for service in tier]
 
     def processes(self) -> "Iterator[Etcd | LeaseService | CrowdProcess]":
@@ -82,7 +82,7 @@ class Scene:
             process.check()
 
     def new_address(self) -> IPv4Address:
-        """That no node has had."""
+        """Returns an address that no node has had."""
         self._addresses += 1
         return _FIRST_ADDRESS + self._addresses
 
@@ -212,7 +212,7 @@ async def running(options: Options, directory: Path) -> AsyncIterator[Scene]:
 
 
 def _name(number: int) -> str:
-    """Of the node that is made as this one."""
+    """Returns the name of the node of this number."""
     return f"node-{number:05}"
 
 

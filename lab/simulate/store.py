@@ -17,7 +17,7 @@ _KEYS: Final = Keyspace(PREFIX)
 
 @asynccontextmanager
 async def etcd_client(endpoint: str) -> AsyncIterator[EtcdClient]:
-    """Ours."""
+    """Opens our own client of etcd, for a block."""
     client = EtcdClient(EtcdSettings((endpoint,), PREFIX), Timing(), "simulation")
     try:
         yield client

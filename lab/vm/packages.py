@@ -48,7 +48,7 @@ def dependency(package: str, prefix: str) -> str:
 
 
 def with_dependencies(packages: Sequence[str]) -> list[str]:
-    """These packages and those they need, without what is installed on this machine. Raises VmUnusable."""
+    """Returns the packages and those they need, without what is installed on this machine. Raises VmUnusable."""
     lines = _apt("--simulate", "--no-install-recommends", "install", *packages).splitlines()
     return sorted(line.split()[1] for line in lines if line.startswith("Inst "))
 

@@ -37,7 +37,7 @@ def router(directory: Path) -> Program:
 
 
 def cloud(lease_address: str, directory: Path) -> Program:
-    """flannelette-cloud."""
+    """Returns the program flannelette-cloud of the lab."""
     home = directory / CLOUD
     flags = (f"--lease-address={lease_address}", f"--socket-dir={home}", f"--state-dir={home / 'state'}")
     where = (f"AWS_ENDPOINT_URL={EC2_URL}", f"AWS_EC2_METADATA_SERVICE_ENDPOINT={METADATA_URL}")
