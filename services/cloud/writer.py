@@ -1,7 +1,6 @@
 """The loop of the process: follows the leases, looks at the cloud, and carries out what the plan says."""
 
 import asyncio
-import random
 import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +32,7 @@ from flannelette.services.core.family import IPV4
 from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.events.journal import Event, Journal, Subject
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -81,6 +81,7 @@ class Writer:
         self._source = ""
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
+        self._pauses = Backoff(_SHORTEST, _LONGEST)
         self._pause = 0.0
         self._is_throttled = False
         self._problems: frozenset[str] = frozenset()
@@ -168,7 +169,8 @@ class Writer:
                 await self._apply(cloud, found)
             except _Idle:
                 self.plan, self.errors, self._refusals = _NOTHING, {}, {}
-                self._pause, self._is_throttled = 0.0, False
+                self._end_pauses()
+                self._is_throttled = False
                 self._tell(_NOTHING)
             except NotYet as reason:
                 self._health.set("leases", str(reason), outage=True)
@@ -222,9 +224,9 @@ class Writer:
         self._is_throttled = False
         self._complain(done.errors.values(), "routes could not be written")
         if done.errors or done.made == self._made != []:  # what does not last is not tried without a pause
-            self._back_off()
+            self._pause = self._pauses.next()
         else:
-            self._pause = 0.0
+            self._end_pauses()
             if done.made:
                 self.notice()  # what was written is looked at
         self._made = done.made
@@ -241,8 +243,7 @@ class Writer:
         if isinstance(error, CloudError) and error.trouble is not Trouble.WAIT:
             self._cloud = None  # credentials, region and metadata are read again
             self._refusals = {error.trouble: str(error)}
-        self._back_off()
-        self._is_throttled = True
+        self._pause, self._is_throttled = self._pauses.next(), True
         self._health.set("leases")
         self._health.set("cloud", str(error), outage=True)
         self._complain([str(error)], "the cloud's routes cannot be kept")
@@ -255,9 +256,9 @@ class Writer:
             self._journal.note(Event(EventKind.FAILURE, reason, objects=counts[reason]))
         self._failures = frozenset(counts)
 
-    def _back_off(self) -> None:
-        longest = min(2 * self._pause, _LONGEST) if self._pause else _SHORTEST
-        self._pause = max(random.uniform(longest / 2, longest), _SHORTEST / 2)  # noqa: S311 - jitter
+    def _end_pauses(self) -> None:
+        self._pause = 0.0
+        self._pauses.reset()
 
     def _tell(self, found: Plan) -> None:
         problems = frozenset(

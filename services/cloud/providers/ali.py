@@ -32,6 +32,7 @@ from flannelette.services.cloud.providers.metadata import Metadata
 from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
 from flannelette.services.core.family import Address
 from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.runtime.backoff import Backoff
 
 MOST_ROUTES: Final = 200
 """Custom route entries of a table, by default."""
@@ -179,14 +180,13 @@ class Ali:
         """Waits until the last entry of a call is there, or gone; a slow or failed change is found by the next
         comparison.
         """
-        until, pause = time.monotonic() + _WAIT_SECONDS, 0.1
+        until, pauses = time.monotonic() + _WAIT_SECONDS, Backoff()
         with suppress(CloudError):
             while time.monotonic() < until:
                 there = {route.state for route in self._routes(change.route.table, str(change.route.destination))}
                 if there == (set() if is_gone else {"active"}):
                     return
-                time.sleep(pause)
-                pause = min(2 * pause, 2.0)
+                time.sleep(pauses.next())
 
     def _tables(self) -> Iterator[Any]:
         number, seen = 1, 0

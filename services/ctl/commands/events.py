@@ -1,7 +1,6 @@
 """`flannelette events`: the journals of the services of one or all nodes, merged by time, so far or live."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,9 +22,7 @@ from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, 
 from flannelette.services.ctl.render.changes import event_text
 from flannelette.services.ctl.render.layout import fold
 from flannelette.services.ctl.render.screen import Screen, to_json
-
-_SHORTEST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 2.0
+from flannelette.services.runtime.backoff import Backoff
 
 _CALLS: Final[dict[Service, tuple[Any, Any, str]]] = {
     "lease": (LeaseServiceStub, lease_pb2.WatchEventsRequest, "name"),
@@ -147,7 +144,7 @@ async def events(
 async def _follow(source: _Source, out: _Output) -> None:
     """New events, as they come. Ends when the service refuses to tell them."""
     source.request.no_follow = False
-    pause, was_connected = _SHORTEST_PAUSE, True
+    pauses, was_connected = Backoff(), True
     while True:
         reason = f"{source.target.program} ended the stream"
         connected = False
@@ -163,10 +160,9 @@ async def _follow(source: _Source, out: _Output) -> None:
             connected = connected or failure.reached
         if connected or was_connected:
             out.say(source, f"connection lost: {reason}; trying again")
-            pause = _SHORTEST_PAUSE
+            pauses.reset()
         was_connected = False
-        await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        await asyncio.sleep(pauses.next())
 
 
 def _sources(nodes: Nodes, name: str, services: Collection[str], since: float | None) -> list[_Source]:

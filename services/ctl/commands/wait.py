@@ -1,7 +1,6 @@
 """`flannelette wait`: until the services of this node are ready, until every node has a change."""
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.node_health import CURE, assess
 from flannelette.services.ctl.render.nodes import converged_text, pending_text
 from flannelette.services.ctl.render.screen import Screen, to_json
+from flannelette.services.runtime.backoff import Backoff
 
 _LONGEST_CALL: Final = 30.0
 """The lease service answers as soon as there is something to say, so the calls may be few."""
 _READY_PAUSE: Final = 0.25
-_LONGEST_PAUSE: Final = 2.0
 
 
 async def wait(targets: Targets, screen: Screen, *, ready: bool, converged: bool, cursor: str, seconds: float) -> int:
@@ -59,7 +58,7 @@ async def until_converged(target: Target, screen: Screen, cursor: str, deadline:
     Survives restarts of the lease service: the table of the new one has every change of the old one, so without a
     cursor of the user's the newest of then is as good.
     """
-    wanted, pause, trouble = cursor, 0.1, ""
+    wanted, pauses, trouble = cursor, Backoff(), ""
     while True:
         seconds = max(_left(deadline), 0)
         try:
@@ -72,8 +71,7 @@ async def until_converged(target: Target, screen: Screen, cursor: str, deadline:
                 trouble = str(failure)
                 screen.warn(f"{trouble}; waiting for it")
             wanted = cursor
-            await asyncio.sleep(min(random.uniform(pause / 2, pause), seconds))  # noqa: S311 - jitter
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(min(pauses.next(), seconds))
             continue
         wanted = response.cursor
         if response.converged or seconds <= 0:

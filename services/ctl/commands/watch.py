@@ -1,10 +1,8 @@
 """`flannelette watch`: the lease table's changes, live, across restarts of the lease service."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
 
 from rich.text import Text
 
@@ -15,9 +13,7 @@ from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.render.layout import fold
 from flannelette.services.ctl.render.screen import Screen, to_json
 from flannelette.services.ctl.render.steps import Story
-
-_SHORTEST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 2.0
+from flannelette.services.runtime.backoff import Backoff
 
 Show = Callable[[pb.WatchLeasesResponse], None]
 
@@ -29,7 +25,7 @@ async def watch(target: Target, screen: Screen) -> None:
     included. After a lost connection it resumes at the last cursor, so that no change is missed or told twice.
     """
     show = _shower(screen)
-    cursor, pause, ever_connected = "", _SHORTEST_PAUSE, False
+    cursor, pauses, ever_connected = "", Backoff(), False
     while True:
         connected = False
         try:
@@ -48,9 +44,8 @@ async def watch(target: Target, screen: Screen) -> None:
             reason = str(failure)
         if connected:
             _say(screen, Text(f"! connection lost: {reason}; trying again", style="yellow"))
-            pause = _SHORTEST_PAUSE
-        await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
-        pause = min(2 * pause, _LONGEST_PAUSE)
+            pauses.reset()
+        await asyncio.sleep(pauses.next())
 
 
 def _shower(screen: Screen) -> Show:

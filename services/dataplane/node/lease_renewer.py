@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
 from flannelette.services.dataplane.node.own_findings import OverwriteCounter
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -100,7 +100,7 @@ class LeaseRenewer:
         """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
         self._acquired_at = -math.inf
         self._losses = OverwriteCounter(timer)
-        self._pause = _FIRST_PAUSE
+        self._pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._wake = asyncio.Event()
 
     @property
@@ -218,9 +218,7 @@ class LeaseRenewer:
         """Waits until a pause after that moment has passed. A service that waits for what a lease needs is asked
         again at once.
         """
-        pause = random.uniform(self._pause / 2, self._pause)  # noqa: S311 - jitter
-        await asyncio.sleep(max(0, since + pause - asyncio.get_running_loop().time()))
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        await asyncio.sleep(max(0, since + self._pauses.next() - asyncio.get_running_loop().time()))
 
     async def _renew(self) -> None:
         assert self.lease is not None  # noqa: S101 - there is a time to renew only with a lease
@@ -254,7 +252,7 @@ class LeaseRenewer:
 
     def _doubt(self, reason: str) -> None:
         if self._timer() - self._acquired_at >= _STEADY:
-            self._pause = _FIRST_PAUSE
+            self._pauses.reset()
         self.reason = reason
         self._wake.set()
         self._changed()

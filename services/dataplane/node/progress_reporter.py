@@ -1,7 +1,6 @@
 """Tells the lease service how far the kernel of this node is: ReportProgress."""
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
@@ -9,6 +8,7 @@ from typing import Final, Protocol
 from flannelette.services.core.errors import FlanneletteError, NotImplementedYet
 from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.runtime.backoff import Backoff, jittered
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.logs import get_logger
 
@@ -66,11 +66,11 @@ class Reporter:
 
     async def run(self) -> None:
         """Reports progress until cancelled, soon after each change."""
-        pause, rest = _FIRST_PAUSE, 0.0
+        pauses, rest = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), 0.0
         while True:
             news = await self._next()
             if rest > _SHORTEST_REST:  # a change reaches all nodes at once, and they would all report it at once
-                await asyncio.sleep(random.uniform(0, rest))  # noqa: S311 - jitter
+                await asyncio.sleep(jittered(rest, 1.0))
                 news = await self._next()
             try:
                 rest = min(max(await self._calls.report(news[1]), _SHORTEST_REST), _LONGEST_REST)
@@ -79,10 +79,10 @@ class Reporter:
                 self._deaf, self._told = news[0], None
             except FlanneletteError as error:
                 self._complain(str(error))
-                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(pauses.next())
             else:
-                self._told, self._trouble, pause = news, "", _FIRST_PAUSE
+                self._told, self._trouble = news, ""
+                pauses.reset()
                 await asyncio.sleep(max(rest / 2, _SHORTEST_REST))
 
     async def _next(self) -> tuple[int, Progress]:

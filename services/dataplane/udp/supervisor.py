@@ -11,6 +11,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Final
 
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -27,7 +28,7 @@ async def keep_running(device: str, address: str, port: int, path: Path, report:
     It ends with its device, or when the next proxy takes over, which asks at the unix socket of this path. `report`
     is told why packets are not carried, and nothing when they are.
     """
-    pause, told = _FIRST_PAUSE, ""
+    pauses, told = Backoff(_FIRST_PAUSE, _LAST_PAUSE), ""
     report("the proxy of backend udp starts")
     while True:
         process = _start(device, address, str(port), str(path))
@@ -38,14 +39,14 @@ async def keep_running(device: str, address: str, port: int, path: Path, report:
                 process.terminate()
             raise
         if process.is_ready:
-            pause, told = _FIRST_PAUSE, ""
+            pauses.reset()
+            told = ""
         reason = reason or f"the proxy of backend udp ended with status {process.wait()}"
         report(reason)
         if reason != told:
             log.warning("the proxy of backend udp does not run; it is started again", reason=reason)
         told = reason
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LAST_PAUSE)
+        await asyncio.sleep(pauses.next())
 
 
 class _Process(Popen[bytes]):

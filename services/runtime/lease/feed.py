@@ -1,7 +1,6 @@
 """A client of the lease service: the connection with its calls, and the feed, which keeps a copy of the table."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.core.limits import MOST_LEASES, seconds_of
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.lease.lifetime import held_lease
 from flannelette.services.runtime.lease.wire import (
     lease_from_proto,
@@ -167,25 +167,27 @@ class Feed:
 
     async def run(self) -> None:
         """Follows the stream until cancelled. Reconnects after 50 ms to 2 s with jitter; waits for the socket."""
-        pause = _SHORTEST_PAUSE
+        pauses = Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         while True:
             if reason := self._connection.absent_reason:
                 self._away(reason)
                 await self._connection.until_present()
             try:
                 await self._follow()
+                if self.connected:
+                    pauses.reset()
                 self._away("the lease service ended the stream")
             except grpc.aio.AioRpcError as error:
-                pause = _SHORTEST_PAUSE if self.connected else min(2 * pause, _LONGEST_PAUSE)
+                if self.connected:
+                    pauses.reset()
                 self._away(await self._connection.lost(error))
             except Unavailable as error:
-                pause = min(2 * pause, _LONGEST_PAUSE)
                 self._away(str(error))
             except Exhausted as error:
-                pause = _LONGEST_PAUSE
+                pauses.upcoming = _LONGEST_PAUSE
                 self._notice(self.table.withdraw())
                 self._away(str(error))
-            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+            await asyncio.sleep(pauses.next())
 
     async def _follow(self) -> None:
         connection = self._connection

@@ -21,6 +21,7 @@ from flannelette.services.lease.stores.etcd.prefix import Prefix
 from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
 from flannelette.services.lease.stores.etcd.rpc.values import Delete, EtcdLeaseGone, Item, Put, Transaction, Unchanged
 from flannelette.services.lease.stores.etcd.transactor import Replica, Transactor
+from flannelette.services.runtime.backoff import jittered
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Gauge
 
@@ -83,7 +84,7 @@ class Sessions:
                 await self._keep()
                 seconds = self._timing.keep if not self._connected_nodes.lingering(self._timing.linger) else 1.0
             except (Unavailable, EtcdLeaseGone):  # the watch says so already; the session lives on for a while
-                seconds = random.uniform(_PAUSE / 2, _PAUSE)  # noqa: S311 - jitter
+                seconds = jittered(_PAUSE)
             try:
                 async with asyncio.timeout(min(seconds, self._timing.keep)):
                     seen = await self._connected_nodes.changed_since(seen)

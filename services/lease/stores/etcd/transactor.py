@@ -1,7 +1,6 @@
 """The process's copy of the prefix, which the watch keeps, and the actor that carries transactions out."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -23,6 +22,7 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Transaction,
 )
 from flannelette.services.lease.stores.store import Changed
+from flannelette.services.runtime.backoff import Backoff
 
 _AT_ONCE: Final = 200
 """So many keys are parsed, or leases settled, a millisecond or two, before others have their turn."""
@@ -35,6 +35,7 @@ Decide: TypeAlias = Callable[[Prefix], Awaitable[tuple[Transaction, Result]]]
 
 _ATTEMPTS: Final = 40
 """Lost races before giving up; with their pauses some three seconds."""
+_FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.1
 
 
@@ -169,8 +170,8 @@ class Transactor:
         The guards of a transaction without writes are checked too, so that the answer was true. Raises
         LostRace(lost), Unavailable, and what `decide` raises.
         """
-        is_trusted = True
-        for attempt in range(_ATTEMPTS):
+        is_trusted, pauses = True, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, share=1.0)
+        for _ in range(_ATTEMPTS):
             seen = -1
             with suppress(HistoryLost, EtcdLeaseGone):  # as good as a lost race: look again
                 prefix = await self._replica.current(self._written, is_trusted=is_trusted)
@@ -179,7 +180,7 @@ class Transactor:
                 if revision := await self.commit(transaction):
                     return Written(result, transaction, revision)
             is_trusted = self._replica.is_live and await self._replica.tells_more(seen)
-            await asyncio.sleep(random.uniform(0, min(0.002 * 2**attempt, _LONGEST_PAUSE)))  # noqa: S311 - jitter
+            await asyncio.sleep(pauses.next())
         raise LostRace(lost)
 
     async def write_in_turn(self, decide: Decide[Result], lost: str) -> Written[Result]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -15,6 +14,7 @@ from flannelette.services.lease.stores.etcd.rpc.members import Timing
 from flannelette.services.lease.stores.etcd.rpc.values import HistoryLost, NotAllowed, Untrue
 from flannelette.services.lease.stores.etcd.transactor import Replica
 from flannelette.services.lease.stores.store import StoreEvent
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -44,7 +44,7 @@ class Watcher:
         """When the watch of this attempt began to tell; never yet: infinite."""
         self._is_other_history = False
         """What is listed next has another history than what was told before."""
-        self._next_pause = timing.retry_first
+        self._pauses = Backoff(timing.retry_first, max(timing.retry_most, timing.retry_not_allowed))
 
     async def events(self) -> AsyncGenerator[StoreEvent, None]:
         """Yields the store's events for ever."""
@@ -64,15 +64,9 @@ class Watcher:
                     most = self._timing.retry_not_allowed
                 if status := self._changed(StoreStatus(KIND, connected=False, error=str(error))):
                     yield status
-            await self._pause(most)
-
-    async def _pause(self, most: float) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._opened_at > most:
-            self._next_pause = self._timing.retry_first
-        pause = min(self._next_pause, most)
-        self._next_pause = 2 * pause
-        await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+            if asyncio.get_running_loop().time() - self._opened_at > most:
+                self._pauses.reset()
+            await asyncio.sleep(self._pauses.next(most))
 
     async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
         """Yields the events of one connection until it is lost. Raises HistoryLost or Unavailable."""

@@ -8,7 +8,6 @@ when there is no good answer in time.
 
 import asyncio
 import json
-import random
 import socket
 import ssl
 import zlib
@@ -35,6 +34,7 @@ from flannelette.services.lease.stores.kube.values import (
     broken,
     refusal,
 )
+from flannelette.services.runtime.backoff import jittered
 from flannelette.services.runtime.os.partial_import import partial_import
 
 _PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client")
@@ -118,7 +118,7 @@ class KubeClient:
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": position,
-            "timeoutSeconds": str(int(random.uniform(seconds, 2 * seconds)) or 1),  # noqa: S311 - jitter
+            "timeoutSeconds": str(int(jittered(2 * seconds)) or 1),
         }
         silence = self._timing.silence_alone if selector else self._timing.silence
         timeout = self._timeout(None, silence)

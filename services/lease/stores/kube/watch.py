@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
@@ -21,6 +20,7 @@ from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.node_leases import WITHDRAWN, chosen_for, lease_of
 from flannelette.services.lease.stores.kube.values import Batch, Busy, Deleted, Expired, Gone, Node, Silent, Timing
 from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
+from flannelette.services.runtime.backoff import Backoff
 
 Value = TypeVar("Value")
 
@@ -160,7 +160,7 @@ class Watcher:
 
     async def events(self) -> AsyncGenerator[StoreEvent, None]:
         """Yields the store's events for ever."""
-        pause = self._timing.retry_first
+        pauses = Backoff(self._timing.retry_first, self._timing.retry_most)
         while True:
             self._opened, asked, error = math.inf, 0.0, ""
             try:
@@ -168,7 +168,7 @@ class Watcher:
                     async for event in connection:
                         yield event
             except Silent:  # perhaps the server is frozen, or a way to it is lost: then this fails
-                pause = self._timing.retry_first
+                pauses.reset()
                 continue
             except Expired:
                 self._mirror.position = ""
@@ -177,12 +177,11 @@ class Watcher:
             except Unavailable as unavailable:
                 error = str(unavailable)
                 asked = unavailable.seconds if isinstance(unavailable, Busy) else 0.0
-            if time.monotonic() - self._opened > pause:
-                pause = self._timing.retry_first
+            if time.monotonic() - self._opened > pauses.upcoming:
+                pauses.reset()
             elif error and (status := self._changed(StoreStatus(KUBE, connected=False, error=error))):
                 yield status
-            await asyncio.sleep(asked + random.uniform(pause / 2, pause))  # noqa: S311 - jitter
-            pause = min(2 * pause, self._timing.retry_most)
+            await asyncio.sleep(asked + pauses.next())
 
     async def _connection(self) -> AsyncGenerator[StoreEvent, None]:
         """Yields the events of one watch until it ends. Raises Expired, Gone or Unavailable."""

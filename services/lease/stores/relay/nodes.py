@@ -1,7 +1,6 @@
 """The nodes behind a relay, made known to the lease service above: who is connected, and what each one reports."""
 
 import asyncio
-import random
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import Final
 from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.lease.watch.log import ChangeLog
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.lease.feed import LeaseConnection
 
 _SHORTEST_PAUSE: Final = 0.1
@@ -59,10 +59,11 @@ class NodeStreams:
                         kept[key] = number, group.create_task(self._keep_open(*key), name=f"{key[0]} above")
 
     async def _keep_open(self, node: str, machine: str) -> None:
-        pause = _SHORTEST_PAUSE
+        pauses = Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         while machine in self._machines(node):
-            pause = _SHORTEST_PAUSE if await self._keep(node, machine) else min(2 * pause, _LONGEST_PAUSE)
-            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+            if await self._keep(node, machine):
+                pauses.reset()
+            await asyncio.sleep(pauses.next())
 
 
 _MOST_STREAMS: Final = 512

@@ -6,7 +6,6 @@ guard it by revisions, and look again.
 """
 
 import asyncio
-import random
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
@@ -128,7 +127,7 @@ class Cluster:
                     _REQUESTS.labels(call, "OK").inc()
                     self._members.answered(member)
                     return response
-            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - jitter
+            await asyncio.sleep(pause)
 
     @property
     def health(self) -> EtcdHealth:

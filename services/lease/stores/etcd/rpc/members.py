@@ -13,6 +13,7 @@ import grpc.aio
 from flannelette.services.lease.stores.etcd.rpc.health import EtcdHealth
 from flannelette.services.lease.stores.etcd.rpc.messages import stubs
 from flannelette.services.lease.stores.etcd.rpc.settings import Endpoint, EtcdSettings, Tls, TlsContents
+from flannelette.services.runtime.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class RetryBudget:
         self._seconds = seconds
         self._until = now + 2 * seconds
         self._passing = False
-        self._pause = _FIRST_PAUSE
+        self._pauses = Backoff(_FIRST_PAUSE, 2 * seconds)
 
     def timeout(self, now: float) -> float:
         """How long the next answer may take."""
@@ -77,7 +78,7 @@ class RetryBudget:
         if not self._left:
             if not self._passing:
                 return None
-            pause, self._pause = self._pause, 2 * self._pause
+            pause = self._pauses.next()
             self._left, self._passing = self._members, False
         return pause if now + pause < self._until else None
 
