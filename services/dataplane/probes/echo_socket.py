@@ -48,9 +48,12 @@ class EchoSockets:
         self._token = secrets.randbits(64)
         self._sockets: dict[Family, socket.socket] = {}
         try:
-            self._sockets[IPV4] = _open(IPV4)
+            self._sockets[IPV4] = open_echo_socket(IPV4, echo.REPLY[4])
             with suppress(OSError):  # a kernel without IPv6
-                self._sockets[IPV6] = _open(IPV6)
+                self._sockets[IPV6] = open_echo_socket(IPV6, echo.REPLY[6])
+            for family, each in self._sockets.items():
+                each.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
+                each.setsockopt(*NEVER_FRAGMENT[family.version])
         except BaseException:
             self.close()
             raise
@@ -102,20 +105,18 @@ def _time_of(ancillary: Sequence[tuple[int, int, bytes]]) -> float:
     return time.time()
 
 
-def _open(family: Family) -> socket.socket:
+def open_echo_socket(family: Family, kept: int) -> socket.socket:
+    """A raw socket that does not block, and receives ICMP messages of one type only. Raises OSError."""
     made = socket.socket(
         family.af, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _PROTOCOL[family.version]
     )
     try:
-        kept = echo.REPLY[family.version]
         if family is IPV4:
             made.setsockopt(_SOL_RAW, _FILTER, struct.pack("=I", 0xFFFFFFFF & ~(1 << kept)))
         else:
             blocked = [0xFFFFFFFF] * 8
             blocked[kept // 32] &= ~(1 << kept % 32)
             made.setsockopt(socket.IPPROTO_ICMPV6, _FILTER, struct.pack("=8I", *blocked))
-        made.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
-        made.setsockopt(*NEVER_FRAGMENT[family.version])
     except BaseException:
         made.close()
         raise

@@ -41,13 +41,13 @@ def icmp_error(packet: bytes, source: bytes, code: int, mtu: int = 0) -> bytes |
         return None
     quoted = bytes(packet[: header + 8])
     message = struct.pack("!BBHHH", _UNREACHABLE, code, 0, 0, mtu) + quoted
-    message = message[:2] + _checksum(message) + message[4:]
+    message = message[:2] + checksum(message) + message[4:]
     length = SMALLEST + len(message)
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, _TTL, _ICMP, 0, source, bytes(packet[12:16]))
-    return head[:10] + _checksum(head) + head[12:] + message
+    return head[:10] + checksum(head) + head[12:] + message
 
 
-def _checksum(data: bytes) -> bytes:
+def checksum(data: bytes) -> bytes:
     """Computes the Internet checksum of RFC 1071."""
     data += b"\0" * (len(data) % 2)
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))

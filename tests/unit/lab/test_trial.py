@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from lab.icmp import REPLY, REQUEST, Echo, decode
 from lab.kills import Kill, Kills
 from lab.options import Options
 from lab.pings import Pinger
@@ -98,17 +97,3 @@ def test_one_bad_answer_spoils_the_good_ones_and_the_fastest_good_one_counts() -
     slow, bad = Answer(0.2, POD, POD), Answer(None, None, POD)
     assert slow.joined(GOOD) == GOOD.joined(slow) == GOOD
     assert bad.joined(GOOD) == GOOD.joined(bad) == bad
-
-
-def test_an_echo_message_survives_the_wire_and_its_checksum_is_right() -> None:
-    echo = Echo(REQUEST, identifier=0x1234, sequence=0xFFFF, token=1 << 40)
-    message = echo.encode()
-    words = [int.from_bytes(message[i : i + 2]) for i in range(0, len(message), 2)]
-    assert sum(words) % 0xFFFF == 0  # RFC 1071: the one's complement sum over everything is all ones
-    header = bytes([0x45, *bytes(11), *POD.packed, *HOST.packed])
-    assert decode(header + message) == (POD, echo)
-
-
-def test_somebody_elses_echo_message_is_not_ours() -> None:
-    header = bytes([0x45, *bytes(11), *POD.packed, *HOST.packed])
-    assert decode(header + Echo(REPLY, 1, 1, 1).encode() + b"more") is None

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
-from flannelette.services.dataplane.probes.echo import Reply, reply, request
+from flannelette.services.dataplane.probes.echo import REQUEST, Echo, Reply, echo_in, reply, request
 
 REPLIES = {IPV4: 0, IPV6: 129}
 IP_HEADER = {IPV4: 20, IPV6: 40}
@@ -34,10 +34,20 @@ def test_what_is_not_ours_is_no_reply(family: Family) -> None:
     assert reply(family, good, 8, 1) is None
     assert reply(family, good, 7, 2) is None
     assert reply(family, good[:-1], 7, 1) is None
+    assert reply(family, good + b"more", 7, 1) is None
     assert reply(family, b"", 7, 1) is None
     start = len(good) - len(packet)
     for type_, code in ((3, 0), (REPLIES[family], 1), (packet[0], 0)):
         assert reply(family, good[:start] + bytes((type_, code)) + good[start + 2 :], 7, 1) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_a_request_is_known_where_it_arrives(family: Family) -> None:
+    """Its identifier may be another by then."""
+    header = bytes((0x45,)) + bytes(19) if family is IPV4 else b""
+    packet = header + request(family, 0x1234, 1 << 40, 0xFFFF, 100)
+    assert echo_in(family, packet) == Echo(REQUEST[family.version], 0x1234, 0xFFFF, 1 << 40, 100)
+    assert echo_in(family, packet[:-1] + b"?") is None
 
 
 def test_an_ip_header_with_options_is_skipped() -> None:
