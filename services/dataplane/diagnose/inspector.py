@@ -9,7 +9,8 @@ import struct
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import Any, Final, Self
+from functools import partial
+from typing import Final, Self
 
 from flannelette.services.core.family import IPV4, Family
 from flannelette.services.dataplane.diagnose.answers import (
@@ -41,11 +42,14 @@ from flannelette.services.dataplane.diagnose.seen import (
     PolicyRule,
 )
 from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dump_reader import DumpReader, dumped
 from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NoSuchProtocol, RawTransport
-from flannelette.services.dataplane.netlink.uapi import KernelError, attribute, messages, numbered, request
+from flannelette.services.dataplane.netlink.uapi import KernelError, attribute, numbered, request
 
+_DUMP_ATTEMPTS: Final = 3
+"""Of a table that changes all the time; what the last one has is used then."""
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
 _SKIP_STATS: Final = 0x8
@@ -116,7 +120,7 @@ class Inspector:
     async def all_neighbours(self, family: Family) -> list[tuple[bytes, int]]:
         """The addresses of which a MAC is known, each with its state."""
         found = []
-        async for message in self._dump(uapi.RTM_GETNEIGH, NEIGHBOURS.header.pack(family.af, 0, 0, 0, 0)):
+        for message in await self._dump(uapi.RTM_GETNEIGH, NEIGHBOURS.header.pack(family.af, 0, 0, 0, 0)):
             _, _, state, _, _ = NEIGHBOURS.header.unpack_from(message, 16)
             known = attributes_of(message, NEIGHBOURS.header.size)
             if uapi.NDA_LLADDR in known and uapi.NDA_DST in known and not state & uapi.NUD_FAILED:
@@ -126,13 +130,13 @@ class Inspector:
     async def links(self) -> dict[int, HostLink]:
         """All interfaces, with their places in bridges."""
         body = LINK.pack(0, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATS))
-        found = [link_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)]
+        found = [link_in(message) for message in await self._dump(uapi.RTM_GETLINK, body)]
         return {each.index: each for each in found}
 
     async def vlans(self) -> dict[int, tuple[int, frozenset[int]]]:
         """VLANs of bridges and ports: that of packets without a tag (0: none), and those that leave without one."""
         body = LINK.pack(uapi.AF_BRIDGE, 0, 0, 0, 0) + attribute(uapi.IFLA_EXT_MASK, struct.pack("=I", _VLANS))
-        return dict([vlans_in(message) async for message in self._dump(uapi.RTM_GETLINK, body)])
+        return dict([vlans_in(message) for message in await self._dump(uapi.RTM_GETLINK, body)])
 
     async def resolve(self, places: Sequence[tuple[bytes, int]]) -> None:
         """Has the kernel ask, by ARP or NDP, whether these addresses are there, as if it had packets for them."""
@@ -141,30 +145,24 @@ class Inspector:
     async def addresses(self) -> list[HostAddress]:
         """All of the host."""
         body = ADDRESS.pack(0, 0, 0, 0, 0)
-        return [each async for message in self._dump(uapi.RTM_GETADDR, body) for each in address_in(message)]
+        return [each for message in await self._dump(uapi.RTM_GETADDR, body) for each in address_in(message)]
 
     async def rules(self, family: Family) -> list[PolicyRule]:
         """Returns the policy rules in the order in which the kernel evaluates them."""
         body = RULE.pack(family.af, 0, 0, 0, 0, 0, 0)
-        return [rule_in(family, message) async for message in self._dump(uapi.RTM_GETRULE, body)]
+        return [rule_in(family, message) for message in await self._dump(uapi.RTM_GETRULE, body)]
 
     async def routes(self, family: Family) -> list[Route]:
         """Returns the routes of all tables. It takes long where there are many, and is meant for the
         case of a fault.
         """
-        sequence = self._transport.reserve(1)
         asked = routes_request(family.af, 0)
-        reader = Reader(asked.form, sequence)
-        try:
-            await self._transport.dump(asked.numbered(sequence), reader.take)
-        except AnswersLost:
-            return []
-        return reader.found
+        return (await dumped(self._transport, asked.message, partial(Reader, asked.form), _DUMP_ATTEMPTS)).found
 
     async def policies(self) -> list[Policy]:
         """Returns the IPsec policies; none where the kernel has no such thing, or does not show it."""
         with suppress(NoSuchProtocol), closing(RawTransport(protocol=uapi.NETLINK_XFRM)) as transport:
-            found = [message async for message in self._dump(uapi.XFRM_MSG_GETPOLICY, bytes(64), transport)]
+            found = await self._dump(uapi.XFRM_MSG_GETPOLICY, bytes(64), transport)
             return [policy for message in found if (policy := policy_in(message)) is not None]
         return []
 
@@ -182,26 +180,18 @@ class Inspector:
             await asyncio.sleep(0)
         return found
 
-    async def _dump(self, kind: int, body: bytes, transport: RawTransport | None = None) -> Any:
-        """The messages of a dump; those that are there where the kernel refuses it or loses an answer."""
-        transport = transport or self._transport
-        sequence = transport.reserve(1)
-        found: list[bytes] = []
+    async def _dump(self, kind: int, body: bytes, transport: RawTransport | None = None) -> list[bytes]:
+        """The messages of a dump; those that are there where the kernel refuses it, none where it loses an answer."""
+        asked = request(kind, body, uapi.NLM_F_DUMP)
+        return (await dumped(transport or self._transport, asked, _MessageReader, _DUMP_ATTEMPTS)).found
 
-        def take(datagram: bytes) -> bool:
-            for block in messages(datagram):
-                _, message_type, _, number, _ = uapi.HEADER.unpack_from(block)
-                if number != sequence:
-                    continue
-                if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                    return True
-                found.append(block)
-            return False
 
-        message = request(kind, body, uapi.NLM_F_DUMP)
-        try:
-            await transport.dump(numbered(message, sequence), take)
-        except AnswersLost:
-            found.clear()
-        for block in found:
-            yield block
+class _MessageReader(DumpReader):
+    """Collects the messages of a dump."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(sequence)
+        self.found: list[bytes] = []
+
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        self.found.append(block[offset:end])

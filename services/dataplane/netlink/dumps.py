@@ -8,8 +8,9 @@ from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dump_reader import DumpReader
 from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from flannelette.services.dataplane.netlink.uapi import KernelError, error_in, spans
+from flannelette.services.dataplane.netlink.uapi import spans
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 
@@ -136,10 +137,6 @@ class Request(Generic[T]):
     message: bytes
     """Without its number."""
 
-    def numbered(self, sequence: int) -> bytes:
-        """Returns the message with its sequence number."""
-        return uapi.numbered(self.message, sequence)
-
 
 def routes_request(family: int, table: int, protocol: int = 0, ifindex: int = 0) -> Request[Route]:
     """Asks for the routes of a table; protocol and device 0: any. The kernel filters (NETLINK_GET_STRICT_CHK)."""
@@ -164,39 +161,24 @@ def _u32(kind: int, value: int) -> bytes:
     return uapi.attribute(kind, struct.pack("=I", value))
 
 
-class Reader(Generic[T]):
-    """Takes the datagrams that answer one dump request and collects its objects."""
+class Reader(DumpReader, Generic[T]):
+    """Collects the objects of a dump."""
 
     def __init__(self, form: MessageFormat[T], sequence: int) -> None:
-        self.sequence = sequence
+        super().__init__(sequence)
         self.found: list[T] = []
-        self.inconsistent = False
-        """The table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
-        self.refusal: KernelError | None = None
         self._form: MessageFormat[T] = form
         self._header_size = 16 + form.header.size
         self._layouts: dict[bytes, _Layout] = {}
 
-    def take(self, block: bytes) -> bool:
-        """Reads one datagram; True: the dump is complete, or refused."""
-        offset, end = 0, len(block)
-        while offset + 16 <= end:
-            length, message_type, flags, sequence, _ = uapi.HEADER.unpack_from(block, offset)
-            if length < 16 or offset + length > end:
-                self.inconsistent = True  # cut off, so something is missing
-                return False
-            if sequence == self.sequence:
-                self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
-                if message_type in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                    self.refusal = error_in(block, offset)
-                    return True
-                if message_type == self._form.message_type and length < self._header_size:
-                    self.inconsistent = True
-                elif message_type == self._form.message_type:
-                    offset = self.take_alike(block, offset, length)
-                    continue
-            offset += (length + 3) & ~3
-        return False
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> int | None:
+        """See DumpReader."""
+        if kind != self._form.message_type:
+            return None
+        if end - offset < self._header_size:
+            self.inconsistent = True
+            return None
+        return self.take_alike(block, offset, end - offset)
 
     def take_alike(self, block: bytes, offset: int, length: int) -> int:
         """Reads the message there, and those behind it that look alike; returns where the next one is."""

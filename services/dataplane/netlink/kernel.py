@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Set
 from errno import EPERM
+from functools import partial
 from itertools import chain
 from socket import AF_INET6
 from typing import Any, Final, Self, TypeVar
 
-from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.netlink import dumps
 from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.dump_reader import complete
 from flannelette.services.dataplane.netlink.dumps import Reader, Request
 from flannelette.services.dataplane.netlink.iproute2_text import refusal
 from flannelette.services.dataplane.netlink.kinds import KINDS, RtnetlinkKind, rtnetlink_kind_of
@@ -30,7 +32,6 @@ from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, Netli
 T = TypeVar("T", Route, Neighbour, FdbEntry)
 
 
-_DUMP_ATTEMPTS: Final = 10
 _NO_RIGHT: Final = (
     "the kernel lets this process change no routes: it needs the capability NET_ADMIN in its network namespace "
     "(run it as root; in a container add cap_add: NET_ADMIN)"
@@ -158,19 +159,8 @@ class KernelSocket:
 
     async def _read(self, kind: RtnetlinkKind[T], request: Request[T]) -> list[T]:
         """A complete and consistent dump."""
-        for attempt in range(_DUMP_ATTEMPTS):
-            await asyncio.sleep(attempt / 100)
-            reader = Reader(request.form, self._transport.reserve(1))
-            try:
-                await self._transport.dump(request.numbered(reader.sequence), reader.take)
-            except AnswersLost:
-                continue
-            if reader.refusal is not None and reader.refusal.error not in kind.nowhere:
-                why = refusal(reader.refusal.error, reader.refusal.detail)
-                raise Unavailable(f"the kernel does not list its {kind.plural}: {why}")
-            if not reader.inconsistent:
-                return reader.found
-        raise Unavailable(f"the kernel's {kind.plural} kept changing while they were read: try again")
+        reader = partial(Reader, request.form)
+        return (await complete(self._transport, request.message, reader, kind.plural, kind.nowhere)).found
 
 
 def _way_to_gateway(item: KernelObject) -> Route | None:

@@ -4,10 +4,9 @@ A case is the name of a reader, a line feed, and a datagram. What stands behind 
 as one message between two good ones, which must come out as if it were not there.
 """
 
-import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 from zlib import crc32
 
 from flannelette.services.core.errors import Unavailable
@@ -17,10 +16,10 @@ from flannelette.services.dataplane.diagnose import answers
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader
 from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader
-from flannelette.services.dataplane.netlink.generic.family import find_family
+from flannelette.services.dataplane.netlink.generic.family import FamilyReader
 from flannelette.services.dataplane.netlink.ipsec.policy_messages import PolicyReader, policy_message
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import policy_changes
-from flannelette.services.dataplane.netlink.ipsec.state_messages import is_last, states_in
+from flannelette.services.dataplane.netlink.ipsec.state_messages import StateReader
 from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.monitor import read
@@ -148,21 +147,8 @@ def _fou(data: bytes) -> None:
     assert found[0] == found[-1] == FouRow(8285, 4, b"")
 
 
-class _Transport:
-    """That answers a dump with these datagrams."""
-
-    def __init__(self, *blocks: bytes) -> None:
-        self._blocks = blocks
-
-    def reserve(self, count: int) -> int:
-        return SEQUENCE
-
-    async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None:
-        any(take(block) for block in self._blocks)
-
-
 def _families(data: bytes) -> None:
-    asyncio.run(find_family(cast("Any", _Transport(data, DONE)), "fou"))
+    _taken(FamilyReader("fou", SEQUENCE), data)
 
 
 def _monitor(data: bytes) -> None:
@@ -175,8 +161,7 @@ def _monitor(data: bytes) -> None:
 
 def _xfrm(data: bytes) -> None:
     policy_changes(data)
-    states_in(data)
-    is_last(data, SEQUENCE)
+    _taken(StateReader(SEQUENCE), data)
     told = policy_dump(POLICY)
     for kind in (uapi.XFRM_MSG_NEWPOLICY, uapi.XFRM_MSG_DELPOLICY, uapi.XFRM_MSG_POLEXPIRE):
         changes = policy_changes(_between(told, kind, data))

@@ -4,15 +4,17 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from errno import EPERM
+from functools import partial
 from ipaddress import ip_address
 from typing import Final, Self
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dump_reader import DumpReader, complete
 from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.generic.family import GENL, find_family
 from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
-from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, attributes, error_in, messages
+from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, attributes
 
 NO_MODULE: Final = "the kernel module fou is not loaded (`modprobe fou`; it is never loaded on demand)"
 NO_RIGHT: Final = "the kernel gives FOU ports to the initial user namespace only"
@@ -21,7 +23,6 @@ _PORT, _AF, _IPPROTO, _TYPE, _LOCAL_V4, _PEER_V4, _PEER_PORT, _IFINDEX = 1, 2, 3
 _DIRECT: Final = 1
 """FOU_ENCAP_DIRECT: an IP packet follows the UDP header at once."""
 _IPIP: Final = 4
-_DUMP_ATTEMPTS: Final = 5
 _ABSENT: Final = FouPort(bytes((192, 0, 2, 1)), 9, 0)
 """TEST-NET-1, which no host has."""
 _LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
@@ -72,26 +73,15 @@ class FouPorts:
     async def exist(self) -> bool:
         """Whether the kernel has FOU, and its module is loaded."""
         if not self._family:
-            try:
-                self._family = await find_family(self._transport, "fou")
-            except AnswersLost:
-                raise Unavailable("the kernel's answer about its netlink families was lost: try again") from None
+            self._family = await find_family(self._transport, "fou")
         return self._family > 0
 
     async def rows(self) -> list[FouRow]:
         """Returns all FOU ports of IPv4."""
-        for _ in range(_DUMP_ATTEMPTS if await self.exist() else 0):
-            reader = PortReader(self._family, self._transport.reserve(1))
-            request = uapi.request(self._family, GENL.pack(_GET, 1, 0), uapi.NLM_F_DUMP)
-            try:
-                await self._transport.dump(uapi.numbered(request, reader.sequence), reader.take)
-            except AnswersLost:
-                continue
-            if not reader.inconsistent:
-                return reader.rows
-        if not self._family:
+        if not await self.exist():
             return []
-        raise Unavailable("the kernel's FOU ports kept changing while they were read: try again")
+        request = uapi.request(self._family, GENL.pack(_GET, 1, 0), uapi.NLM_F_DUMP)
+        return (await complete(self._transport, request, partial(PortReader, self._family), "FOU ports")).rows
 
     async def add(self, item: FouPort) -> KernelError | None:
         """The kernel's refusal; None: it is there."""
@@ -136,28 +126,18 @@ def encode(family: int, order: int, item: FouPort) -> bytes:
     return uapi.request(family, GENL.pack(order, 1, 0) + body, uapi.NLM_F_ACK)
 
 
-class PortReader:
-    """Takes the datagrams of a dump."""
+class PortReader(DumpReader):
+    """Collects the ports of a dump."""
 
     def __init__(self, family: int, sequence: int) -> None:
+        super().__init__(sequence)
         self.rows: list[FouRow] = []
-        self.sequence = sequence
-        self.inconsistent = False
         self._family = family
 
-    def take(self, block: bytes) -> bool:
-        """Reads one datagram; True: the dump is complete, or refused."""
-        for message in messages(block):
-            _, kind, flags, sequence, _ = HEADER.unpack_from(message)
-            if sequence != self.sequence:
-                continue
-            self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
-            if kind in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                self.inconsistent |= error_in(message, 0) is not None
-                return True
-            if kind == self._family:
-                self.rows.extend(_rows(message[HEADER.size + GENL.size :]))
-        return False
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        """See DumpReader."""
+        if kind == self._family:
+            self.rows.extend(_rows(block[offset + HEADER.size + GENL.size : end]))
 
 
 def _rows(body: bytes) -> Iterator[FouRow]:

@@ -4,9 +4,10 @@ import struct
 from typing import Final
 
 from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dump_reader import DumpReader
 from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
 from flannelette.services.dataplane.netlink.objects import Verb
-from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, error_in, spans
+from flannelette.services.dataplane.netlink.uapi import HEADER, spans
 
 _SELECTOR: Final = struct.Struct("=16s16sHHHHHBBB3xiI")
 """struct xfrm_selector: destination, source, ports with masks, family, prefix lengths, protocol, device, user."""
@@ -47,39 +48,22 @@ def policy_message(verb: Verb, item: XfrmPolicy, sequence: int, port: int = 0) -
     return _message(uapi.XFRM_MSG_UPDPOLICY, body, sequence, port)
 
 
-def dump_request(sequence: int) -> bytes:
-    """Asks for a dump of all policies."""
-    asked = uapi.request(uapi.XFRM_MSG_GETPOLICY, bytes(_SELECTOR.size + _ID.size), uapi.NLM_F_DUMP)
-    return uapi.numbered(asked, sequence)
+DUMP_REQUEST: Final = uapi.request(uapi.XFRM_MSG_GETPOLICY, bytes(_SELECTOR.size + _ID.size), uapi.NLM_F_DUMP)
+"""For all policies, without its number."""
 
 
-class PolicyReader:
-    """Takes the datagrams that answer a dump request, and collects the policies whose selectors are two prefixes."""
+class PolicyReader(DumpReader):
+    """Collects the policies of a dump whose selectors are two prefixes."""
 
     def __init__(self, sequence: int) -> None:
+        super().__init__(sequence)
         self.found: list[XfrmPolicy] = []
-        self.inconsistent = False
-        self.refusal: KernelError | None = None
-        self.sequence = sequence
 
-    def take(self, block: bytes) -> bool:
-        """Reads one datagram; True: the dump is complete, or refused."""
-        offset = 0
-        while offset + HEADER.size <= len(block):
-            length, kind, flags, sequence, _ = HEADER.unpack_from(block, offset)
-            if length < HEADER.size or offset + length > len(block):
-                self.inconsistent = True
-                return False
-            if sequence == self.sequence:
-                self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
-                if kind in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                    self.refusal = error_in(block, offset)
-                    return True
-                policy = policy_at(block, offset + HEADER.size, offset + length)
-                if policy is not None:
-                    self.found.append(policy)
-            offset += (length + 3) & ~3
-        return False
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        """See DumpReader."""
+        policy = policy_at(block, offset + HEADER.size, end)
+        if policy is not None:
+            self.found.append(policy)
 
 
 def policy_at(block: bytes, start: int, end: int) -> XfrmPolicy | None:

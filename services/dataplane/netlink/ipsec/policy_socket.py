@@ -8,22 +8,20 @@ from errno import ENOENT
 from itertools import islice
 from typing import Final, Self
 
-from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.dump_reader import complete, dumped
 from flannelette.services.dataplane.netlink.iproute2_text import refusal
 from flannelette.services.dataplane.netlink.ipsec.policy_messages import (
+    DUMP_REQUEST,
     PolicyReader,
-    dump_request,
     policy_message,
     selected_at,
 )
 from flannelette.services.dataplane.netlink.ipsec.state_messages import (
-    XfrmState,
+    STATES_REQUEST,
+    StateReader,
     delete_state,
-    is_last,
-    states_in,
-    states_request,
 )
 from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT, XFRM_POLICY, XfrmPolicy
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
@@ -41,7 +39,6 @@ from flannelette.services.dataplane.netlink.uapi import HEADER
 
 _AT_ONCE: Final = 60
 """Messages in one send, about 16 KiB."""
-_DUMP_ATTEMPTS: Final = 10
 _NO_MODULE: Final = "the kernel has no IPsec: load its modules with `modprobe -a xfrm_user esp4`, or use wireguard"
 _LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
 _QUEUE_BYTES: Final = 1024 * 1024
@@ -87,22 +84,10 @@ class PolicySocket:
 
     async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:
         """See PartActuator."""
-        for attempt in range(_DUMP_ATTEMPTS if self._transport is not None else 0):
-            assert self._transport is not None  # noqa: S101 - see above
-            await asyncio.sleep(attempt / 100)
-            reader = PolicyReader(self._transport.reserve(1))
-            try:
-                await self._transport.dump(dump_request(reader.sequence), reader.take)
-            except AnswersLost:
-                continue
-            if reader.refusal is not None and reader.refusal.error != ENOENT:
-                why = refusal(reader.refusal.error, reader.refusal.detail)
-                raise Unavailable(f"the kernel does not list its xfrm policies: {why}")
-            if not reader.inconsistent:
-                return Contents(frozenset(), frozenset(p for p in reader.found if p.is_marked or p.is_like_flannels))
         if self._transport is None:
             return Contents(frozenset(), frozenset())
-        raise Unavailable("the kernel's xfrm policies kept changing while they were read: try again")
+        reader = await complete(self._transport, DUMP_REQUEST, PolicyReader, "xfrm policies", (ENOENT,))
+        return Contents(frozenset(), frozenset(p for p in reader.found if p.is_marked or p.is_like_flannels))
 
     async def apply(self, plan: Plan[KernelObject]) -> Mapping[KernelObject, str]:
         """See PartActuator. What is allowed is put before what is blocked, and deleted after it."""
@@ -124,16 +109,9 @@ class PolicySocket:
             return
         kept = (await self.contents(())).on_devices
         gone -= {_ends(item) for item in kept if isinstance(item, XfrmPolicy) and item.tunnel_src}
-        states: list[XfrmState] = []
-        number = self._transport.reserve(1)
-
-        def take(datagram: bytes) -> bool:
-            states.extend(item for item in states_in(datagram) if item.ends in gone)
-            return is_last(datagram, number)
-
+        states = (await dumped(self._transport, STATES_REQUEST, StateReader)).found
         with suppress(AnswersLost):  # those that stay expire
-            await self._transport.dump(states_request(number), take)
-            for item in states:
+            for item in (each for each in states if each.ends in gone):
                 number = self._transport.reserve(1)
                 await self._transport.exchange(delete_state(item, number), number, number)
 

@@ -4,8 +4,9 @@ import struct
 from typing import Final, NamedTuple
 
 from flannelette.services.dataplane.netlink import uapi
+from flannelette.services.dataplane.netlink.dump_reader import DumpReader
 from flannelette.services.dataplane.netlink.ipsec.values import REQID
-from flannelette.services.dataplane.netlink.uapi import HEADER, messages, spans
+from flannelette.services.dataplane.netlink.uapi import HEADER, spans
 
 _INFO_BYTES: Final = 224
 """struct xfrm_usersa_info."""
@@ -36,34 +37,29 @@ class XfrmState(NamedTuple):
         return frozenset((self.src, self.dst))
 
 
-def states_request(sequence: int) -> bytes:
-    """Asks for a dump of all states."""
-    return uapi.numbered(uapi.request(uapi.XFRM_MSG_GETSA, b"", uapi.NLM_F_DUMP), sequence)
+STATES_REQUEST: Final = uapi.request(uapi.XFRM_MSG_GETSA, b"", uapi.NLM_F_DUMP)
+"""For a dump of all states, without its number."""
 
 
-def states_in(datagram: bytes) -> list[XfrmState]:
-    """Reads from a datagram of a dump the states with our reqid that carry packets."""
-    found = []
-    for block in messages(datagram):
-        end = len(block)
-        if HEADER.unpack_from(block)[1] != uapi.XFRM_MSG_NEWSA or end < HEADER.size + _INFO_BYTES:
-            continue
-        dst, spi, protocol, src = _WHERE.unpack_from(block, HEADER.size + 56)
-        reqid, family, mode = _WHICH.unpack_from(block, HEADER.size + 208)
+class StateReader(DumpReader):
+    """Collects the states of a dump with our reqid that carry packets."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(sequence)
+        self.found: list[XfrmState] = []
+
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        """See DumpReader."""
+        info = offset + HEADER.size
+        if kind != uapi.XFRM_MSG_NEWSA or end < info + _INFO_BYTES:
+            return
+        dst, spi, protocol, src = _WHERE.unpack_from(block, info + 56)
+        reqid, family, mode = _WHICH.unpack_from(block, info + 208)
         size = _SIZES.get(family, 16)
         if (reqid, protocol, mode) == (REQID, _ESP, _TUNNEL) and any(spi):
-            attributes = spans(block, HEADER.size + _INFO_BYTES, end)
-            mark = next((block[first:last] for kind, first, last in attributes if kind == _XFRMA_MARK), b"")
-            found.append(XfrmState(src[:size], dst[:size], spi, family, mark))
-    return found
-
-
-def is_last(datagram: bytes, sequence: int) -> bool:
-    """Whether the dump with this number ends with the datagram."""
-    ends = (uapi.NLMSG_DONE, uapi.NLMSG_ERROR)
-    return any(
-        (kind in ends) and number == sequence for _, kind, _, number, _ in map(HEADER.unpack_from, messages(datagram))
-    )
+            attributes = spans(block, info + _INFO_BYTES, end)
+            mark = next((block[first:last] for key, first, last in attributes if key == _XFRMA_MARK), b"")
+            self.found.append(XfrmState(src[:size], dst[:size], spi, family, mark))
 
 
 def delete_state(item: XfrmState, sequence: int) -> bytes:

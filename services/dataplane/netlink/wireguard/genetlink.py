@@ -11,7 +11,8 @@ from typing import Final
 
 from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.uapi import KernelError, error_in, spans
+from flannelette.services.dataplane.netlink.dump_reader import DumpReader
+from flannelette.services.dataplane.netlink.uapi import spans
 from flannelette.services.dataplane.netlink.wireguard import wg_text
 from flannelette.services.dataplane.netlink.wireguard.values import (
     KEY_BYTES,
@@ -62,10 +63,10 @@ class WireguardPeerState:
         return WireguardPeer(self.public_key, allowed, endpoint, port, self.preshared_key, self.keepalive, ifindex)
 
 
-def device_request(family: int, ifindex: int, sequence: int) -> bytes:
-    """Asks for a dump of a device with its peers."""
+def device_request(family: int, ifindex: int) -> bytes:
+    """Asks for a dump of a device with its peers; the message has no number yet."""
     body = _GENL.pack(_GET_DEVICE, 1, 0) + _attribute(_IFINDEX, struct.pack("=I", ifindex))
-    return _message(family, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP, sequence, body)
+    return uapi.request(family, body, uapi.NLM_F_DUMP)
 
 
 def set_device(family: int, item: WireguardDevice, sequence: int) -> bytes:
@@ -103,47 +104,31 @@ def remove_peer(family: int, item: WireguardPeer, sequence: int) -> bytes:
     return _set(family, item.ifindex, _attribute(_PEERS | _NESTED, _attribute(_NESTED, parts)), sequence)
 
 
-class DeviceReader:
-    """Takes the datagrams that answer a request for a device, and collects it.
+class DeviceReader(DumpReader):
+    """Collects a device with its peers.
 
     The kernel tells of the device in the first message, and may divide the allowed IPs of a peer between two.
     """
 
     def __init__(self, family: int, ifindex: int, sequence: int) -> None:
+        super().__init__(sequence)
         self.device: WireguardDevice | None = None
         """None: it has no private key."""
         self.peers: dict[bytes, WireguardPeerState] = {}
-        self.inconsistent = False
-        self.refusal: KernelError | None = None
-        self._wanted = family, sequence
+        self._family = family
         self._ifindex = ifindex
 
-    def take(self, block: bytes) -> bool:
-        """Reads one datagram; True: the dump is complete, or refused."""
-        offset = 0
-        while offset + _HEADER.size <= len(block):
-            length, kind, flags, sequence, _ = _HEADER.unpack_from(block, offset)
-            if length < _HEADER.size or offset + length > len(block):
-                self.inconsistent = True
-                return False
-            if sequence == self._wanted[1]:
-                self.inconsistent |= bool(flags & uapi.NLM_F_DUMP_INTR)
-                if kind in (uapi.NLMSG_DONE, uapi.NLMSG_ERROR):
-                    self.refusal = error_in(block, offset)
-                    return True
-                if kind == self._wanted[0]:
-                    self._read(block, offset + _BODY, offset + length)
-            offset += (length + 3) & ~3
-        return False
-
-    def _read(self, block: bytes, start: int, end: int) -> None:
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        """See DumpReader."""
+        if kind != self._family:
+            return
         found: dict[int, bytes] = {}
-        for kind, first, last in spans(block, start, end):
-            if kind == _PEERS:
+        for key, first, last in spans(block, offset + _BODY, end):
+            if key == _PEERS:
                 for _, inner, after in spans(block, first, last):
                     self._read_peer(block, inner, after)
             else:
-                found[kind] = block[first:last]
+                found[key] = block[first:last]
         private = Secret(found.get(_PRIVATE_KEY, _NO_KEY))
         if private != _NO_KEY:
             port, mark = _number(found.get(_LISTEN_PORT, b"")), _number(found.get(_FWMARK, b""))

@@ -7,15 +7,15 @@ import asyncio
 import sys
 import time
 from collections.abc import Collection, Hashable, Iterable, Mapping, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
+from functools import partial
 from itertools import islice
 from typing import Final, Self, TypeAlias
 
-from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
+from flannelette.services.dataplane.netlink.dump_reader import complete
 from flannelette.services.dataplane.netlink.generic.family import find_family
 from flannelette.services.dataplane.netlink.iproute2_text import refusal
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
@@ -31,7 +31,6 @@ from flannelette.services.dataplane.netlink.wireguard.values import (
 )
 from flannelette.services.runtime.os.processes import udp_port_is_taken
 
-_DUMP_ATTEMPTS: Final = 10
 _AT_ONCE: Final = 100
 """Messages in one send, about 16 KiB."""
 _SAMPLE_SECONDS: Final = 15.0
@@ -232,30 +231,16 @@ class WireguardSocket:
     async def _dump(self, ifindex: int) -> DeviceReader | None:
         """What a device has; None: it is not there, or not WireGuard's."""
         family = await self._find_family()
-        for attempt in range(_DUMP_ATTEMPTS if family else 0):
-            await asyncio.sleep(attempt / 100)
-            sequence = self._transport.reserve(1)
-            reader = DeviceReader(family, ifindex, sequence)
-            try:
-                await self._transport.dump(genetlink.device_request(family, ifindex, sequence), reader.take)
-            except AnswersLost:
-                continue
-            if reader.refusal is not None:
-                if reader.refusal.error in (ENODEV, EOPNOTSUPP):
-                    return None
-                why = refusal(reader.refusal.error, reader.refusal.detail)
-                raise Unavailable(f"the kernel does not list its WireGuard peers: {why}")
-            if not reader.inconsistent:
-                return reader
         if not family:
             return None
-        raise Unavailable("the kernel's WireGuard peers kept changing while they were read: try again")
+        request, make = genetlink.device_request(family, ifindex), partial(DeviceReader, family, ifindex)
+        reader = await complete(self._transport, request, make, "WireGuard peers", (ENODEV, EOPNOTSUPP))
+        return None if reader.refusal else reader
 
     async def _find_family(self) -> int:
         """The number of WireGuard's family; 0: the kernel has none, or has not loaded the module."""
         if not self._family:
-            with suppress(AnswersLost):
-                self._family = await find_family(self._transport, "wireguard")
+            self._family = await find_family(self._transport, "wireguard")
         return self._family
 
 

@@ -9,7 +9,7 @@ from flannelette.services.dataplane.ike.tunnels import Tunnel, outdated_in, supe
 from flannelette.services.dataplane.ike.vici import away, connections_in, owners_in
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
-from flannelette.services.dataplane.netlink.ipsec.policy_messages import PolicyReader, dump_request, policy_message
+from flannelette.services.dataplane.netlink.ipsec.policy_messages import DUMP_REQUEST, PolicyReader, policy_message
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import policy_changes
 from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,
@@ -81,7 +81,7 @@ def test_the_bytes_of_a_policy_are_those_of_the_kernels_headers() -> None:
         "fc000000190005000900000000000000" + selector + limits + used + rest + template
     )
     assert policy_message("del", OUT, 9).hex() == ("50000000140005000900000000000000" + selector + "0000000001000000")
-    assert dump_request(3).hex() == "50000000150001030300000000000000" + "00" * 64
+    assert uapi.numbered(DUMP_REQUEST, 3).hex() == "50000000150001030300000000000000" + "00" * 64
 
 
 def test_a_dump_tells_what_was_written() -> None:
