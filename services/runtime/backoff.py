@@ -26,5 +26,5 @@ class Backoff:
         return jittered(longest, self._share)
 
     def reset(self) -> None:
-        """After a success: the next pause is the first one again."""
+        """Makes the next pause the first one again, as after a success."""
         self.upcoming = self._first

@@ -64,7 +64,7 @@ def echo_in(family: Family, packet: bytes) -> Echo | None:
 
 
 def reply(family: Family, packet: bytes, identifier: int, token: int) -> Reply | None:
-    """The same, if it is a reply to a request with these numbers."""
+    """Returns what `echo_in` finds, if it is a reply to a request with these numbers."""
     found = echo_in(family, packet)
     if found is None or found[:2] != (REPLY[family.version], identifier) or found.token != token:
         return None
