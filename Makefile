@@ -82,7 +82,7 @@ proto: venv ; @sh proto/generate.sh
 ## that it is what the .proto files give
 check-generated: venv ; @sh proto/generate.sh --check
 
-## the tables of docs/ that are made from the code
+## the tables of docs/ and the parts of the chart that are made from the code
 pages: venv ; @$(BIN)/python -m tests.pages.reference
 
 ## deploy/man and deploy/completion, from the help of the programs

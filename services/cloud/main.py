@@ -43,7 +43,7 @@ def make_cloud(settings: CloudSettings, network: NetworkConfig) -> Cloud:
             f"backend {network.backend_type} needs a provider's SDK ({error}): pip install 'flannelette[{module}]'"
         ) from None
     made: Cloud = provider(
-        network.backend_options,
+        network.options,
         endpoint=settings.cloud_endpoint,
         metadata=settings.cloud_metadata,
         most=settings.cloud_routes_limit,

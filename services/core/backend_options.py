@@ -1,119 +1,144 @@
-"""Options of backends: what values each may have, and which there are not. Pure."""
+"""An option of a backend: its one declaration, and how a value of the network configuration is read by it. Pure.
+
+Whatever is said of options elsewhere (docs/configuration.md, docs/backends.md, the chart's schema) is made from the
+declarations.
+"""
 
 import json
-import re
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Final, Self
 
 from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Family
 from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.tunnel import Tunnel
 
+WHERE: Final = "the network configuration"
 CLOUDS: Final = ("aws-vpc", "gce", "ali-vpc", "tencent-vpc")
 """Backends whose routes are in a cloud's tables, and which nothing on a node has to carry."""
-_WHERE: Final = "the network configuration"
-_IPSEC_PAGE: Final = "docs/backends.md#ipsec"
-_SHORTEST_PSK: Final = 96
-_PROPOSAL: Final = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+){0,15}", re.ASCII)
-ESP_PROPOSAL: Final = "aes128gcm16-sha256-prfsha256-ecp256"
-"""flannel's default."""
-_LONGEST_PROPOSAL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a backend."""
+    """The declaration of an option."""
 
     name: str
-    kind: str = "number"
-    """`number`, `flag`, `text` or `secret`; `any`: the backend checks it; `windows`: without effect here."""
-    most: int = 0
+    """As in the network configuration, where case does not matter."""
+    default: object
+    """The type of the value, too: a number, a flag, a text, or a tuple of texts."""
+    text: str
+    """What it means, in Markdown."""
+    since: str = ""
+    """The release that has it first; empty: that of the backend."""
+    least: int = 0
+    most: int = 65535
     """Of a number."""
+    choices: tuple[str, ...] = ()
+    """Of a text; empty: any."""
+    is_secret: bool = False
+    """No error, log or answer shows it."""
+    is_alike: bool = False
+    """Nodes whose values differ cannot be peers."""
+    otherwise: str = ""
+    """What is in the place of the default, in words."""
+    chart_value: str = ""
+    """The key of `flannel` in the values of flannel's chart, which ours has too; empty: there is none."""
+    convert: Callable[[Any], Any] | None = None
+    """What makes the value out of the one that is written. Raises ValueError with the rest of a sentence."""
 
-    def check(self, options: GoObject) -> None:
-        """Raises InvalidInput for a value of another type, or out of range."""
-        if self.kind == "number":
-            options.number(self.name, most=self.most)
-        elif self.kind == "flag":
-            options.flag(self.name)
-        elif self.kind == "text":
-            options.text(self.name)
-        elif self.kind == "secret":
-            options.secret(self.name)
+    def read(self, given: GoObject) -> Any:
+        """The value that is written, else the default. Raises InvalidInput for one of another type or too large."""
+        if self.is_secret:
+            return given.secret(self.name)
+        if isinstance(self.default, bool):
+            return given.flag(self.name, self.default)
+        if isinstance(self.default, int):
+            return given.number(self.name, self.default, most=self.most)
+        if isinstance(self.default, tuple):
+            return json.loads(given.compact(self.name) or "null")
+        return given.text(self.name, str(self.default))
+
+    def meant(self, value: Any) -> Any:
+        """What a written value means. Raises InvalidInput where it means nothing."""
+        if self.choices and value not in self.choices:
+            choices = word_list(self.choices, "or")
+            raise InvalidInput(f"{self.name} {value!r} of Backend in {WHERE} does not exist: write {choices}")
+        try:
+            if isinstance(self.default, int) and value < self.least:
+                raise ValueError(f"must be {self.least} to {self.most}, not {value}")
+            return value if self.convert is None else self.convert(value)
+        except ValueError as error:
+            raise InvalidInput(f"{self.name} of Backend in {WHERE} {error}") from None
 
 
-def number(name: str, most: int = 65535) -> Option:
-    """A number up to `most`."""
-    return Option(name, "number", most)
+def option(name: str, default: Any, text: str, **more: Any) -> Any:
+    """A field of a BackendOptions that is this Option."""
+    declared = Option(name, default, text, **more)
+    return field(default=default, repr=not declared.is_secret, metadata={"option": declared})
 
 
-def each_of(kind: str, *names: str) -> tuple[Option, ...]:
-    """Options of one kind."""
-    return tuple(Option(name, kind) for name in names)
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """What every service knows of a backend: a subclass has its options as fields, which are made by `option`."""
+
+    since: ClassVar[str] = "0.2.0"
+    """The release that has the backend first."""
+    of_windows: ClassVar[tuple[Option, ...]] = ()
+    """Options of flannel that have an effect on Windows alone."""
+    carries_ipv6: ClassVar[bool] = True
+    """Without: IPv6 of a network that enables both is left out, and a network of IPv6 alone refused."""
+    needs_data: ClassVar[bool] = False
+    """On Kubernetes a node publishes a family only with data in it."""
+    publishes_ipv6: ClassVar[bool] = False
+    """On Kubernetes a node publishes an IPv6 address."""
+    shares_addresses: ClassVar[bool] = False
+    """Several nodes, behind one NAT say, may publish one address: their keys tell them apart."""
+
+    @classmethod
+    def parse(cls, given: GoObject) -> Self:
+        """The options as flannel reads them. Raises InvalidInput, naming the option."""
+        declared = declared_options(cls)
+        written = {name: each.read(given) for name, each in declared.items()}
+        return cls(**{name: each.meant(written[name]) for name, each in declared.items()})
+
+    @classmethod
+    def of(cls, options: "BackendOptions") -> Self:
+        """The same options in a subclass: in the backend that the dataplane has for them."""
+        return cls(**{name: getattr(options, name) for name in declared_options(cls)})
+
+    def check(self, families: tuple[Family, ...]) -> None:
+        """Raises InvalidInput for options that no node could use together, or in these families."""
+
+    def tunnel(self, suffix: str) -> Tunnel | None:
+        """See NetworkConfig."""
+        return None
 
 
-def unknown_options(backend: str, known: tuple[Option, ...], given: GoObject, page: str) -> list[str]:
+def declared_options(backend: type[BackendOptions]) -> Mapping[str, Option]:
+    """The options of a backend, by the name of their field."""
+    declared: Sequence[Field[Any]] = [each for each in fields(backend) if each.metadata]
+    return {each.name: each.metadata["option"] for each in declared}
+
+
+def unknown_options(name: str, backend: type[BackendOptions], given: GoObject, page: str) -> list[str]:
     """A warning for each option that the backend does not have; `page` says where its options are told."""
-    names = {option.name.casefold() for option in known} | {"type"}
-    there = ", ".join(option.name for option in known if option.kind != "windows") or "none"
+    known = [each.name for each in declared_options(backend).values()]
+    names = {each.casefold() for each in ("type", *known, *(each.name for each in backend.of_windows))}
     return [
-        f"{key} of Backend in the network configuration is no option of {backend} and has no effect: its options are "
-        f"{there} ({page})"
+        f"{key} of Backend in {WHERE} is no option of {name} and has no effect: its options are "
+        f"{', '.join(known) or 'none'} ({page})"
         for key in given.names()
         if key.casefold() not in names
     ]
 
 
-def told_keys(options: GoObject, page: str) -> list[str]:
+def told_keys(given: GoObject, page: str) -> list[str]:
     """A warning about a cloud account's key in the network configuration, which each node of the overlay reads."""
-    if not options.has("AccessKeySecret"):
+    if not given.has("AccessKeySecret"):
         return []
     return [
-        "the network configuration has the secret key of a cloud account, and every node reads it: give the instance "
+        f"{WHERE} has the secret key of a cloud account, and every node reads it: give the instance "
         f"of flannelette-cloud a role, or its environment the key, and delete AccessKeySecret ({page})"
     ]
-
-
-def route_table_ids(options: GoObject) -> tuple[str, ...]:
-    """flannel's RouteTableID, a string or a list of them; empty: the tables are to be found. Raises InvalidInput."""
-    text = options.compact("RouteTableID")
-    value = json.loads(text) if text else None
-    found = [value] if isinstance(value, str) else value or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise InvalidInput(
-            "RouteTableID of Backend in the network configuration must be a string or a list of strings"
-        )
-    return tuple(dict.fromkeys(each for each in found if each))
-
-
-@dataclass(frozen=True, slots=True)
-class IpsecOptions:
-    """flannel's options of the same names."""
-
-    psk: bytes = field(repr=False)
-    """The text of the option, as charon gets it."""
-    encap: bool
-    """ESP in UDP, also where no NAT is between two nodes."""
-    proposal: str
-    """Of ESP, in strongSwan's words."""
-
-
-def ipsec_options(options: GoObject) -> IpsecOptions:
-    """Raises InvalidInput, naming the option and never its secret."""
-    psk = options.secret("PSK")
-    if len(psk) < _SHORTEST_PSK:
-        found = f"has {len(psk)}" if psk else "is missing"
-        raise InvalidInput(
-            f"PSK of Backend in {_WHERE} {found}: ipsec needs at least {_SHORTEST_PSK} characters, as `openssl rand "
-            f"-hex 48` prints ({_IPSEC_PAGE})"
-        )
-    proposal = options.text("ESPProposal", ESP_PROPOSAL)
-    if (
-        not _PROPOSAL.fullmatch(proposal)
-        or len(proposal) > _LONGEST_PROPOSAL
-        or "null" in proposal.lower().split("-")
-    ):
-        raise InvalidInput(
-            f"ESPProposal of Backend in {_WHERE} must be algorithms of strongSwan with - between them, of which one "
-            f"encrypts, such as aes128gcm16-sha256-prfsha256-ecp256 ({_IPSEC_PAGE})"
-        )
-    return IpsecOptions(psk.encode(), options.flag("UDPEncap"), proposal)

@@ -1,19 +1,19 @@
-"""The backend types that some flannel has had, and what all services must know of each. Pure.
+"""The backend types that some flannel has had: their options, and what all services must know of each. Pure.
 
 How a backend works is in services/dataplane/backends; which types are built is decided there.
 """
 
+import re
 from base64 import b64decode
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from flannelette.services.core.backend_options import (
+    WHERE,
+    BackendOptions,
     Option,
-    each_of,
-    ipsec_options,
-    number,
-    route_table_ids,
+    declared_options,
+    option,
     told_keys,
     unknown_options,
 )
@@ -21,6 +21,7 @@ from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import IPV4, Family
 from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.limits import LARGEST_MTU, SMALLEST_MTU
+from flannelette.services.core.secret import Secret
 from flannelette.services.core.tunnel import (
     FOU_DEVICE,
     IPIP_DEVICE,
@@ -32,261 +33,368 @@ from flannelette.services.core.tunnel import (
     Tunnel,
 )
 
-_WHERE: Final = "the network configuration"
 _IPIP: Final = 4
-VXLAN_PORT: Final = 8472
-"""Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
-_WIREGUARD_MODES: Final = ("separate", "auto", "ipv4", "ipv6")
-_WIREGUARD_OVERHEAD: Final = 80
-SECRETS: Final = frozenset({"psk", "accesskeyid", "accesskeysecret"})
-"""Options, in lower case, that no answer for people shows."""
-_UDP_MODES: Final = ("auto", "kernel", "user")
-UDP_PORT: Final = 8285
-LARGEST_VNI: Final = 2**24 - 1
 _ESP: Final = 50
 _IKE_NAT_PORT: Final = 4500
+VXLAN_PORT: Final = 8472
+"""Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
+UDP_PORT: Final = 8285
+WIREGUARD_OVERHEAD: Final = 80
+"""Bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. flannel takes it off in both families."""
+_SHORTEST_PSK: Final = 96
+_PROPOSAL: Final = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+){0,15}", re.ASCII)
+_LONGEST_PROPOSAL: Final = 100
+_NO_MORE: Final = "taken for the underlay's, if that is not less"
+_DIRECT: Final = "a connected peer is reached by a plain route, as with host-gw; the others by the tunnel"
 
 
 @dataclass(frozen=True, slots=True)
-class BackendType:
-    """What every service knows of a backend."""
+class VxlanOptions(BackendOptions):
+    """Options of backend vxlan, which are flannel's."""
 
-    options: tuple[Option, ...] | None = ()
-    """flannel's; None: not known."""
-    carries_ipv6: bool = True
-    """Without: IPv6 of a network that enables both is left out, and a network of IPv6 alone refused."""
-    needs_data: bool = False
-    """On Kubernetes a node publishes a family only with data in it."""
-    publishes_ipv6: bool = False
-    """On Kubernetes a node publishes an IPv6 address."""
-    shares_addresses: bool = False
-    """Several nodes, behind one NAT say, may publish one address: their keys tell them apart."""
-    check: Callable[[GoObject, tuple[Family, ...]], None] = lambda options, families: None
-    """Raises InvalidInput for options that no node could use in these families."""
-    tunnel: Callable[[GoObject, str], Tunnel | None] = lambda options, suffix: None
-    """See NetworkConfig."""
+    since: ClassVar[str] = "0.1.0"
+    of_windows: ClassVar[tuple[Option, ...]] = (
+        Option("MacPrefix", "", "", chart_value="macPrefix"),
+        Option("Name", "", ""),
+    )
+    needs_data: ClassVar[bool] = True
+    publishes_ipv6: ClassVar[bool] = True
+
+    vni: int = option(
+        "VNI",
+        1,
+        "number of the overlay; the device is `flannel.VNI`, for IPv6 `flannel-v6.VNI`",
+        most=2**24 - 1,
+        is_alike=True,
+        chart_value="vni",
+    )
+    port: int = option(
+        "Port",
+        VXLAN_PORT,
+        "UDP port of all nodes; 0: 8472, Linux' own default",
+        is_alike=True,
+        chart_value="backendPort",
+        convert=lambda port: port or VXLAN_PORT,
+    )
+    parent_mtu: int = option("MTU", 0, _NO_MORE, most=LARGEST_MTU, otherwise="the underlay's", chart_value="mtu")
+    """0: the underlay's, as it is."""
+    learning: bool = option(
+        "Learning", False, "the device learns addresses from what it receives; nothing here needs that"
+    )
+    gbp: bool = option("GBP", False, "the device carries group policy marks between nodes", chart_value="GBP")
+    direct_routing: bool = option("DirectRouting", False, _DIRECT, chart_value="directRouting")
+
+    def check(self, families: tuple[Family, ...]) -> None:
+        """An MTU of the underlay that leaves a VXLAN device too little: flannel takes IPv4's off in both families."""
+        _check_mtu(self.parent_mtu, IPV4.vxlan_overhead, families)
+
+    def tunnel(self, suffix: str) -> Tunnel:
+        """The VXLAN devices, unless which peers need them depends on the routes."""
+        devices = {4: f"flannel.{self.vni}", 6: f"flannel-v6.{self.vni}"}
+        return Tunnel({} if self.direct_routing else devices, UDP, self.port, carriers=tuple(devices.values()))
 
 
-def _check_vxlan(options: GoObject, families: tuple[Family, ...]) -> None:
-    """An MTU of the underlay that leaves a VXLAN device too little."""
-    mtu = options.number("MTU", most=LARGEST_MTU)
-    left = max(mtu - IPV4.vxlan_overhead, 0)
+def _check_mtu(mtu: int, overhead: int, families: tuple[Family, ...]) -> None:
+    """Raises InvalidInput for an MTU of the underlay that leaves a family less than it needs; 0 is none."""
     for family in families if mtu else ():
-        least = SMALLEST_MTU[family.version] + IPV4.vxlan_overhead  # flannel takes that off in both families
-        if mtu < least:
+        least = SMALLEST_MTU[family.version]
+        if mtu < least + overhead:
             raise InvalidInput(
-                f"MTU {mtu} of Backend in the network configuration leaves {left} bytes for packets, "
-                f"and {family} needs {SMALLEST_MTU[family.version]}: write at least {least}, or leave MTU out"
+                f"MTU {mtu} of Backend in {WHERE} leaves {max(mtu - overhead, 0)} bytes for packets, "
+                f"and {family} needs {least}: write at least {least + overhead}, or leave MTU out"
             )
 
 
-def _vxlan_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    vni = options.number("VNI", 1, most=LARGEST_VNI)
-    devices = {4: f"flannel.{vni}", 6: f"flannel-v6.{vni}"}
-    carriers = tuple(devices.values())
-    port = options.number("Port", most=65535) or VXLAN_PORT
-    return Tunnel({} if options.flag("DirectRouting") else devices, UDP, port, carriers=carriers)
+@dataclass(frozen=True, slots=True)
+class HostGwOptions(BackendOptions):
+    """Backend host-gw, which has no options."""
 
-
-def _ipip_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    return Tunnel({} if options.flag("DirectRouting") else {4: IPIP_DEVICE}, _IPIP, carriers=(IPIP_DEVICE,))
+    since: ClassVar[str] = "0.1.0"
+    of_windows: ClassVar[tuple[Option, ...]] = (Option("Name", "", ""), Option("DNSServerList", "", ""))
+    publishes_ipv6: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
-class WireguardOptions:
-    """flannel's options of the same names."""
+class IpipOptions(BackendOptions):
+    """Options of backend ipip, which are flannel's."""
 
-    psk: bytes = field(repr=False)
-    """Empty: none."""
-    port: int
-    port_v6: int
-    mode: str
-    mtu: int
-    """Of the underlay; 0: as it is."""
-    keepalive: int
+    carries_ipv6: ClassVar[bool] = False
 
+    direct_routing: bool = option("DirectRouting", False, _DIRECT, chart_value="directRouting")
 
-def wireguard_options(options: GoObject) -> WireguardOptions:
-    """Raises InvalidInput, naming the option."""
-    mode = options.text("Mode", "separate")
-    if mode not in _WIREGUARD_MODES:
-        raise InvalidInput(f"Mode {mode!r} of Backend in {_WHERE} does not exist: write {_one_of(_WIREGUARD_MODES)}")
-    return WireguardOptions(
-        psk=_psk(options.secret("PSK")),
-        port=_port(options, "ListenPort", 51820),
-        port_v6=_port(options, "ListenPortV6", 51821),
-        mode=mode,
-        mtu=options.number("MTU", most=LARGEST_MTU),
-        keepalive=options.number("PersistentKeepaliveInterval", most=65535),
-    )
+    def tunnel(self, suffix: str) -> Tunnel:
+        """The IPIP device, unless which peers need it depends on the routes."""
+        return Tunnel({} if self.direct_routing else {4: IPIP_DEVICE}, _IPIP, carriers=(IPIP_DEVICE,))
 
 
-def _psk(text: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class AllocOptions(BackendOptions):
+    """Backends alloc and gce, which have no options."""
+
+    carries_ipv6: ClassVar[bool] = False
+
+
+def _wireguard_key(text: str) -> Secret:
     """The key in base64; what is wrong with it is said without it."""
     try:
         key = b64decode(text, validate=True)
     except ValueError:
         key = b"?"
     if len(key) not in (0, 32):
-        raise InvalidInput(f"PSK of Backend in {_WHERE} must be 32 bytes in base64, as `wg genpsk` prints them")
-    return key if any(key) else b""
-
-
-def _port(options: GoObject, name: str, default: int) -> int:
-    port = options.number(name, default, most=65535)
-    if not port:
-        raise InvalidInput(f"{name} of Backend in {_WHERE} must be 1 to 65535: other nodes send to it")
-    return port
-
-
-def _one_of(words: tuple[str, ...]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _check_wireguard(options: GoObject, families: tuple[Family, ...]) -> None:
-    """An MTU that leaves too little, two devices on one port, or an endpoint of a family that no node has."""
-    found = wireguard_options(options)
-    if found.mode == "separate" and len(families) > 1 and found.port == found.port_v6:
-        raise InvalidInput(
-            f"ListenPort and ListenPortV6 of Backend in {_WHERE} are both {found.port}, and with Mode separate each "
-            "family has a device: write two ports, or another Mode"
-        )
-    if found.mode in ("ipv4", "ipv6") and all(f"ipv{family.version}" != found.mode for family in families):
-        enabled = ", ".join(map(str, families))
-        raise InvalidInput(
-            f"Mode {found.mode} of Backend in {_WHERE} sends packets to addresses that nodes do not publish, for the "
-            f"network has {enabled} only: write Mode separate"
-        )
-    for family in families if found.mtu else ():
-        least, left = SMALLEST_MTU[family.version], max(found.mtu - _WIREGUARD_OVERHEAD, 0)
-        if left < least:
-            raise InvalidInput(
-                f"MTU {found.mtu} of Backend in {_WHERE} leaves {left} bytes for packets, "
-                f"and {family} needs {least}: write at least {least + _WIREGUARD_OVERHEAD}, or leave MTU out"
-            )
-
-
-def _wireguard_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    found = wireguard_options(options)
-    is_single = found.mode != "separate"
-    devices = {4: WIREGUARD_DEVICE.of(suffix), 6: (WIREGUARD_DEVICE if is_single else WIREGUARD_DEVICE_V6).of(suffix)}
-    carriers = tuple(dict.fromkeys(devices.values()))
-    return Tunnel(devices, UDP, found.port, 0 if is_single else found.port_v6, carriers)
+        raise ValueError("must be 32 bytes in base64, as `wg genpsk` prints them")
+    return Secret(key if any(key) else b"")
 
 
 @dataclass(frozen=True, slots=True)
-class UdpOptions:
-    """flannel's `Port`, and our own `Mode`, which flannel ignores."""
+class WireguardOptions(BackendOptions):
+    """Options of backend wireguard, which are flannel's."""
 
-    port: int
-    mode: str
-    """Who carries the packets: the `kernel`, a process in `user` space, or `auto`: the kernel where it can."""
+    needs_data: ClassVar[bool] = True
+    publishes_ipv6: ClassVar[bool] = True
+    shares_addresses: ClassVar[bool] = True
+
+    psk: Secret = option(
+        "PSK",
+        Secret(),
+        "a key of 32 bytes in base64 that all nodes share, beside their own keys (`wg genpsk`)",
+        is_secret=True,
+        chart_value="psk",
+        convert=_wireguard_key,
+    )
+    """Empty: none."""
+    port: int = option("ListenPort", 51820, "UDP port", least=1, chart_value="backendPort")
+    port_v6: int = option(
+        "ListenPortV6", 51821, "that of the IPv6 device, with `Mode` `separate`", least=1, chart_value="backendPortv6"
+    )
+    mode: str = option(
+        "Mode",
+        "separate",
+        "`separate`: a device for each family. One device for both: `ipv4`, `ipv6` and `auto` say over which "
+        "underlay",
+        choices=("separate", "auto", "ipv4", "ipv6"),
+        is_alike=True,
+        chart_value="tunnelMode",
+    )
+    parent_mtu: int = option("MTU", 0, _NO_MORE, most=LARGEST_MTU, otherwise="the underlay's", chart_value="mtu")
+    """0: the underlay's, as it is."""
+    keepalive: int = option(
+        "PersistentKeepaliveInterval",
+        0,
+        "seconds between packets that keep a NAT's entry alive; 0: none, 25 is usual",
+        chart_value="keepaliveInterval",
+    )
+
+    @property
+    def joins_families(self) -> bool:
+        """Whether one device carries both families, by packets of one, so that a node needs an address of both."""
+        return self.mode != "separate"
+
+    def check(self, families: tuple[Family, ...]) -> None:
+        """An MTU that leaves too little, two devices on one port, or an endpoint of a family that no node has."""
+        if not self.joins_families and len(families) > 1 and self.port == self.port_v6:
+            raise InvalidInput(
+                f"ListenPort and ListenPortV6 of Backend in {WHERE} are both {self.port}, and with Mode separate "
+                "each family has a device: write two ports, or another Mode"
+            )
+        if self.mode in ("ipv4", "ipv6") and all(f"ipv{family.version}" != self.mode for family in families):
+            enabled = ", ".join(map(str, families))
+            raise InvalidInput(
+                f"Mode {self.mode} of Backend in {WHERE} sends packets to addresses that nodes do not publish, for "
+                f"the network has {enabled} only: write Mode separate"
+            )
+        _check_mtu(self.parent_mtu, WIREGUARD_OVERHEAD, families)
+
+    def tunnel(self, suffix: str) -> Tunnel:
+        """The devices of the network."""
+        six = WIREGUARD_DEVICE if self.joins_families else WIREGUARD_DEVICE_V6
+        devices = {4: WIREGUARD_DEVICE.of(suffix), 6: six.of(suffix)}
+        carriers = tuple(dict.fromkeys(devices.values()))
+        return Tunnel(devices, UDP, self.port, 0 if self.joins_families else self.port_v6, carriers)
 
 
-def udp_options(options: GoObject) -> UdpOptions:
-    """Raises InvalidInput, naming the option."""
-    mode = options.text("Mode", "auto")
-    if mode not in _UDP_MODES:
-        raise InvalidInput(f"Mode {mode!r} of Backend in {_WHERE} does not exist: write {_one_of(_UDP_MODES)}")
-    return UdpOptions(options.number("Port", most=65535) or UDP_PORT, mode)
+@dataclass(frozen=True, slots=True)
+class ExtensionOptions(BackendOptions):
+    """Options of backend extension, which are flannel's: command lines (`core.shell_words`); empty: none."""
+
+    publishes_ipv6: ClassVar[bool] = True
+
+    pre_startup: str = option(
+        "PreStartupCommand",
+        "",
+        "run before the node has a subnet; its output is the backend data of the node's lease",
+    )
+    post_startup: str = option(
+        "PostStartupCommand",
+        "",
+        "run with the node's subnet, before any peer is added, and again when the subnet changes",
+    )
+    shutdown: str = option(
+        "ShutdownCommand",
+        "",
+        "run when the network gets another backend, and at a teardown. No flannel ever ran it",
+    )
+    subnet_add: str = option(
+        "SubnetAddCommand",
+        "",
+        "run for each peer, with its backend data as input; again when the peer changes, and after a restart",
+    )
+    subnet_remove: str = option("SubnetRemoveCommand", "", "the same for a peer that has left")
 
 
-def _check_udp(options: GoObject, families: tuple[Family, ...]) -> None:
-    udp_options(options)
+@dataclass(frozen=True, slots=True)
+class UdpOptions(BackendOptions):
+    """Options of backend udp: flannel's `Port`, and our own `Mode`."""
+
+    carries_ipv6: ClassVar[bool] = False
+
+    port: int = option(
+        "Port",
+        UDP_PORT,
+        "UDP port of all nodes, as leases do not publish it; 0: 8285",
+        is_alike=True,
+        chart_value="backendPort",
+        convert=lambda port: port or UDP_PORT,
+    )
+    mode: str = option(
+        "Mode",
+        "auto",
+        "who carries the packets: the `kernel`; a process in `user` space; `auto`: the kernel where it can. "
+        "Ours: flannel ignores it",
+        choices=("auto", "kernel", "user"),
+    )
+
+    def tunnel(self, suffix: str) -> Tunnel:
+        """The device, if Mode says who carries the packets."""
+        devices = {"kernel": FOU_DEVICE, "user": UDP_DEVICE.of(suffix)}
+        known = {4: devices[self.mode]} if self.mode in devices else {}
+        return Tunnel(known, UDP, self.port, carriers=tuple(known.values() or devices.values()))
 
 
-def _check_ipsec(options: GoObject, families: tuple[Family, ...]) -> None:
-    ipsec_options(options)
+def _ipsec_key(text: str) -> Secret:
+    """The text, as charon gets it."""
+    if len(text) < _SHORTEST_PSK:
+        found = f"has {len(text)}" if text else "is missing"
+        raise ValueError(
+            f"{found}: ipsec needs at least {_SHORTEST_PSK} characters, as `openssl rand -hex 48` prints"
+        )
+    return Secret(text.encode())
 
 
-def _ipsec_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    protocol, port = (UDP, _IKE_NAT_PORT) if ipsec_options(options).encap else (_ESP, 0)
-    return Tunnel({}, protocol, port, carriers=(IPSEC_DEVICE,))
+def _proposal(text: str) -> str:
+    """What strongSwan takes: no proposal without encryption."""
+    is_plain = "null" in text.lower().split("-")
+    if not _PROPOSAL.fullmatch(text) or len(text) > _LONGEST_PROPOSAL or is_plain:
+        raise ValueError(
+            "must be algorithms of strongSwan with - between them, of which one encrypts, such as "
+            "aes128gcm16-sha256-prfsha256-ecp256"
+        )
+    return text
 
 
-def _udp_tunnel(options: GoObject, suffix: str) -> Tunnel:
-    found = udp_options(options)
-    devices = {"kernel": FOU_DEVICE, "user": UDP_DEVICE.of(suffix)}
-    known = {4: devices[found.mode]} if found.mode in devices else {}
-    return Tunnel(known, UDP, found.port, carriers=tuple(known.values() or devices.values()))
+@dataclass(frozen=True, slots=True)
+class IpsecOptions(BackendOptions):
+    """Options of backend ipsec, which are flannel's."""
+
+    carries_ipv6: ClassVar[bool] = False
+
+    psk: Secret = option(
+        "PSK",
+        Secret(),
+        "the key that all nodes share, at least 96 characters: `openssl rand -hex 48`",
+        otherwise="none: it must be given",
+        is_secret=True,
+        chart_value="psk",
+        convert=_ipsec_key,
+    )
+    encap: bool = option("UDPEncap", False, "ESP in UDP, also where no NAT is between two nodes")
+    proposal: str = option(
+        "ESPProposal",
+        "aes128gcm16-sha256-prfsha256-ecp256",
+        "the algorithms of ESP, in strongSwan's words",
+        is_alike=True,
+        convert=_proposal,
+    )
+
+    def tunnel(self, suffix: str) -> Tunnel:
+        """ESP, by itself or in UDP."""
+        protocol, port = (UDP, _IKE_NAT_PORT) if self.encap else (_ESP, 0)
+        return Tunnel({}, protocol, port, carriers=(IPSEC_DEVICE,))
 
 
-def _check_aws(options: GoObject, families: tuple[Family, ...]) -> None:
-    route_table_ids(options)
+def _table_ids(value: object) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError("must be a string or a list of strings")
+    return tuple(dict.fromkeys(each for each in found if each))
 
 
-def check_options(name: str, options: GoObject, families: tuple[Family, ...]) -> list[str]:
-    """Warnings about options that the backend does not have, which flannel ignores.
+@dataclass(frozen=True, slots=True)
+class AwsOptions(AllocOptions):
+    """The option of backend aws-vpc, which is flannel's."""
+
+    table_ids: tuple[str, ...] = option(
+        "RouteTableID",
+        (),
+        "a table, or a list of tables; each gets all routes",
+        otherwise="the tables of the nodes' subnets",
+        convert=_table_ids,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOptions(AllocOptions):
+    """Options of backends ali-vpc and tencent-vpc: the key of an account, as in flannel."""
+
+    key_id: str = option(
+        "AccessKeyID", "", "the name of a key: AccessKey ID of Alibaba, SecretId of Tencent", is_secret=True
+    )
+    key_secret: str = option(
+        "AccessKeySecret",
+        "",
+        "the key. Every node reads both in the network configuration, so a warning names what to use instead",
+        is_secret=True,
+    )
+
+
+BACKEND_TYPES: Final[dict[str, type[BackendOptions]]] = {
+    "vxlan": VxlanOptions,
+    "host-gw": HostGwOptions,
+    "ipip": IpipOptions,
+    "alloc": AllocOptions,
+    "wireguard": WireguardOptions,
+    "extension": ExtensionOptions,
+    "udp": UdpOptions,
+    "ipsec": IpsecOptions,
+    "aws-vpc": AwsOptions,
+    "gce": AllocOptions,
+    "ali-vpc": KeyOptions,
+    "tencent-vpc": KeyOptions,
+}
+"""By flannel's `Type`, in lower case."""
+SECRETS: Final = frozenset(
+    each.name.lower()
+    for backend in BACKEND_TYPES.values()
+    for each in declared_options(backend).values()
+    if each.is_secret
+)
+"""Options, in lower case, that no answer for people shows."""
+
+
+def parse_options(name: str, given: GoObject, families: tuple[Family, ...]) -> tuple[BackendOptions, list[str]]:
+    """The options of a backend, and warnings about those that it does not have, which flannel ignores.
 
     Raises InvalidInput for values of another type or out of range, naming the option and where its page is.
     """
     backend = BACKEND_TYPES[name]
     page = f"docs/backends.md#{name} has the options of {name}"
     try:
-        for option in backend.options or ():
-            option.check(options)
-        backend.check(options, families)
+        options = backend.parse(given)
+        options.check(families)
     except InvalidInput as error:
-        raise error if page.split()[0] in str(error) else InvalidInput(f"{error} ({page})") from None
-    unknown = [] if backend.options is None else unknown_options(name, backend.options, options, page)
-    return [*unknown, *told_keys(options, page)]
-
-
-_DIRECT: Final = each_of("flag", "DirectRouting")
-_KEYS: Final = each_of("secret", "AccessKeyID", "AccessKeySecret")
-_COMMANDS: Final = ("PreStartupCommand", "PostStartupCommand", "ShutdownCommand", "SubnetAddCommand")
-
-BACKEND_TYPES: Final[dict[str, BackendType]] = {
-    "vxlan": BackendType(
-        (
-            number("VNI", LARGEST_VNI),
-            number("Port"),
-            number("MTU", LARGEST_MTU),
-            *each_of("flag", "Learning", "GBP"),
-            *_DIRECT,
-            *each_of("windows", "MacPrefix", "Name"),
-        ),
-        needs_data=True,
-        publishes_ipv6=True,
-        check=_check_vxlan,
-        tunnel=_vxlan_tunnel,
-    ),
-    "host-gw": BackendType(each_of("windows", "Name", "DNSServerList"), publishes_ipv6=True),
-    "ipip": BackendType(_DIRECT, carries_ipv6=False, tunnel=_ipip_tunnel),
-    "alloc": BackendType(carries_ipv6=False),
-    "wireguard": BackendType(
-        (
-            *each_of("secret", "PSK"),
-            number("ListenPort"),
-            number("ListenPortV6"),
-            *each_of("text", "Mode"),
-            number("MTU", LARGEST_MTU),
-            number("PersistentKeepaliveInterval"),
-        ),
-        needs_data=True,
-        publishes_ipv6=True,
-        shares_addresses=True,
-        check=_check_wireguard,
-        tunnel=_wireguard_tunnel,
-    ),
-    "extension": BackendType(each_of("text", *_COMMANDS, "SubnetRemoveCommand"), publishes_ipv6=True),
-    "udp": BackendType(
-        (number("Port"), *each_of("text", "Mode")), carries_ipv6=False, check=_check_udp, tunnel=_udp_tunnel
-    ),
-    "ipsec": BackendType(
-        (*each_of("secret", "PSK"), *each_of("flag", "UDPEncap"), *each_of("text", "ESPProposal")),
-        carries_ipv6=False,
-        check=_check_ipsec,
-        tunnel=_ipsec_tunnel,
-    ),
-    "aws-vpc": BackendType(each_of("any", "RouteTableID"), carries_ipv6=False, check=_check_aws),
-    "gce": BackendType(carries_ipv6=False),
-    "ali-vpc": BackendType(_KEYS, carries_ipv6=False),
-    "tencent-vpc": BackendType(_KEYS, carries_ipv6=False),
-}
-"""By flannel's `Type`, in lower case."""
+        raise InvalidInput(f"{error} ({page})") from None
+    return options, [*unknown_options(name, backend, given, page), *told_keys(given, page)]
 
 
 def shares_addresses(backend_type: str) -> bool:
-    """Whether several nodes of this backend may publish one address; see BackendType."""
+    """Whether several nodes of this backend may publish one address; see BackendOptions."""
     return backend_type in BACKEND_TYPES and BACKEND_TYPES[backend_type].shares_addresses

@@ -1,17 +1,15 @@
 """flannel's network configuration: what it may say, what it means, and what we would rather see changed."""
 
 from dataclasses import dataclass, field
-from typing import Final
 
-from flannelette.services.core.backend_types import BACKEND_TYPES, SECRETS, check_options
+from flannelette.services.core.backend_options import WHERE, BackendOptions
+from flannelette.services.core.backend_types import BACKEND_TYPES, SECRETS, parse_options
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
 from flannelette.services.core.formats.gojson import GoObject, without_secrets
 from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
 from flannelette.services.core.special_addresses import network_warning
 from flannelette.services.core.tunnel import Tunnel
-
-_WHERE: Final = "the network configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ class NetworkConfig:
     """One per enabled family, IPv4 first; never empty."""
     backend_type: str
     """A key of BACKEND_TYPES."""
-    backend_options: GoObject = field(compare=False, repr=False)
-    """The backend's own options, unchecked."""
+    options: BackendOptions = field(compare=False, repr=False)
+    """The backend's own."""
     enable_nftables: bool
     source: str = field(repr=False)
     """The original JSON text. May have keys and passwords."""
@@ -74,11 +72,11 @@ class NetworkConfig:
         return (enabled.cidr, *(n for n in others if n.version == family.version)) if enabled else ()
 
     def tunnel(self, suffix: str = "") -> Tunnel | None:
-        """How packets travel between nodes; None: as they are. Raises InvalidInput.
+        """How packets travel between nodes; None: as they are.
 
         `suffix` is behind the names of what the network has of its own on a host (`-blue`), devices among that.
         """
-        return BACKEND_TYPES[self.backend_type].tunnel(self.backend_options, suffix)
+        return self.options.tunnel(suffix)
 
 
 def contains(outer: Network, inner: Network) -> bool:
@@ -96,18 +94,19 @@ def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
     With `leases_subnets` false (Kubernetes hands out the subnets) SubnetLen, SubnetMin and SubnetMax are not
     looked at, as in flannel. Follows flannel's code where its documentation differs: `Backend` missing is udp.
     """
-    document = GoObject.parse(source, _WHERE)
+    document = GoObject.parse(source, WHERE)
     enabled = {4: document.flag("EnableIPv4", True), 6: document.flag("EnableIPv6", False)}
     families = tuple(
         _family_network(family, document, leases_subnets) for family in FAMILIES if enabled[family.version]
     )
     if not families:
-        raise InvalidInput(f"{_WHERE} enables neither IPv4 nor IPv6: set EnableIPv4 or EnableIPv6 to true")
-    backend_type, options, warnings = _backend(document)
+        raise InvalidInput(f"{WHERE} enables neither IPv4 nor IPv6: set EnableIPv4 or EnableIPv6 to true")
+    backend_type, given, warnings = _backend(document)
     families, left_out = _carried(families, backend_type)
     warnings += left_out
     warnings += [warning for row in families if (warning := network_warning(row.cidr))]
-    warnings += check_options(backend_type, options, tuple(n.family for n in families))
+    options, told = parse_options(backend_type, given, tuple(n.family for n in families))
+    warnings += told
     return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
 
 
@@ -118,13 +117,13 @@ def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:
             'Backend is missing, which means {"Type":"udp"} (flannel\'s code; its documentation says vxlan): '
             "write the type you want"
         )
-        return "udp", GoObject.parse("{}", f"Backend in {_WHERE}"), [warning]
+        return "udp", GoObject.parse("{}", f"Backend in {WHERE}"), [warning]
     name = options.text("Type").lower()
     if not name:
-        raise InvalidInput(f'Backend in {_WHERE} has no Type: write for instance {{"Type":"vxlan"}}')
+        raise InvalidInput(f'Backend in {WHERE} has no Type: write for instance {{"Type":"vxlan"}}')
     if name not in BACKEND_TYPES:
         names = ", ".join(sorted(BACKEND_TYPES))
-        raise InvalidInput(f"Type {name!r} of Backend in {_WHERE} does not exist: write one of {names}")
+        raise InvalidInput(f"Type {name!r} of Backend in {WHERE} does not exist: write one of {names}")
     return name, options, []
 
 
@@ -134,7 +133,7 @@ def _carried(families: tuple[FamilyNetwork, ...], backend_type: str) -> tuple[tu
         return families, []
     if families[0].family is not IPV4:
         raise InvalidInput(
-            f"backend {backend_type} carries IPv4 only, and {_WHERE} enables IPv6 only: enable IPv4, or use vxlan"
+            f"backend {backend_type} carries IPv4 only, and {WHERE} enables IPv6 only: enable IPv4, or use vxlan"
         )
     warning = f"backend {backend_type} carries IPv4 only: the network's IPv6 is left out; use vxlan to have both"
     return tuple(n for n in families if n.family is IPV4), [warning]
@@ -189,7 +188,7 @@ def _parse_cidr(family: Family, key: str, text: str) -> Network:
     example = "10.5.0.0/16" if family is IPV4 else "fd00:10:5::/48"
     if not text:
         raise InvalidInput(
-            f'{_WHERE} has no {key}: write for instance "{key}": "{example}", or "Enable{family}": false'
+            f'{WHERE} has no {key}: write for instance "{key}": "{example}", or "Enable{family}": false'
         )
     network = parse_cidr(text)
     if network is None or network.version != family.version:

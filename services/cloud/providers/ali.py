@@ -30,8 +30,8 @@ from flannelette.services.cloud.providers.codes import Codes, understood
 from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
 from flannelette.services.cloud.providers.metadata import Metadata
 from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.backend_types import KeyOptions
 from flannelette.services.core.family import Address
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.runtime.backoff import Backoff
 
 MOST_ROUTES: Final = 200
@@ -88,7 +88,7 @@ class Ali:
     batch = 30
     """Alibaba takes 50, but in the URL, whose length is limited."""
 
-    def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
+    def __init__(self, options: KeyOptions, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
         self._most = most or MOST_ROUTES
         self._mark = mark
         service = metadata or "http://100.100.100.200"

@@ -22,9 +22,8 @@ from botocore.parsers import ResponseParserError
 from flannelette.services.cloud.providers.codes import understood
 from flannelette.services.cloud.providers.metadata import Metadata
 from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
-from flannelette.services.core.backend_options import route_table_ids
+from flannelette.services.core.backend_types import AwsOptions
 from flannelette.services.core.family import Address
-from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 500
 """AWS' default quota of a table since June 2025."""
@@ -74,8 +73,8 @@ class Aws:
 
     batch = 1
 
-    def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
-        self._table_ids = route_table_ids(options)
+    def __init__(self, options: AwsOptions, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
+        self._table_ids = options.table_ids
         self._most = most or MOST_ROUTES
         self._metadata = Metadata(
             metadata or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254",

@@ -21,8 +21,8 @@ from requests import RequestException
 from flannelette.services.cloud.providers.codes import understood
 from flannelette.services.cloud.providers.metadata import Metadata
 from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.backend_options import BackendOptions
 from flannelette.services.core.family import Address, Network
-from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 250
 """Static routes of a network, by default."""
@@ -48,7 +48,7 @@ class Gce:
 
     batch = 20
 
-    def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
+    def __init__(self, options: BackendOptions, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
         self._most = most or MOST_ROUTES
         self._mark = mark
         own = Metadata(

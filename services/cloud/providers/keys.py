@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from flannelette.services.cloud.providers.metadata import Metadata
 from flannelette.services.cloud.routes import CloudError, Trouble
-from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.backend_types import KeyOptions
 
 _RENEWED_BEFORE: Final = 300.0
 """Seconds."""
@@ -73,8 +73,8 @@ class Role:
 class KeyChain:
     """The first place that has keys: the options of the network, flannel's variables, the SDK's places, the role."""
 
-    def __init__(self, options: GoObject, sdk: Callable[[], Keys | None], role: Role, own: Metadata) -> None:
-        self._given = _complete(options.secret("AccessKeyID"), options.secret("AccessKeySecret")) or _complete(
+    def __init__(self, options: KeyOptions, sdk: Callable[[], Keys | None], role: Role, own: Metadata) -> None:
+        self._given = _complete(options.key_id, options.key_secret) or _complete(
             os.environ.get("ACCESS_KEY_ID", ""), os.environ.get("ACCESS_KEY_SECRET", "")
         )
         self._sdk = sdk

@@ -20,8 +20,8 @@ from flannelette.services.cloud.providers.codes import Codes, understood
 from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
 from flannelette.services.cloud.providers.metadata import Metadata
 from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.core.backend_types import KeyOptions
 from flannelette.services.core.family import Address
-from flannelette.services.core.formats.gojson import GoObject
 
 MOST_ROUTES: Final = 50
 """Routes of a table that somebody has created, by default."""
@@ -68,7 +68,7 @@ class Tencent:
 
     batch = 50
 
-    def __init__(self, options: GoObject, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
+    def __init__(self, options: KeyOptions, *, endpoint: str, metadata: str, most: int, mark: str) -> None:
         self._most = most or MOST_ROUTES
         self._mark = mark
         service = metadata or "http://metadata.tencentyun.com"

@@ -35,8 +35,8 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
 
 
 def make_backend(network: NetworkConfig) -> Backend:
-    """The backend of a network. Raises InvalidInput."""
-    return BACKENDS[network.backend_type].parse(network.backend_options)
+    """The backend of a network. Raises InvalidInput, naming the option."""
+    return BACKENDS[network.backend_type].of(network.options)
 
 
 _LINK_KINDS: Final = tuple(kind for backend in BACKENDS.values() for kind in backend.link_kinds)

@@ -1,7 +1,7 @@
 """What a backend is: pure answers about this node's links and its lease, and about what each peer needs.
 
-A backend is a frozen dataclass of its options that inherits from `Backend`, in a file of its own, and a row of
-`BACKENDS`. What it does not say is as the defaults here.
+A backend is a frozen dataclass that inherits from its options (`core.backend_types`) and from `Backend`, in a file of
+its own, and a row of `BACKENDS`. What it does not say is as the defaults here.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
 
+from flannelette.services.core.backend_options import BackendOptions
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Family, Network
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.core.network import NetworkConfig
@@ -182,8 +182,8 @@ class Backend(Protocol):
         return ""
 
     @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """The backend with flannel's options. Raises InvalidInput, naming the option."""
+    def of(cls, options: BackendOptions) -> Self:
+        """The backend with these options, which are its fields. Raises InvalidInput, naming the option."""
         return cls()
 
     def on_node(self, files: NodeFiles) -> Self:

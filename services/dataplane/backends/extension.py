@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
+from flannelette.services.core.backend_options import declared_options
+from flannelette.services.core.backend_types import ExtensionOptions
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network, family_of
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.formats.shell_words import split_words
 from flannelette.services.core.leases.lease import BackendData, OpaqueData, Subnet
 from flannelette.services.core.network import NetworkConfig
@@ -19,29 +20,12 @@ _ADDRESSES: Final = {4: "PUBLIC_IP", 6: "PUBLIC_IPV6"}
 
 
 @dataclass(frozen=True)
-class Commands:
-    """flannel's options (`pre_startup`: PreStartupCommand), as command lines (`core.shell_words`); empty: none."""
-
-    pre_startup: str = ""
-    """Run before the node has a subnet; its output is the backend data of the node's lease."""
-    post_startup: str = ""
-    """Run with the node's subnet, before any peer is added, and again when the subnet changes."""
-    shutdown: str = ""
-    """Run when the network gets another backend, and at a teardown. No flannel ever ran it."""
-    subnet_add: str = ""
-    """Run for each peer, with its backend data as input; again when the peer changes, and after a restart."""
-    subnet_remove: str = ""
-    """The same for a peer that has left."""
-
-
-@dataclass(frozen=True)
-class Extension(Backend):
+class Extension(ExtensionOptions, Backend):
     """It has no device, and the MTU of the underlay; each peer is a hook, and so is this node.
 
     What a lease says gets to a command by the environment and the standard input only, never as words.
     """
 
-    commands: Commands = Commands()
     network: str = ""
     """The IPv4 network."""
     data: OpaqueData | None = None
@@ -52,22 +36,16 @@ class Extension(Backend):
     needs_own_subnet: ClassVar[bool] = True
     ignores_public_ip: ClassVar[bool] = True
 
-    @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """See Backend."""
-        found = {}
-        for each in fields(Commands):
-            name = f"{each.name.title().replace('_', '')}Command"
-            found[each.name] = options.text(name)
-            split_words(found[each.name], name)
-        return cls(Commands(**found))
+    def __post_init__(self) -> None:
+        for name, each in declared_options(ExtensionOptions).items():
+            split_words(getattr(self, name), each.name)
 
     async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
         """Runs PreStartupCommand. Raises InvalidInput where no command may be run, Unavailable until it has ended."""
-        if self.commands == Commands() or programs is None:
+        if programs is None or not any(getattr(self, name) for name in declared_options(ExtensionOptions)):
             return self
         programs.require_permission(self.lease_type)
-        command, ipv4 = self.commands.pre_startup, network.family(IPV4)
+        command, ipv4 = self.pre_startup, network.family(IPV4)
         data = OpaqueData(json.dumps(await programs.output(command), ensure_ascii=False)) if command else None
         first = network.families[0].family
         return replace(self, network=str(ipv4.cidr) if ipv4 else "", data=data, data_family=first)
@@ -91,17 +69,17 @@ class Extension(Backend):
             {s.cidr.version: s.public_address for s in subnets if s.public_address},
         )
         data = next(filter(None, map(_text, subnets)), "")
-        return [Hook(str(subnets[0].cidr), self.commands.subnet_add, self.commands.subnet_remove, told, data)]
+        return [Hook(str(subnets[0].cidr), self.subnet_add, self.subnet_remove, told, data)]
 
     def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
         """The hook of the node: PostStartupCommand and ShutdownCommand."""
-        if not (own_subnets and (self.commands.post_startup or self.commands.shutdown)):
+        if not (own_subnets and (self.post_startup or self.shutdown)):
             return ()
         told = _environment(
             {cidr.version: cidr for cidr in own_subnets},
             {address.version: address for address in links.underlay.public_addresses},
         )
-        return [Hook("", self.commands.post_startup, self.commands.shutdown, (("NETWORK", self.network), *told))]
+        return [Hook("", self.post_startup, self.shutdown, (("NETWORK", self.network), *told))]
 
 
 def _environment(subnets: Mapping[int, Network], addresses: Mapping[int, Address]) -> tuple[tuple[str, str], ...]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
+from flannelette.services.core.backend_types import IpipOptions
 from flannelette.services.core.family import IPV4, Address, Family, Network
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.tunnel import IPIP_DEVICE
 from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
@@ -91,11 +91,9 @@ class IpipLink:
 
 
 @dataclass(frozen=True)
-class Ipip(Backend):
-    """flannel's option of the same name."""
+class Ipip(IpipOptions, Backend):
+    """One tunnel device, and a route to each peer's subnet."""
 
-    direct_routing: bool = False
-    """A peer that is connected is reached through the underlay, without the tunnel."""
     lease_type: ClassVar[str] = "ipip"
     link_kinds: ClassVar[tuple[type[IpipLink], ...]] = (IpipLink,)
     numbers_devices: ClassVar[bool] = True
@@ -109,11 +107,6 @@ class Ipip(Backend):
     def follows_routes(self) -> bool:
         """With DirectRouting."""
         return self.direct_routing
-
-    @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """See Backend."""
-        return cls(direct_routing=options.flag("DirectRouting"))
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.ipip`. Raises InvalidInput where the underlay leaves it less than IPv4 needs."""

@@ -10,11 +10,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from flannelette.services.core.backend_options import ipsec_options
+from flannelette.services.core.backend_types import IpsecOptions
 from flannelette.services.core.family import IPV4, Family, Network, family_of
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import Subnet
-from flannelette.services.core.secret import Secret
 from flannelette.services.core.tunnel import IPSEC_DEVICE
 from flannelette.services.dataplane.backends.backend import (
     Backend,
@@ -70,12 +68,9 @@ class DummyLink(BareLink):
 
 
 @dataclass(frozen=True)
-class Ipsec(Backend):
-    """flannel's options of the same names."""
+class Ipsec(IpsecOptions, Backend):
+    """Policies, and connections of charon."""
 
-    psk: Secret = Secret()
-    encap: bool = False
-    proposal: str = ""
     charon: Path = NodeFiles().charon_socket
     lease_type: ClassVar[str] = "ipsec"
     link_kinds: ClassVar[tuple[type[DummyLink], ...]] = (DummyLink,)
@@ -87,12 +82,6 @@ class Ipsec(Backend):
     def carrier(self) -> str:
         """See Backend."""
         return "ESP, and UDP ports 500 and 4500 of IKE"
-
-    @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """See Backend."""
-        found = ipsec_options(options)
-        return cls(Secret(found.psk), found.encap, found.proposal)
 
     def on_node(self, files: NodeFiles) -> Self:
         """With the socket of this node's charon."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import UDP_PORT, udp_options
+from flannelette.services.core.backend_types import UdpOptions
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import IPV4, Family, Network, family_of
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.core.tunnel import FOU_DEVICE, UDP_DEVICE
@@ -93,13 +92,9 @@ class FouLink(IpipLink):
 
 
 @dataclass(frozen=True)
-class Udp(Backend):
-    """flannel's `Port`, and `Mode`, which is ours."""
+class Udp(UdpOptions, Backend):
+    """One device, in the kernel or of a process, and a route to each peer's subnet."""
 
-    port: int = UDP_PORT
-    """Of this node and of every peer: leases do not publish it."""
-    mode: str = "auto"
-    """`kernel`, `user`, or `auto`: the kernel where it can."""
     is_in_kernel: bool = False
     """Chosen by `prepare`."""
     reason: str = ""
@@ -123,12 +118,6 @@ class Udp(Backend):
     def works_by_task(self) -> bool:
         """See Backend."""
         return not self.is_in_kernel
-
-    @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """See Backend."""
-        found = udp_options(options)
-        return cls(found.port, found.mode)
 
     def on_node(self, files: NodeFiles) -> Self:
         """With the network's own device in user space."""

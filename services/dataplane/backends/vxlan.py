@@ -5,11 +5,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from flannelette.services.core.backend_types import LARGEST_VNI, VXLAN_PORT
+from flannelette.services.core.backend_types import VxlanOptions
 from flannelette.services.core.family import IPV4, Family, Network, family_of
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from flannelette.services.core.limits import LARGEST_MTU
 from flannelette.services.dataplane.backends.backend import (
     Backend,
     NodeIdentity,
@@ -94,17 +92,9 @@ class VxlanLink:
 
 
 @dataclass(frozen=True)
-class Vxlan(Backend):
-    """flannel's options of the same names."""
+class Vxlan(VxlanOptions, Backend):
+    """A device for each family, and three objects for each peer."""
 
-    vni: int = 1
-    port: int = VXLAN_PORT
-    parent_mtu: int = 0
-    """Taken for the underlay's; 0: as it is."""
-    learning: bool = False
-    gbp: bool = False
-    direct_routing: bool = False
-    """A peer that is connected is reached by a plain route, as in host-gw."""
     lease_type: ClassVar[str] = "vxlan"
     link_kinds: ClassVar[tuple[type[VxlanLink], ...]] = (VxlanLink,)
     numbers_devices: ClassVar[bool] = True
@@ -128,18 +118,6 @@ class Vxlan(Backend):
     def follows_routes(self) -> bool:
         """With DirectRouting."""
         return self.direct_routing
-
-    @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """See Backend."""
-        return cls(
-            vni=options.number("VNI", 1, most=LARGEST_VNI),
-            port=options.number("Port", most=65535) or VXLAN_PORT,
-            parent_mtu=options.number("MTU", most=LARGEST_MTU),
-            learning=options.flag("Learning"),
-            gbp=options.flag("GBP"),
-            direct_routing=options.flag("DirectRouting"),
-        )
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.<VNI>`, or `flannel-v6.<VNI>`, with the MAC that the node's lease publishes.

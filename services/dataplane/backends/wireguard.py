@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import wireguard_options
+from flannelette.services.core.backend_types import WIREGUARD_OVERHEAD, WireguardOptions
 from flannelette.services.core.family import IPV4, Address, Family, Network, family_of
-from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import BackendData, Subnet, WireguardData
 from flannelette.services.core.network import contains
 from flannelette.services.core.secret import Secret
@@ -28,8 +27,6 @@ from flannelette.services.dataplane.netlink.wireguard.key_file import decoded, p
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from flannelette.services.dataplane.underlay.selection import Underlay
 
-_OVERHEAD: Final = 80
-"""Bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. flannel takes it off in both families."""
 _PRIVATE: Final = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 """RFC 1918 and RFC 4193: what Go's IsPrivate knows."""
 
@@ -58,18 +55,9 @@ class WireguardLink(BareLink):
 
 
 @dataclass(frozen=True)
-class Wireguard(Backend):
-    """flannel's options of the same names, and the node's keys."""
+class Wireguard(WireguardOptions, Backend):
+    """The node's keys, and its peers."""
 
-    psk: Secret = Secret()
-    port: int = 51820
-    port_v6: int = 51821
-    mode: str = "separate"
-    """`separate`: a device for each family; else one for both, which uses `ipv4`, `ipv6`, or `auto`."""
-    parent_mtu: int = 0
-    """Taken for the underlay's; 0: as it is."""
-    keepalive: int = 0
-    """Seconds; 0: none."""
     private_key: Secret = Secret()
     public_key: bytes = b""
     """Empty, as the private one, until `on_node`."""
@@ -83,12 +71,6 @@ class Wireguard(Backend):
     def carrier(self) -> str:
         """See Backend."""
         return f"UDP port {self.port}" + ("" if self.joins_families else f" (IPv6: {self.port_v6})")
-
-    @classmethod
-    def parse(cls, options: GoObject) -> Self:
-        """See Backend."""
-        found = wireguard_options(options)
-        return cls(Secret(found.psk), found.port, found.port_v6, found.mode, found.mtu, found.keepalive)
 
     def on_node(self, files: NodeFiles) -> Self:
         """With the key in flannel's key file, or the network's own."""
@@ -112,14 +94,9 @@ class Wireguard(Backend):
             earlier_name=device.flannel,  # that of 0.2.0, whatever the network was called
         )
 
-    @property
-    def joins_families(self) -> bool:
-        """See Backend: one device carries both families."""
-        return self.mode != "separate"
-
     def mtu(self, underlay: Underlay) -> int:
         """The same in both families, as flannel's."""
-        return min(self.parent_mtu or underlay.mtu, underlay.mtu) - _OVERHEAD
+        return min(self.parent_mtu or underlay.mtu, underlay.mtu) - WIREGUARD_OVERHEAD
 
     def warnings(self, underlay: Underlay) -> Sequence[str]:
         """The option MTU, where it is more than there is."""

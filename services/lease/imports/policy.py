@@ -2,15 +2,16 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
-from flannelette.services.core.backend_options import ESP_PROPOSAL, ipsec_options
-from flannelette.services.core.backend_types import UDP_PORT, VXLAN_PORT, wireguard_options
+from flannelette.services.core.backend_options import WHERE, declared_options
+from flannelette.services.core.backend_types import IpsecOptions, WireguardOptions
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
+from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.formats.ip_text import exact_cidr
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.limits import LONGEST_NAME
@@ -20,15 +21,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.A
 _FORM: Final = "NAME=ADDRESS,allow=CIDR[,allow=CIDR...][,ca=FILE,cert=FILE,key=FILE][,server-name=NAME]"
 _FILES: Final = ("cert", "key", "ca")
 NOTHING: Final = "none"
-_COMPARED: Final[Mapping[str, Mapping[str, int | str]]] = {
-    "vxlan": {"VNI": 1, "Port": VXLAN_PORT},
-    "udp": {"Port": UDP_PORT},
-    "wireguard": {"Mode": "separate"},
-    "ipsec": {"ESPProposal": ESP_PROPOSAL},
-}
-"""By backend: the options that peers must have alike beside a PSK, with flannel's defaults."""
-_WITH_PSK: Final = frozenset({"wireguard", "ipsec"})
-"""The backends that have a pre-shared key. Other backends ignore the option PSK, whose value may be anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +116,12 @@ def shown_options(network: NetworkConfig) -> dict[str, int | str]:
 
     In the place of a PSK stand 16 bits of its digest, over and over: two keys differ there, and nobody can guess one.
     """
-    psk = b""
-    if network.backend_type == "wireguard":
-        psk = wireguard_options(network.backend_options).psk
-    elif network.backend_type == "ipsec":
-        psk = ipsec_options(network.backend_options).psk
-    bits = sha256(psk).digest()[:2]
-    text = bits.hex() * 24 if network.backend_type == "ipsec" else b64encode(bits * 16).decode()
-    return _compared(network) | ({"PSK": text} if psk else {})
+    options = network.options
+    if not (isinstance(options, WireguardOptions | IpsecOptions) and options.psk):
+        return _alike(network)
+    bits = sha256(options.psk).digest()[:2]
+    text = bits.hex() * 24 if isinstance(options, IpsecOptions) else b64encode(bits * 16).decode()
+    return _alike(network) | {"PSK": text}
 
 
 def mismatch(own: NetworkConfig, theirs: NetworkConfig) -> str:
@@ -141,25 +131,26 @@ def mismatch(own: NetworkConfig, theirs: NetworkConfig) -> str:
     """
     if own.backend_type != theirs.backend_type:
         return f"its backend is {theirs.backend_type}, and here it is {own.backend_type}"
-    here, there = shown_options(own), _compared(theirs)
+    here, there = shown_options(own), _alike(theirs)
     for option in there:
         if here[option] != there[option]:
             return f"its {own.backend_type} has {option} {there[option]}, and here it is {here[option]}"
-    if own.backend_type in _WITH_PSK and here.get("PSK", "") != theirs.backend_options.secret("PSK"):
+    if isinstance(theirs.options, WireguardOptions | IpsecOptions) and here.get("PSK", "") != _written_psk(theirs):
         return f"its {own.backend_type} has another PSK, or one of the two has none"
     missing = [n.family for n in own.families if theirs.family(n.family) is None]
     return f"it has no {missing[0]}, which this network has" if missing else ""
 
 
-def _compared(network: NetworkConfig) -> dict[str, int | str]:
-    """Returns ports and VNIs as the backends take them: Port 0 is the default, and VNI 0 is VNI 0."""
-    options, found = network.backend_options, dict[str, int | str]()
-    for name, default in _COMPARED.get(network.backend_type, {}).items():
-        if isinstance(default, str):
-            found[name] = options.text(name, default)
-        else:
-            found[name] = options.number(name, default) or (default if name == "Port" else 0)
-    return found
+def _written_psk(network: NetworkConfig) -> str:
+    """Returns the option PSK as the network configuration has it; empty: there is none."""
+    backend = GoObject.parse(network.source, WHERE).object("Backend")
+    return backend.secret("PSK") if backend else ""
+
+
+def _alike(network: NetworkConfig) -> dict[str, int | str]:
+    """Returns the options that peers must have alike, as the backends take them, by name."""
+    options = declared_options(type(network.options))
+    return {each.name: getattr(network.options, name) for name, each in options.items() if each.is_alike}
 
 
 def _parse(text: str) -> Import:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from flannelette.services.core.backend_options import Option, declared_options
+from flannelette.services.core.backend_types import BACKEND_TYPES, VxlanOptions
+from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.dataplane.backends import BACKENDS
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import parse, pick, pod_of, run_tool
@@ -37,6 +40,64 @@ def test_a_backend_gets_the_options_whose_comment_names_it_and_no_other(backend:
     got = network["Backend"]
     assert got.pop("Type") == backend
     assert sorted(map(str, got.values())) == sorted(map(str, promised))
+
+
+KEYS: dict[str, str] = {"wireguard": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "ipsec": "0123456789abcdef" * 6}
+
+
+def example(backend: str, option: Option) -> Any:
+    """A value that is not the default."""
+    if option.name == "PSK":
+        return KEYS[backend]
+    if isinstance(option.default, bool):
+        return not option.default
+    if isinstance(option.default, int):
+        return option.most - (option.name == "ListenPort")
+    if isinstance(option.default, tuple):
+        return ["rtb-1", "rtb-2"]
+    return option.choices[1] if option.choices else "aes256-sha256"
+
+
+def network_of(tmp_path: Path, **flannel: Any) -> NetworkConfig:
+    """What the services of a release with these values read."""
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"flannel": flannel}))
+    documents = parse(run_tool("helm", "template", "flannel", str(CHART), f"--values={tmp_path}/values.yaml"))
+    return parse_network(pick(documents, "ConfigMap")["data"]["net-conf.json"], leases_subnets=False)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_every_option_of_every_backend_is_passed_as_it_is(backend: str, tmp_path: Path) -> None:
+    declared = declared_options(BACKEND_TYPES[backend])
+    given = {option.name: example(backend, option) for option in declared.values()}
+    options = network_of(tmp_path, backend=backend, backendOptions=given).options
+    for name, option in declared.items():
+        found = getattr(options, name)
+        assert found not in (option.default, getattr(BACKEND_TYPES[backend](), name)), option.name
+        if not isinstance(found, bytes):
+            assert found == (tuple(given[option.name]) if isinstance(found, tuple) else given[option.name])
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_a_value_that_an_option_cannot_have_is_refused_by_its_name(backend: str, tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {"Nonsense": 1}
+    for option in declared_options(BACKEND_TYPES[backend]).values():
+        is_number = isinstance(option.default, int) and not isinstance(option.default, bool)
+        wrong[option.name] = option.most + 1 if is_number else 8472
+    with pytest.raises(AssertionError, match="values don't meet the specifications of the schema") as refused:
+        network_of(tmp_path, backend=backend, backendOptions=wrong)
+    for name in wrong:
+        assert re.search(rf"backendOptions[./]?.*\b{name}\b", str(refused.value)), (name, str(refused.value))
+
+
+def test_an_option_wins_over_the_value_of_flannels_chart_also_with_the_value_that_means_nothing_there(
+    tmp_path: Path,
+) -> None:
+    own = {"VNI": 0, "DirectRouting": False, "MacPrefix": "0E-2B"}
+    network = network_of(tmp_path, vni=7, directRouting=True, backendPort=4789, backendOptions=own)
+    assert network.options == VxlanOptions(vni=0, port=4789)
+    assert json.loads(network.source)["Backend"]["MacPrefix"] == "0E-2B"
+    assert network.warnings == ()
+    assert network_of(tmp_path, backendOptions=None).options == VxlanOptions()
 
 
 def chart(*settings: str) -> list[Document]:

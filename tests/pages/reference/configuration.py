@@ -1,6 +1,6 @@
 """The tables of docs/configuration.md: every key, flag, option and variable with its default, from the code.
 
-`make pages` writes them.
+`make pages` writes them, and those of docs/backends.md that have the options of one backend.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.core.backend_options import Option, declared_options
 from flannelette.services.core.backend_types import BACKEND_TYPES
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.ctl.connect.contexts import DaemonSet
@@ -27,6 +28,7 @@ from tests.pages.reference.tables import Rows, filled, table
 from tests.paths import ROOT
 
 PAGE: Final = ROOT / "docs/configuration.md"
+BACKENDS_PAGE: Final = ROOT / "docs/backends.md"
 _V4: Final = '{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}'
 _V6: Final = (
     '{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:10:5::/48", "Backend": {"Type": "vxlan"}}'
@@ -45,13 +47,6 @@ NETWORK_KEYS: Final[Mapping[str, str]] = {
     "EnableNFTables": "Whether masq keeps its rules in nftables tables of its own, with `--firewall=auto`",
     "Backend": "How packets travel: an object with `Type` and the options of that backend, below. "
     "Name one: flannel's documentation says that the default is vxlan, its code that it is udp",
-}
-_VALUES: Final = {
-    "number": "0 to {most}",
-    "flag": "`true`, `false`",
-    "text": "text",
-    "secret": "text, never shown",
-    "any": "text or list",
 }
 VARIABLES: Final[Mapping[str, str]] = {
     "NODE_NAME": "Name of this node where `--node` is not given",
@@ -93,6 +88,14 @@ def page() -> str:
     return filled(PAGE, {name: partial(_table, name) for name in ROWS})
 
 
+def backends_page() -> str:
+    """docs/backends.md as it should be. The commands of extension have a table of another form, which is written."""
+    with_options = (name for name in sorted(BACKENDS) if declared_options(BACKEND_TYPES[name]))
+    head = ("option", "values", "default", "since", "meaning")
+    rows = {name: partial(_options_of, name) for name in with_options if name != "extension"}
+    return filled(BACKENDS_PAGE, {name: lambda made=made: table(head, made()) for name, made in rows.items()})  # type: ignore[misc]  # it has a default
+
+
 def _network() -> Iterator[tuple[str, ...]]:
     defaults = {
         **_subnets(parse_network(_V4), "", "/22"),
@@ -119,11 +122,29 @@ def _subnets(network: NetworkConfig, prefix: str, least: str) -> dict[str, str]:
 def _backends() -> Iterator[tuple[str, ...]]:
     for name in sorted(BACKENDS):
         link = f"[`{name}`](backends.md#{name})"
-        options = [option for option in BACKEND_TYPES[name].options or () if option.kind != "windows"]
-        for option in options:
-            yield link, f"`{option.name}`", _VALUES[option.kind].format(most=option.most)
-        if not options:
-            yield link, "none", ""
+        for option in _options_of(name):
+            yield link, *option
+        if not declared_options(BACKEND_TYPES[name]):
+            yield link, "none", "", "", BACKEND_TYPES[name].since, ""
+
+
+def _options_of(name: str) -> Iterator[tuple[str, ...]]:
+    backend = BACKEND_TYPES[name]
+    for option in declared_options(backend).values():
+        default = option.otherwise or _default(option.default) or "none"
+        yield f"`{option.name}`", _values(option), default, option.since or backend.since, option.text
+
+
+def _values(option: Option) -> str:
+    if isinstance(option.default, bool):
+        return "`true`, `false`"
+    if isinstance(option.default, int):
+        return f"{option.least} to {option.most}"
+    if isinstance(option.default, tuple):
+        return "text or list"
+    if option.choices:
+        return ", ".join(f"`{each}`" for each in option.choices)
+    return "text, never shown" if option.is_secret else "text"
 
 
 def _flags(kind: type[Any], without: type[Any] | None = None) -> Iterator[tuple[str, ...]]:
@@ -139,7 +160,7 @@ def _flags(kind: type[Any], without: type[Any] | None = None) -> Iterator[tuple[
 
 
 def _default(value: object) -> str:
-    if value in ("", ()):
+    if value in ("", (), b""):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
@@ -171,7 +192,7 @@ def _annotations() -> Iterator[tuple[str, ...]]:
 
 ROWS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], Rows]]]] = {
     "network": (("key", "default", "meaning"), _network),
-    "backends": (("`Type`", "option", "values"), _backends),
+    "backends": (("`Type`", "option", "values", "default", "since", "meaning"), _backends),
     "every service": (_FLAGS, partial(_flags, ProcessSettings)),
     **{
         name: (_FLAGS, partial(_flags, kind, without=ProcessSettings))
@@ -187,18 +208,21 @@ ROWS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[], Rows]]]] = {
     "variables": (("variable", "meaning"), lambda: ((f"`{name}`", text) for name, text in VARIABLES.items())),
     "annotations": (("annotation", "meaning"), _annotations),
 }
-"""The head and the rows of each table, without the releases."""
+"""The head and the rows of each table, without the releases where `since` records them."""
 
 
 def _table(name: str) -> str:
     head, rows = ROWS[name]
+    if "since" in head:
+        return table(head, rows())
     return table((*head[:-1], "since", head[-1]), dated(name, rows(), recorded()))
 
 
 def main() -> None:
-    """Writes the page, and records which release each row is from."""
-    record({name: rows() for name, (_, rows) in ROWS.items()})
+    """Writes both pages, and records which release each row is from."""
+    record({name: rows() for name, (head, rows) in ROWS.items() if "since" not in head})
     PAGE.write_text(page())
+    BACKENDS_PAGE.write_text(backends_page())
 
 
 if __name__ == "__main__":

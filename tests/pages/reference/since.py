@@ -1,4 +1,7 @@
-"""Since which release each row of docs/configuration.md is there: docs/since.json; `make pages` adds new rows."""
+"""Since which release each row of docs/configuration.md is there: docs/since.json; `make pages` adds new rows.
+
+Options of backends have it in their declaration.
+"""
 
 import json
 import re
@@ -27,9 +30,9 @@ def dated(table: str, rows: Rows, releases: Mapping[str, Mapping[str, str]]) -> 
 
 
 def name_of(row: tuple[str, ...]) -> str:
-    """What a row is about: its key or flag, or a backend and its option."""
-    first = _NAMES.findall(row[0])
-    return " ".join([first[0], *_NAMES.findall(row[1])]) if "](backends.md" in row[0] else first[0]
+    """What a row is about: its key or flag."""
+    name: str = _NAMES.findall(row[0])[0]
+    return name
 
 
 def record(tables: Mapping[str, Iterable[tuple[str, ...]]]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flannelette.services.core.backend_options import Option, declared_options
 from flannelette.services.core.backend_types import BACKEND_TYPES
 from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.backends import BACKENDS
@@ -12,7 +13,7 @@ from tests.examples.networks import refusal
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "backends.md").read_text()
-OPTIONS = [(name, option) for name in sorted(BACKENDS) for option in BACKEND_TYPES[name].options or ()]
+OPTIONS = [(name, option) for name in sorted(BACKENDS) for option in declared_options(BACKEND_TYPES[name]).values()]
 VALID: dict[str, dict[str, Any]] = {"ipsec": {"PSK": "0123456789abcdef" * 6}}
 """What a backend cannot do without."""
 
@@ -26,22 +27,28 @@ def source(name: str, **options: object) -> str:
 def test_every_backend_that_is_built_has_its_page(name: str) -> None:
     assert f"\n## {name}\n" in PAGE
     section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    missing = [
-        o.name for o in BACKEND_TYPES[name].options or () if o.kind != "windows" and f"`{o.name}`" not in section
-    ]
-    assert missing == []
+    assert [o.name for backend, o in OPTIONS if backend == name and f"`{o.name}`" not in section] == []
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS, ids=[f"{name}-{option.name}" for name, option in OPTIONS])
 def test_a_value_of_another_type_or_out_of_range_is_refused_with_the_option_and_the_page(
-    name: str, option: Any
+    name: str, option: Option
 ) -> None:
-    texts = [1, True]
-    wrong = {"number": ["1", -1, option.most + 1, 1.5, True], "flag": ["true", 1], "text": texts, "secret": texts}
-    for value in wrong.get(option.kind, ()):
+    for value in wrong_values(option):
         message = refusal(source(name, **{option.name: value}))
         assert message.startswith(option.name)
         assert f"docs/backends.md#{name}" in message
+        assert not option.is_secret or str(value) not in message
+
+
+def wrong_values(option: Option) -> list[Any]:
+    if isinstance(option.default, bool):
+        return ["true", 1]
+    if isinstance(option.default, int):
+        return ["1", option.least - 1, option.most + 1, 1.5, True]
+    if isinstance(option.default, tuple):
+        return [8472, [8472], True]
+    return [8472, True, *(["nonsense"] if option.choices else [])]
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
@@ -49,7 +56,7 @@ def test_an_option_that_there_is_not_is_told_with_those_there_are(name: str) -> 
     (warning,) = parse_network(source(name, Prot=4789)).warnings
     assert warning.startswith(f"Prot of Backend in the network configuration is no option of {name} and has no")
     assert f"docs/backends.md#{name}" in warning
-    assert all(o.name in warning for o in BACKEND_TYPES[name].options or () if o.kind != "windows")
+    assert all(o.name in warning for backend, o in OPTIONS if backend == name)
 
 
 @pytest.mark.parametrize("name", ["vxlan", "host-gw"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flannelette.services.core.backend_types import VxlanOptions
 from flannelette.services.core.family import IPV4
 from flannelette.services.core.network import FamilyNetwork, parse_network
 from tests.examples.networks import V4, Row, both, refusal
@@ -74,7 +75,7 @@ def test_keys_match_without_regard_to_case_and_unknown_ones_are_ignored() -> Non
     assert family.subnet_length == 26
     assert str(family.subnet_min) == "10.5.1.0"
     assert network.backend_type == "vxlan"
-    assert network.backend_options.number("VNI") == 7
+    assert network.options == VxlanOptions(vni=7)
 
 
 def test_equal_configurations_are_equal() -> None:

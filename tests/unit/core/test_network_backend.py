@@ -2,7 +2,7 @@
 
 import pytest
 
-from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES, UdpOptions
 from flannelette.services.core.network import parse_network
 from tests.examples.networks import refusal
 
@@ -21,7 +21,7 @@ def test_what_is_no_json_object_is_refused(source: str) -> None:
 def test_a_missing_backend_is_udp_with_a_warning() -> None:
     network = parse_network('{"Network": "10.5.0.0/16"}')
     assert network.backend_type == "udp"
-    assert network.backend_options.number("Port", 8285) == 8285
+    assert network.options == UdpOptions(port=8285)
     (warning,) = network.warnings
     assert "Backend is missing" in warning
     assert "udp" in warning

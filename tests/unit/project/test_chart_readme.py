@@ -1,4 +1,4 @@
-"""The README of the chart: what values.yaml says now, and every key that helm accepts."""
+"""What is generated of the chart: the README is what values.yaml says now, and the schema has every option."""
 
 import json
 import re
@@ -8,12 +8,18 @@ from typing import Any
 import yaml
 
 from flannelette.services.dataplane.backends import BACKENDS
-from tests.pages.chart import CHART, README, page, values
+from tests.pages.chart import CHART, OPTIONS, README, SCHEMA, options_file, page, schema, values
 
 
 def test_it_is_what_values_yaml_says() -> None:
-    """Other values or comments: `python -m tests.pages.chart`."""
+    """Other values or comments: `make pages`."""
     assert README.read_text() == page()
+
+
+def test_the_options_of_backends_are_those_of_the_code() -> None:
+    """Other options: `make pages`."""
+    assert SCHEMA.read_text() == schema()
+    assert OPTIONS.read_text() == options_file()
 
 
 def test_its_defaults_are_those_that_helm_reads() -> None:
@@ -50,6 +56,6 @@ def test_it_names_every_backend_that_is_built_and_says_of_each_option_which_take
     sentence = re.sub(r"\([^)]*\)", "", meanings["flannel.backend"]).partition(".")[0]
     assert set(re.findall(r"[\w-]+", sentence)) - {"or"} == BACKENDS.keys()
     options = [value for value in values() if value.unset and "no effect" not in value.meaning]
-    assert len(options) == 10
+    assert len(options) == 11
     for option in options:
         assert set(re.findall(r"[\w-]+", option.meaning)) & BACKENDS.keys(), option.path

@@ -8,16 +8,28 @@ from typing import Any
 import pytest
 
 from flannelette.services.core import network
+from flannelette.services.core.backend_options import declared_options
+from flannelette.services.core.backend_types import BACKEND_TYPES
 from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.ctl.connect.contexts import DaemonSet, Place
 from tests.pages.reference import since
-from tests.pages.reference.configuration import CONTEXT_KEYS, NETWORK_KEYS, PAGE, VARIABLES, page
+from tests.pages.reference.configuration import (
+    BACKENDS_PAGE,
+    CONTEXT_KEYS,
+    NETWORK_KEYS,
+    PAGE,
+    VARIABLES,
+    backends_page,
+    page,
+)
 from tests.paths import ROOT
+from tests.upgrade.releases import COMMITS
 
 
 def test_its_tables_are_what_the_code_says() -> None:
     """Other flags, options or words: `make pages`."""
     assert PAGE.read_text() == page()
+    assert BACKENDS_PAGE.read_text() == backends_page()
 
 
 def test_every_row_says_since_which_release_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +41,13 @@ def test_every_row_says_since_which_release_it_is_there(tmp_path: Path, monkeypa
     rows = since.dated("lease", [("`--store`", "x"), ("`--unheard-of`", "y")], since.recorded())
     assert list(rows) == [("`--store`", "0.1.0", "x"), ("`--unheard-of`", "?", "y")]
     assert " | ? | " not in PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(BACKEND_TYPES))
+def test_a_backend_and_its_options_say_since_which_release_they_are_there(name: str) -> None:
+    backend = BACKEND_TYPES[name]
+    declared = {backend.since, *(each.since or backend.since for each in declared_options(backend).values())}
+    assert declared <= {*COMMITS, since.in_development()}
 
 
 def test_every_key_that_the_network_configuration_is_asked_for_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

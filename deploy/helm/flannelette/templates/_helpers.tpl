@@ -216,21 +216,19 @@ volumeMounts:
 {{- if and (eq .Values.flannel.backend "ipsec") (dig "charon" "enabled" true .Values.flannelette) -}}true{{- end -}}
 {{- end -}}
 
-{{/* net-conf.json: flannel's keys. */}}
+{{/* net-conf.json: flannel's keys. Options of the backend are those of flannel's chart, then any others. */}}
 {{- define "flannelette.network" -}}
 {{- $v := .Values -}}
 {{- $f := .Values.flannel -}}
-{{- $options := dict
-    "vxlan" (dict "Port" $f.backendPort "VNI" $f.vni "GBP" $f.GBP "DirectRouting" $f.directRouting "MTU" $f.mtu "MacPrefix" $f.macPrefix)
-    "wireguard" (dict "ListenPort" $f.backendPort "ListenPortV6" $f.backendPortv6 "PSK" $f.psk "MTU" $f.mtu "Mode" $f.tunnelMode "PersistentKeepaliveInterval" $f.keepaliveInterval)
-    "ipsec" (dict "PSK" $f.psk)
-    "ipip" (dict "DirectRouting" $f.directRouting)
-    "udp" (dict "Port" $f.backendPort) -}}
 {{- $backend := dict "Type" $f.backend -}}
-{{- range $name, $value := get $options $f.backend | default dict -}}
+{{- range $name, $key := get (.Files.Get "files/options.yaml" | fromYaml) $f.backend | default dict -}}
+{{- $value := index $f $key -}}
 {{- if or $value (and (eq $name "VNI") (not (kindIs "invalid" $value))) -}}{{/* VNI 0 is flannel.0 */}}
 {{- $_ := set $backend $name $value -}}
 {{- end -}}
+{{- end -}}
+{{- range $name, $value := $f.backendOptions | default dict -}}
+{{- $_ := set $backend $name $value -}}
 {{- end -}}
 {{- $network := dict "EnableNFTables" $f.enableNFTables "Backend" $backend -}}
 {{- if $v.podCidr -}}

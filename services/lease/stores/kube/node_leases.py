@@ -4,7 +4,7 @@ import json
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
-from flannelette.services.core.backend_types import BACKEND_TYPES, BackendType
+from flannelette.services.core.backend_types import BACKEND_TYPES, AllocOptions
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
 from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
@@ -110,7 +110,7 @@ WITHDRAWN: Final = "false"
 """Not removed but set: watchers see that this is no accident."""
 _NO_DATA: Final = "null"
 """What flannel writes for a backend that has none."""
-_UNTYPED: Final = BackendType(carries_ipv6=False)
+_UNTYPED: Final = AllocOptions
 """Of a node that names no backend: alloc's, udp's and the clouds' leases have none."""
 CONDITION: Final = "NetworkUnavailable"
 _REASON: Final = "FlannelIsUp"

@@ -11,7 +11,7 @@ from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.flannel_json import format_value, parse_lease
 from flannelette.services.core.leases.lease import Lease, OpaqueData, Subnet
 from flannelette.services.dataplane.backends.backend import NodeLinks
-from flannelette.services.dataplane.backends.extension import Commands, Extension
+from flannelette.services.dataplane.backends.extension import Extension
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.netlink.objects import Hook
 from tests.examples.dataplane import UNDERLAY
@@ -20,10 +20,10 @@ from tests.examples.leases import network
 LINKS = NodeLinks(UNDERLAY, {}, 77)
 OWN = (ip_network("10.5.27.0/24"),)
 HOST_GW = Extension(
-    Commands(
-        subnet_add="ip route add $SUBNET via $PUBLIC_IP", subnet_remove="ip route del $SUBNET", post_startup="up"
-    ),
-    "10.5.0.0/16",
+    subnet_add="ip route add $SUBNET via $PUBLIC_IP",
+    subnet_remove="ip route del $SUBNET",
+    post_startup="up",
+    network="10.5.0.0/16",
 )
 NETWORK = network('{"Network":"10.5.0.0/16","Backend":{"Type":"extension"}}')
 
@@ -102,7 +102,7 @@ def test_data_may_be_absent_and_an_address_may_not() -> None:
 
 async def test_what_pre_startup_prints_is_the_leases_data_byte_for_byte() -> None:
     programs = FakePrograms('hello <world> & "you"\nsecond')
-    backend = await Extension(Commands(pre_startup="echo")).prepare(NETWORK, programs)
+    backend = await Extension(pre_startup="echo").prepare(NETWORK, programs)
     assert programs.asked == ["echo"]
     data = backend.lease_data(IPV4, None)
     lease = Lease("10.5.27.0-24", "n1", (Subnet(OWN[0], ip_address("10.99.0.11"), data),), "extension")
@@ -150,4 +150,4 @@ def test_options_are_flannels() -> None:
         '"SubnetRemoveCommand":"e"}',
         "Backend",
     )
-    assert Extension.parse(options).commands == Commands("a", "b", "c", "d", "e")
+    assert Extension.parse(options) == Extension("a", "b", "c", "d", "e")

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from flannelette.services.core.backend_options import ipsec_options
+from flannelette.services.core.backend_types import IpsecOptions
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import IPV4
 from flannelette.services.core.formats.gojson import GoObject
@@ -35,7 +35,7 @@ NAMES = {2: "eth0", 7: "flannel.ipsec"}
 
 
 def options(words: str = f'"PSK":"{PSK}"') -> Ipsec:
-    return Ipsec.parse(network(NETWORK % (words and f",{words}")).backend_options)
+    return Ipsec.of(network(NETWORK % (words and f",{words}")).options)
 
 
 def words(objects: Iterable[KernelObject]) -> list[str]:
@@ -200,7 +200,7 @@ def test_no_text_has_the_key() -> None:
     objects = [*backend.peer_objects([PEER], OWN, LINKS), *backend.node_objects(OWN, LINKS)]
     shown = [repr(backend), str(backend), *map(repr, objects), *words(objects)]
     shown += [command(verb, item, NAMES) for verb in ("replace", "del") for item in objects]
-    shown.append(repr(ipsec_options(GoObject.parse(f'{{"psk":"{PSK}"}}', "Backend"))))
+    shown.append(repr(IpsecOptions.parse(GoObject.parse(f'{{"psk":"{PSK}"}}', "Backend"))))
     assert not [line for line in shown if PSK in line]
 
 
