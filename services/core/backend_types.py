@@ -38,6 +38,8 @@ _ESP: Final = 50
 _IKE_NAT_PORT: Final = 4500
 VXLAN_PORT: Final = 8472
 """Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
+VXLAN_DF: Final = ("unset", "set", "inherit")
+"""By the kernel's numbers (enum ifla_vxlan_df)."""
 UDP_PORT: Final = 8285
 WIREGUARD_OVERHEAD: Final = 80
 """Bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. flannel takes it off in both families."""
@@ -50,7 +52,7 @@ _DIRECT: Final = "a connected peer is reached by a plain route, as with host-gw;
 
 @dataclass(frozen=True, slots=True)
 class VxlanOptions(BackendOptions):
-    """Options of backend vxlan, which are flannel's."""
+    """Options of backend vxlan: flannel's, and our own `TTL` and `DF`."""
 
     since: ClassVar[str] = "0.1.0"
     of_windows: ClassVar[tuple[Option, ...]] = (
@@ -83,6 +85,21 @@ class VxlanOptions(BackendOptions):
     )
     gbp: bool = option("GBP", False, "the device carries group policy marks between nodes", chart_value="GBP")
     direct_routing: bool = option("DirectRouting", False, _DIRECT, chart_value="directRouting")
+    ttl: int = option(
+        "TTL",
+        0,
+        "TTL (IPv6: hop limit) of the outer packet; 0: the kernel's default. Ours: flannel ignores it",
+        since="0.3.0",
+        most=255,
+    )
+    df: str = option(
+        "DF",
+        "unset",
+        "Don't Fragment of the outer IPv4 packet: `unset`, `set`, or `inherit`: that of the inner one. IPv6 has no "
+        "such bit, and no router fragments it. Ours: flannel ignores it",
+        since="0.3.0",
+        choices=VXLAN_DF,
+    )
 
     def check(self, families: tuple[Family, ...]) -> None:
         """An MTU of the underlay that leaves a VXLAN device too little: flannel takes IPv4's off in both families."""

@@ -95,7 +95,7 @@ def options_file() -> str:
 
 
 def options(backend: str) -> tuple[Option, ...]:
-    """Those that Windows alone has last."""
+    """The options of a backend, those that Windows alone has last."""
     found = BACKEND_TYPES[backend]
     return (*declared_options(found).values(), *found.of_windows)
 
@@ -131,6 +131,6 @@ OF_WINDOWS: Final = frozenset(each for backend in BACKEND_TYPES.values() for eac
 
 
 def main() -> None:
-    """Writes the files."""
+    """Writes README, schema and options."""
     for path, text in ((SCHEMA, schema()), (OPTIONS, options_file()), (README, page())):
         path.write_text(text)

@@ -1,11 +1,11 @@
 """VXLAN: every peer is a neighbour, a forwarding entry and a route on one device (flannel's `vxlan`)."""
 
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import VxlanOptions
+from flannelette.services.core.backend_types import VXLAN_DF, VxlanOptions
 from flannelette.services.core.family import IPV4, Family, Network, family_of
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from flannelette.services.dataplane.backends.backend import (
@@ -19,6 +19,13 @@ from flannelette.services.dataplane.backends.routes import direct_route, tunnel_
 from flannelette.services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
 from flannelette.services.dataplane.underlay.selection import Underlay
+
+_IN_PLACE: Final[Mapping[str, Callable[[int], str]]] = {
+    "learning": lambda on: "learning" if on else "nolearning",
+    "ttl": lambda hops: f"ttl {hops or 'auto'}",
+    "df": lambda number: f"df {VXLAN_DF[number]}",
+}
+"""Attributes that the kernel changes while the device is there, with iproute2's words for a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +41,25 @@ class VxlanLink:
     gbp: bool = False
     group: str | None = None
     """The multicast group, or the one remote, that unknown destinations go to; none of ours has any."""
+    ttl: int = 0
+    """Of the outer packet; 0: that of the route, else the namespace's default."""
+    df: int = 0
+    """Don't Fragment of the outer packet: an index of VXLAN_DF."""
     kind: ClassVar[str] = "vxlan"
     instead: ClassVar[str] = "host-gw"
     offloads_checksums: ClassVar[bool] = True
 
     def encode(self) -> dict[str, Any]:
-        """See LinkKind. `gbp` is a flag of netlink: it is there, or is not."""
+        """See LinkKind. `gbp` is a flag of netlink: it is there, or is not. The kernel learns unless it is told."""
         local = "local6" if ":" in self.local else "local"
-        gbp = {"gbp": True} if self.gbp else {}
+        optional = {name: value for name in ("gbp", "ttl", "df") if (value := getattr(self, name))}
         return {
             "id": self.vni,
             "link": self.parent,
             local: self.local,
             "port": self.port,
             "learning": self.learning,
-            **gbp,
+            **optional,
         }
 
     @classmethod
@@ -62,20 +73,23 @@ class VxlanLink:
             learning=bool(data.get("learning")),
             gbp="gbp" in data,
             group=data.get("group") or data.get("group6"),
+            ttl=data.get("ttl") or 0,
+            df=data.get("df") or 0,
         )
 
     def text(self, parent: str = "") -> str:
         """`id 1 local 10.99.0.11 dev eth0 dstport 8472 nolearning`."""
         dev = f" dev {parent}" if parent else ""
-        learning = "learning" if self.learning else "nolearning"
-        return f"id {self.vni} local {self.local}{dev} dstport {self.port} {learning}{' gbp' if self.gbp else ''}"
+        words = [_IN_PLACE[name](value) for name in ("ttl", "df") if (value := getattr(self, name))]
+        flags = (_IN_PLACE["learning"](self.learning), *["gbp"] * self.gbp, *words)
+        return f"id {self.vni} local {self.local}{dev} dstport {self.port} {' '.join(flags)}"
 
     def edit(self, wanted: Self) -> LinkEdit | None:
-        """Learning alone changes in place; by everything else flannel, too, tells devices apart."""
-        if replace(self, learning=wanted.learning) != wanted:
+        """Some attributes change in place, without a lost packet; by all others flannel, too, tells devices apart."""
+        changes = {name: getattr(wanted, name) for name in _IN_PLACE if getattr(wanted, name) != getattr(self, name)}
+        if replace(self, **changes) != wanted:
             return None
-        word = "learning" if wanted.learning else "nolearning"
-        return LinkEdit(word, {"learning": wanted.learning}) if self != wanted else LinkEdit()
+        return LinkEdit(" ".join(_IN_PLACE[name](value) for name, value in changes.items()), changes)
 
     def excludes(self, wanted: Self) -> bool:
         """One device a VNI and port; but one of each address family."""
@@ -134,7 +148,14 @@ class Vxlan(VxlanOptions, Backend):
             name=name,
             family=family,
             attributes=VxlanLink(
-                self.vni, self.port, underlay.index, str(underlay.address(family)), self.learning, self.gbp
+                self.vni,
+                self.port,
+                underlay.index,
+                str(underlay.address(family)),
+                self.learning,
+                self.gbp,
+                ttl=self.ttl,
+                df=VXLAN_DF.index(self.df),
             ),
             parent=underlay.name,
             mtu=mtu,

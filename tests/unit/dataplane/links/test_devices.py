@@ -64,12 +64,14 @@ def test_the_commands_are_golden() -> None:
     shown = []
     for title, link, wanted in (
         ("missing", None, WANTED),
-        ("missing, with every option", None, other(vni=7, port=4789, learning=True, gbp=True)),
+        ("missing, with every option", None, other(vni=7, port=4789, learning=True, gbp=True, ttl=9, df=1)),
         ("missing, IPv6", None, replace(other(local="fd00:99::11"), name="flannel-v6.1", mtu=1430)),
         ("just made", as_created(WANTED), WANTED),
         ("of another kind", replace(KEPT, kind="dummy", data={}), WANTED),
         ("another MTU", replace(KEPT, mtu=1400), WANTED),
         ("learning", replace(KEPT, data={**KEPT.data, "learning": True}), WANTED),
+        ("TTL and DF", KEPT, other(ttl=9, df=2)),
+        ("TTL and DF of somebody else", replace(KEPT, data={**KEPT.data, "ttl": 9, "df": 1}), WANTED),
         ("another MAC than peers know", KEPT, replace(WANTED, is_mac_published=True)),
         ("checksum offload", replace(KEPT, checksum_offload=True), replace(WANTED, checksum_offload=False)),
         ("no checksum offload", replace(KEPT, checksum_offload=False), replace(WANTED, checksum_offload=True)),
