@@ -1,132 +1,178 @@
-"""`make house`: the figures of the source tree that say how easily a newcomer finds the way in it.
+"""`make house`: figures that say how easily a newcomer finds the way in the tree, beside those of the last release.
 
 They are figures to know, not limits: what is too long or too deep is a matter of judgement.
 """
 
 import ast
-import re
+import subprocess
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import grimp
-
 from tests.paths import ROOT
+from tests.upgrade.releases import LAST, files_of
 
-SERVICES: Final = ("core", "runtime", "lease", "dataplane", "masq", "cloud", "ctl")
-SMALL: Final = 60
-"""Lines: a shorter module that has one importer belongs into that, unless it is a seam."""
-LEAST_SIGN: Final = 60
-"""Letters of a service's package docstring: what lives there, what may come in and what may not."""
-TESTS: Final = ("unit", "contract", "kernel", "e2e", "compose", "kube")
-"""Folders of test files, of which there may be many in one."""
-
-
-def main() -> None:
-    """Prints the figures."""
-    lines, folders = lines_of("services"), folder_sizes()
-    tests = lines_of("tests")
-    print(f"lines             {sum(lines.values()):,} in services/ ({len(lines)} files), ", end="")
-    print(f"{sum(tests.values()):,} in tests/ ({len(tests)} files)")
-    largest = sorted(folders.items(), key=lambda row: -row[1])[:8]
-    show("largest folders", [f"{count:2} {name}" for name, count in largest])
-    longest_files = sorted(lines.items(), key=lambda row: -row[1])[:8]
-    show("longest files", [f"{count:4} {name}" for name, count in longest_files])
-    show("small, 1 importer", [f"{lines[name]} {name}" for name in small_modules(lines)])
-    show("packages, no sign", unsigned())
-    print("levels of imports")
-    for service in SERVICES:
-        print(f"                  {levels(service):2} in services/{service}")
-    print("stops of docs/architecture.md")
-    for path, count in stops().items():
-        print(f"                  {count:2} {path}")
+PACKAGE: Final = "flannelette"
+SERVICES: Final = ("lease", "dataplane", "masq", "cloud", "ctl", "flanneld")
+"""Packages whose inside a test had better not import: `core` and `runtime` are libraries."""
+SMALL: Final = 30
+"""Lines: a shorter module has hardly a whole idea in it."""
+MOST_CHANGING: Final = 12
+"""Attributes that a reader of a class can keep in mind."""
+WAYS: Final[Mapping[str, int]] = {
+    "A lease change": 408,
+    "A lost route": 343,
+    "A moved default route": 763,
+    "An acquire": 538,
+    "A repair of a firewall rule": 155,
+}
+"""Functions of each way in release 0.2.0, by `python -m tests.ways 0.2.0`. Two runs differ by some percent; on a busy
+machine that of a repair by more, as not all of masq's look at other programs' rules comes within a second."""
 
 
-def lines_of(directory: str) -> dict[str, int]:
-    """How many lines each Python file below a directory of the repository has, by module."""
-    return {module_of(path): len(path.read_text().splitlines()) for path in sources(directory)}
+class Tree:
+    """The sources of services/ and tests/ below a directory, parsed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sources = {path: path.read_text() for path in sorted((root / "services").rglob("*.py"))}
+        self.parsed = {path: ast.parse(text) for path, text in self.sources.items()}
+
+    def figures(self) -> dict[str, str]:
+        """Returns each figure as text, by its name."""
+        lines = sum(text.count("\n") for text in self.sources.values())
+        large = sorted(self.changing_attributes().items(), key=lambda row: (-row[1], row[0]))
+        inside, functions = self.inside_tests()
+        importers = Counter(self.importers().values())
+        return {
+            "statements, without docstrings": f"{sum(map(statements, self.parsed.values())):,}",
+            "lines": f"{lines:,}",
+            "modules beside __init__": f"{len(self.modules)}",
+            f"modules under {SMALL} lines": f"{sum(text.count(chr(10)) < SMALL for text in self.modules.values())}",
+            "modules with one importer": f"{importers[1]}",
+            "share of import lines": f"{sum(map(import_lines, self.parsed.values())) / lines:.1%}",
+            f"classes with over {MOST_CHANGING} changing attributes": f"{len(large)}",
+            **{f"  {name}": f"{count}" for name, count in large[:6]},
+            "tests that import a service's inside": f"{inside / functions:.0%} of {functions:,}",
+        }
+
+    @cached_property
+    def modules(self) -> dict[Path, str]:
+        """The text of each module that is no package."""
+        return {path: text for path, text in self.sources.items() if path.stem != "__init__"}
+
+    def importers(self) -> dict[Path, int]:
+        """Counts the modules that import each module; an entry point, which none imports, is left out."""
+        found: Counter[Path] = Counter()
+        for path, tree in self.parsed.items():
+            found.update(set(self._imported(tree)) - {path})
+        return {path: found[path] for path in self.modules if found[path]}
+
+    def changing_attributes(self) -> dict[str, int]:
+        """Counts the attributes that methods but `__init__` assign, of classes that have too many."""
+        counted = {
+            f"{path.relative_to(self.root / 'services').with_suffix('')}::{node.name}": len(changing(node))
+            for path, tree in self.parsed.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+        }
+        return {name: count for name, count in counted.items() if count > MOST_CHANGING}
+
+    def inside_tests(self) -> tuple[int, int]:
+        """Counts the test functions in files that import a service's inside, and all test functions."""
+        inside = total = 0
+        for path in (self.root / "tests").rglob("test_*.py"):
+            tree = ast.parse(path.read_text())
+            count = sum(isinstance(node, FUNCTIONS) and node.name.startswith("test_") for node in ast.walk(tree))
+            total += count
+            inside += count if any(map(is_inside, imported_names(tree))) else 0
+        return inside, total
+
+    def _imported(self, tree: ast.Module) -> Iterator[Path]:
+        for name in imported_names(tree):
+            place = self.root.joinpath(*name.removeprefix(f"{PACKAGE}.").split("."))
+            for path in (place.with_suffix(".py"), place.parent.with_suffix(".py")):  # a module, or a name in it
+                if path in self.sources:
+                    yield path
+                    break
 
 
-def folder_sizes() -> Counter[str]:
-    """How many modules each folder has beside its sub-packages; folders of test files are left out."""
-    helpers = (path for path in sources("tests") if path.relative_to(ROOT / "tests").parts[0] not in TESTS)
-    paths = (path for path in (*sources("services"), *helpers) if path.stem != "__init__")
-    return Counter(str(path.parent.relative_to(ROOT)) for path in paths)
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def small_modules(lines: Mapping[str, int]) -> list[str]:
-    """Short modules with one importer that are no entry point."""
-    graph = services_graph()
-    importers = {name: len(graph.find_modules_that_directly_import(name)) for name in graph.modules if name in lines}
-    return [name for name, n in importers.items() if n == 1 and lines[name] < SMALL and is_module(name)]
+def statements(tree: ast.Module) -> int:
+    """Counts statements, without docstrings and the texts below attributes."""
+    return sum(isinstance(node, ast.stmt) and not is_text(node) for node in ast.walk(tree))
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Whether a statement is a string alone."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def import_lines(tree: ast.Module) -> int:
+    """Counts the lines of import statements."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in found)
+
+
+def imported_names(tree: ast.Module) -> Iterator[str]:
+    """Yields each imported name in full, such as `flannelette.services.core.family.IPV4`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def is_inside(name: str) -> bool:
+    """Whether an imported name is in one of the services; until 0.2 the import name was `services`."""
+    first, second, *_ = (*name.removeprefix(f"{PACKAGE}.").split("."), "")
+    return first == "services" and second in SERVICES
+
+
+def changing(node: ast.ClassDef) -> set[str]:
+    """Returns the attributes that a class assigns to itself outside of `__init__`."""
+    methods = (each for each in node.body if isinstance(each, FUNCTIONS) and each.name != "__init__")
+    return {
+        each.attr
+        for method in methods
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and is_self(each.value)
+    }
+
+
+def is_self(node: ast.expr) -> bool:
+    """Whether an expression is the name `self`."""
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def unsigned() -> list[str]:
-    """Packages that do not say in a sentence what is in them."""
-    packages = [path for top in ("services", "tests") for path in sources(top) if path.stem == "__init__"]
-    said = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in packages}
-    short = (path for path, text in said.items() if len(text) < (LEAST_SIGN if is_service(path) else 1))
-    return [str(path.relative_to(ROOT)) for path in short]
+    """Returns the packages that do not say in a sentence what is in them."""
+    packages = [path for top in ("services", "tests") for path in (ROOT / top).rglob("__init__.py")]
+    return [str(path.relative_to(ROOT)) for path in packages if not ast.get_docstring(ast.parse(path.read_text()))]
 
 
-def levels(service: str) -> int:
-    """The longest chain of imports inside a service; a module that is imported in a circle counts once."""
-    graph = services_graph()
-    inside = [name for name in graph.modules if f"{name}.".startswith(f"flannelette.services.{service}.")]
-    return longest({name: graph.find_modules_directly_imported_by(name) for name in inside})
-
-
-def longest(imports: Mapping[str, Iterable[str]]) -> int:
-    """The longest chain among these modules."""
-
-    @cache
-    def height(name: str, above: frozenset[str] = frozenset()) -> int:
-        inside = [other for other in imports[name] if other in imports and other not in above]
-        return 1 + max((height(other, above | {name}) for other in inside), default=0)
-
-    return max((height(name) for name in imports), default=0)
-
-
-def stops() -> dict[str, int]:
-    """How many functions each path of docs/architecture.md goes through."""
-    sections = re.findall(r"^##+ (.+)\n((?:(?!^##).*\n)*)", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
-    counted = {title: len(re.findall(r"^\| \d+ \| `services/", text, re.MULTILINE)) for title, text in sections}
-    return {title: count for title, count in counted.items() if count}
-
-
-@cache
-def services_graph() -> grimp.ImportGraph:
-    """Who imports whom in services/."""
-    return grimp.build_graph("flannelette")
-
-
-def sources(directory: str) -> list[Path]:
-    """The Python files below a directory of the repository."""
-    return sorted((ROOT / directory).rglob("*.py"))
-
-
-def module_of(path: Path) -> str:
-    """`flannelette.services.core.leases.lease` of services/core/leases/lease.py."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = ("flannelette", *parts) if is_service(path) else parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def is_module(name: str) -> bool:
-    """Whether the name is a file that is no entry point, not a package."""
-    return not (ROOT / "proto" / name.replace(".", "/")).is_dir() and not name.endswith((".main", ".settings"))
-
-
-def is_service(path: Path) -> bool:
-    """Whether a file is below services/."""
-    return path.is_relative_to(ROOT / "services")
-
-
-def show(title: str, rows: list[str]) -> None:
-    """How many, and each on a line of its own."""
-    print(f"{title:17} {len(rows):2}", *sorted(rows, reverse=True), sep="\n                     ")
+def main() -> None:
+    """Prints the figures, those of the ways last."""
+    with tempfile.TemporaryDirectory() as directory:
+        before = Tree(files_of(LAST, Path(directory), "services", "tests")).figures()
+    now = Tree(ROOT).figures()
+    print(f"{'services/':58} {'now':>12} {LAST:>12}")
+    for name, figure in now.items():
+        print(f"{name:58} {figure:>12} {before.get(name, ''):>12}")
+    print("functions of the ways of docs/architecture.md, traced (which: python -m tests.ways --names)", flush=True)
+    done = subprocess.run([sys.executable, "-m", "tests.ways"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"  not traced: {done.stderr.strip().splitlines()[-1]}")
+    for line in done.stdout.splitlines():
+        count, _, title = line.strip().partition(" ")
+        print(f"  {title:56} {count:>12} {WAYS[title]:>12}" if title in WAYS else line)
 
 
 if __name__ == "__main__":
