@@ -12,7 +12,9 @@ from flannelette.services.dataplane.netlink.objects import KernelObject
 
 @dataclass(frozen=True)
 class Alloc(Backend):
-    """It has no options, no device, and the MTU of the underlay. Its leases say no backend, as flannel's do."""
+    """The backend alloc: no options, no device, and the MTU of the underlay. Its leases say no backend, as flannel's
+    do.
+    """
 
     lease_type: ClassVar[str] = ""
 

@@ -115,7 +115,7 @@ def require_room(what: str, mtu: int, family: Family, underlay: Underlay) -> int
 
 
 def mtu_warnings(asked: int, underlay: Underlay) -> Sequence[str]:
-    """That the option MTU, which stands for the underlay's, is more than there is."""
+    """Warns that the option MTU, which stands for the underlay's, is larger than that."""
     if asked <= underlay.mtu:
         return ()
     return [
@@ -178,7 +178,7 @@ class Backend(Protocol):
 
     @property
     def way(self) -> str:
-        """Which way packets take, and why, where the backend knows several; empty: it has one."""
+        """Says which way packets take, and why, where the backend knows several; empty: it has one."""
         return ""
 
     @classmethod

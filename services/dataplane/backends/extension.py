@@ -21,7 +21,7 @@ _ADDRESSES: Final = {4: "PUBLIC_IP", 6: "PUBLIC_IPV6"}
 
 @dataclass(frozen=True)
 class Extension(ExtensionOptions, Backend):
-    """It has no device, and the MTU of the underlay; each peer is a hook, and so is this node.
+    """The backend extension: no device, and the MTU of the underlay; each peer is a hook, and so is this node.
 
     What a lease says gets to a command by the environment and the standard input only, never as words.
     """

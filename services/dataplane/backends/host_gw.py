@@ -16,7 +16,9 @@ from flannelette.services.dataplane.underlay.selection import Underlay
 
 @dataclass(frozen=True)
 class HostGw(Backend):
-    """It has no options, no device, and the MTU of the underlay: nothing is added to a packet."""
+    """The backend host-gw: no options, no device, and the MTU of the underlay, because nothing is
+    added to a packet.
+    """
 
     lease_type: ClassVar[str] = "host-gw"
 

@@ -72,7 +72,9 @@ class IpipLink:
         )
 
     def edit(self, wanted: Self) -> LinkEdit | None:
-        """Everything can be changed in place, and routes stay; but one with a remote address is another program's."""
+        """Returns the edit of the device, which can be changed in place, so that routes stay; None if it has a remote
+        address: that is another program's.
+        """
         if self.remote != wanted.remote:
             return None
         return LinkEdit() if self == wanted else LinkEdit(wanted.text(), wanted.encode())
@@ -105,7 +107,7 @@ class Ipip(IpipOptions, Backend):
 
     @property
     def follows_routes(self) -> bool:
-        """With DirectRouting."""
+        """Whether what peers need depends on the connected addresses: with DirectRouting."""
         return self.direct_routing
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:

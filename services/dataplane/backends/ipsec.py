@@ -84,7 +84,7 @@ class Ipsec(IpsecOptions, Backend):
         return "ESP, and UDP ports 500 and 4500 of IKE"
 
     def on_node(self, files: NodeFiles) -> Self:
-        """With the socket of this node's charon."""
+        """Returns the backend with the socket of this node's charon."""
         return replace(self, charon=files.charon_socket)
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
@@ -95,7 +95,7 @@ class Ipsec(IpsecOptions, Backend):
         return LinkSpec(IPSEC_DEVICE, family, DummyLink(), underlay.name, mtu, address=address)
 
     def mtu(self, underlay: Underlay) -> int:
-        """As flannel's."""
+        """Returns flannel's MTU: the underlay's without the overhead of ESP, and of UDP if that encapsulates it."""
         return underlay.mtu - _OVERHEAD - (_UDP_OVERHEAD if self.encap else 0)
 
     def rejection(self, subnet: Subnet, links: NodeLinks) -> str:

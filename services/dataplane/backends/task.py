@@ -36,7 +36,8 @@ async def run_backend_tasks(
     audit: Callable[[], None],
     report: Callable[[TaskReports], None],
 ) -> None:
-    """For ever: runs `Backend.run` of each backend in force, and cancels it when that, or its underlay, is not.
+    """Runs `Backend.run` of each backend in force until cancelled, and cancels it when that, or its underlay, is not
+    in force any more.
 
     `changed` returns after each step of the controller; `report` takes what the backends in force have reported. A
     task that ends by itself is not started again; one that fails ends the service.

@@ -120,7 +120,7 @@ class Udp(UdpOptions, Backend):
         return not self.is_in_kernel
 
     def on_node(self, files: NodeFiles) -> Self:
-        """With the network's own device in user space."""
+        """Returns the backend with the network's own device in user space."""
         return replace(self, suffix=files.suffix)
 
     async def prepare(self, network: NetworkConfig, programs: Programs | None) -> Self:
@@ -173,7 +173,8 @@ class Udp(UdpOptions, Backend):
         ]
 
     def node_objects(self, own_subnets: Sequence[Network], links: NodeLinks) -> Iterable[KernelObject]:
-        """In the kernel the FOU port; else `network dev flannel0`, so that the proxy answers for unknown subnets.
+        """Returns the FOU port in the kernel; else `network dev flannel0`, so that the proxy answers for unknown
+        subnets.
 
         No such route where the network covers the underlay, whose packets would be lost.
         """

@@ -30,7 +30,7 @@ _IN_PLACE: Final[Mapping[str, Callable[[int], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class VxlanLink:
-    """A VXLAN device."""
+    """A VXLAN device, as it is or should be."""
 
     vni: int
     port: int
@@ -130,7 +130,7 @@ class Vxlan(VxlanOptions, Backend):
 
     @property
     def follows_routes(self) -> bool:
-        """With DirectRouting."""
+        """Whether what peers need depends on the connected addresses: with DirectRouting."""
         return self.direct_routing
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
@@ -165,11 +165,15 @@ class Vxlan(VxlanOptions, Backend):
         )
 
     def mtu(self, underlay: Underlay) -> int:
-        """That of the first family's device. In dual stack it is IPv4's, as with flannel: IPv6 finds its own out."""
+        """Returns the MTU of the first family's device. In dual stack it is IPv4's, as with flannel: IPv6 finds its
+        own out.
+        """
         return self._device_mtu(family_of(underlay.addresses[0]), underlay)
 
     def _device_mtu(self, family: Family, underlay: Underlay) -> int:
-        """As flanneld's: it asks for 50 less than the option in both families, and the kernel grants what fits."""
+        """Returns flanneld's MTU: it asks for 50 less than the option in both families, and the kernel grants what
+        fits.
+        """
         asked = (self.parent_mtu or underlay.mtu) - IPV4.vxlan_overhead
         return min(asked, underlay.mtu - family.vxlan_overhead)
 

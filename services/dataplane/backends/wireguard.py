@@ -73,7 +73,7 @@ class Wireguard(WireguardOptions, Backend):
         return f"UDP port {self.port}" + ("" if self.joins_families else f" (IPv6: {self.port_v6})")
 
     def on_node(self, files: NodeFiles) -> Self:
-        """With the key in flannel's key file, or the network's own."""
+        """Returns the backend with the key in flannel's key file, or the network's own."""
         private = private_key(files.wireguard_key)
         return replace(self, private_key=private, public_key=public_key(private), suffix=files.suffix)
 
@@ -186,5 +186,5 @@ class Wireguard(WireguardOptions, Backend):
 
 
 def _is_private(address: Address | None) -> bool:
-    """As Go's IsPrivate; no address counts as one that nobody reaches."""
+    """Whether an address is private, as Go's IsPrivate says; no address counts as one that nobody reaches."""
     return address is None or any(contains(block, ip_network(address)) for block in _PRIVATE)

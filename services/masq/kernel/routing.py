@@ -70,7 +70,7 @@ def tunnel_peers(backend_type: str, devices: Iterable[str]) -> frozenset[Address
 
 
 def _forwarding_peers(index: int) -> Iterator[Address]:
-    """Those in the forwarding entries of a device (VXLAN)."""
+    """Yields the addresses in the forwarding entries of a device (VXLAN)."""
     for _, values in ask(_GETNEIGH, _NEIGHBOUR.pack(_AF_BRIDGE, index, 0, 0, 0), _NEIGHBOUR.size, _DUMP):
         if (peer := _address(values, _TO)) and int(peer):
             yield peer
