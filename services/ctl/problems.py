@@ -23,7 +23,7 @@ _START: Final = re.compile("[:;] start (?:flannelette-|it again).*")
 """What the error of a service that does not run advises."""
 _OPTION: Final = re.compile("--[a-z-]+")
 _MOST_SKEW_SECONDS: Final = 10.0
-"""Between the clocks of two services that answer within 3 s; see services/dataplane/node/own_findings.py."""
+"""Seconds between the clocks of two services that answer within 3 s; see services/dataplane/node/own_findings.py."""
 
 
 class Weight(IntEnum):
@@ -42,7 +42,7 @@ class Problem:
     """One thing that is not as it should be: symptom, cause, evidence and cure."""
 
     service: Service | Literal[""]
-    """Who told it, or does not answer; empty: it concerns the node, or several."""
+    """The service that told it, or does not answer; empty: it concerns the node, or several."""
     problem: str
     """The symptom, one sentence or two."""
     cure: str = ""

@@ -17,7 +17,7 @@ from flannelette.services.cloud.routes import CloudError, Trouble
 from flannelette.services.core.backend_types import KeyOptions
 
 _RENEWED_BEFORE: Final = 300.0
-"""Seconds."""
+"""Seconds before the end of a key's life at which another one is fetched."""
 HIDDEN: Final = "(hidden)"
 _BROKEN: Final = (ConfigParserError, OSError, ValueError, TypeError, AttributeError, KeyError)
 """What SDKs raise where such a file is not as it should be."""
@@ -28,12 +28,12 @@ class Keys:
     """What signs a request."""
 
     name: str = field(repr=False)
-    """AccessKeyId, or SecretId."""
+    """The key's name: AccessKeyId, or SecretId."""
     secret: str = field(repr=False)
     token: str = field(default="", repr=False)
-    """Of a role."""
+    """The token of a role; empty for a key that an operator has made."""
     expires: float = math.inf
-    """Unix time."""
+    """The end of the key's life, in Unix time."""
 
     def hide(self, text: str) -> str:
         """The text without the keys."""
@@ -48,11 +48,11 @@ class Role:
 
     path: str
     names: tuple[str, str, str]
-    """Of the keys and the token in the document."""
+    """Names of the document's fields: of the key's name, its secret, and the token."""
     expires: Callable[[Any], float]
     """Reads the time from the document."""
     header: str = ""
-    """Of the token that the service wants; empty: none."""
+    """Name of the header with the token that the metadata service wants; empty: none."""
 
     def keys(self, own: Metadata) -> Keys:
         """Reads the keys of the role that are in force from the instance's metadata service. Raises CloudError if

@@ -41,9 +41,9 @@ class Wanted:
     """What a certificate shall say."""
 
     name: str
-    """For people: the common name. Nothing is decided by it."""
+    """The common name, for people. Nothing is decided by it."""
     uris: Sequence[str] = ()
-    """Who its bearer is to a server; without any it is for servers only."""
+    """The names of its bearer to a server; without any it is for servers only."""
     addresses: Sequence[str] = ()
     """Host names and IP addresses that clients connect to; without any it is for clients only."""
 

@@ -20,7 +20,7 @@ from flannelette.services.ctl.units import count
 from flannelette.services.runtime.process.version import version
 
 _MODE: Final = 0o600
-"""Of a new file: others may not read what users send."""
+"""Mode of a new file: others may not read what users send."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Written:
 
     interfaces: Sequence[pb.CaptureInterface] = ()
     packets: list[int] = field(default_factory=list)
-    """By interface."""
+    """The number of packets of each interface."""
     dropped: int = 0
     ended: str = ""
 

@@ -40,7 +40,7 @@ _SILENCE: Final = ("peer-tunnel", "peer-down")
 _PROBED: Final = (*_SILENCE, "peer-mtu", "peer-checksum")
 """Checks of findings of probes, which say that a packet is lost, and not why."""
 _SECONDS: Final = 600.0
-"""For the answers of one node: 1,000 peers that do not answer take five minutes."""
+"""Limit for the answers of one node: 1,000 peers that do not answer take five minutes."""
 _MOST_AT_ONCE: Final = 16
 """Nodes that are asked at the same time."""
 
@@ -88,9 +88,9 @@ class _Asking:
     """Asks the nodes, first for their peers, then for addresses, and keeps what they found."""
 
     health: Mapping[str, NodeHealth]
-    """By name."""
+    """The health of each node, by name."""
     screen: Screen | None
-    """For progress; None: nobody is told."""
+    """The screen for progress; None: nobody is told."""
     found: list[Check] = field(default_factory=list)
     pods: dict[str, Sequence[str]] = field(default_factory=dict)
     """The addresses of pods that each node knows; of the nodes that have answered."""

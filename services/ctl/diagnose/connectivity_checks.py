@@ -142,7 +142,7 @@ class Group:
 
     test: str
     node: str
-    """That they have in common."""
+    """The node that the pairs have in common."""
     is_source: bool
     others: tuple[str, ...]
     what: tuple[str, ...]

@@ -38,14 +38,16 @@ class Examination:
     """What the nodes have said."""
 
     targets: dict[str, Targets]
-    """Of the nodes that were asked, by name."""
+    """The targets of the nodes that were asked, by name."""
     names: list[str]
-    """Of these nodes, and of those that the lease service has told of."""
+    """The names of these nodes, and of those that the lease service has told of."""
     node: str
     """The name of the only node, as its services say it; empty: there are several, or none has answered."""
     found: list[Problem]
     reported: list[str]
-    """Those of `names` that were not asked: what masq finds there is not known, since it tells no lease service."""
+    """The nodes of `names` that were not asked: what masq finds there is not known, since it tells no
+    lease service.
+    """
     silent: bool
     """No service that was asked has answered."""
 

@@ -29,9 +29,9 @@ class PathStep:
 
     node: str
     sends: bool
-    """Of the sender's half."""
+    """Whether the step is of the sender's half."""
     kind: str
-    """Of the object, such as `route`, or what decides in place of one, such as `forwarding`."""
+    """The kind of object, such as `route`, or what decides in place of one, such as `forwarding`."""
     text: str
     """The object, in the notation of its tool."""
     verdict: Verdict
@@ -47,7 +47,7 @@ class Half:
 
     told: pb.TracePacketResponse
     firewalls: Mapping[int, masq_pb2.ExplainResponse | CallFailed] = field(default_factory=dict)
-    """By the number of the step."""
+    """The answers about firewalls, by the number of the step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from flannelette.services.ctl.units import count, shown_nodes
 from flannelette.services.runtime.process.version import version
 
 _MOST_BYTES: Final = 128 << 20
-"""Of all files together, before they are packed."""
+"""Bytes of all files together, before they are packed."""
 _NODES_AT_ONCE: Final = 8
 _README: Final = """\
 Made by `flannelette sysdump` {version} at {time}.

@@ -22,7 +22,9 @@ from flannelette.services.dataplane.netlink.objects import (
 )
 
 _ACTIONS: Final = {6: "blackhole", 7: "unreachable", 8: "prohibit"}
-"""Of routes they are the same numbers, as linux/rtnetlink.h and linux/fib_rules.h have them."""
+"""Actions of policy rules that drop packets; types of routes have the same numbers (linux/rtnetlink.h,
+linux/fib_rules.h).
+"""
 _TABLES: Final = {253: "default", 254: "main", 255: "local"}
 
 
@@ -33,7 +35,7 @@ class Culprit:
     cause: str
     cure: str
     is_general: bool
-    """It concerns all packets of the network, not single addresses."""
+    """Whether it concerns all packets of the network, not single addresses."""
 
 
 def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None) -> Culprit | None:

@@ -17,7 +17,7 @@ from flannelette.services.runtime.os.processes import Process, processes, udp_po
 
 _SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
 _CONFIGURATIONS: Final = (".conf", ".conflist", ".json")
-"""As libcni takes them: the first by name counts."""
+"""Suffixes of the files that libcni reads: the first by name counts."""
 _META: Final = frozenset(("multus", "multus-shim", "istio-cni", "cilium-cni"))
 """Plugins that call the next configuration, or are added to it."""
 _IKE_PORTS: Final = (500, 4500)

@@ -49,7 +49,7 @@ from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NoSuc
 from flannelette.services.dataplane.netlink.uapi import KernelError, attribute, numbered, request
 
 _DUMP_ATTEMPTS: Final = 3
-"""Of a table that changes all the time; what the last one has is used then."""
+"""Attempts to dump a table that changes all the time; what the last one has is used then."""
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
 _SKIP_STATS: Final = 0x8

@@ -59,15 +59,15 @@ class PolicyRule:
     mark: int = 0
     mask: int = 0
     suppressed_length: int = -1
-    """It takes no route of a prefix as short as this."""
+    """The length of the longest prefix of which the rule takes no route; -1: it takes all."""
     target: int = 0
-    """Of a goto: which priority is next."""
+    """The priority at which a goto goes on."""
     is_narrow: bool = False
-    """It looks at more than this: source ports, users, tunnels, VRFs."""
+    """Whether the rule looks at more than this: source ports, users, tunnels, VRFs."""
     protocol: int = 0
     """IP protocol; 0: any."""
     ports: tuple[int, int] = (0, 0)
-    """Of the destination, first and last; zeros: any."""
+    """The ports of the destination, first and last; zeros: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class HostLink:
     """Index of the bridge, bond or VRF that has it; 0: none."""
     is_up: bool = True
     is_running: bool = True
-    """It has a carrier: of a bridge, one of its ports has."""
+    """Whether the link has a carrier: of a bridge, one of its ports has."""
     has_arp: bool = True
     is_apart: bool = False
     """The other end of the pair is in another network namespace."""
@@ -186,7 +186,7 @@ class PeerPath:
     node: str
     subnet: Network
     route: Route
-    """Ours to the subnet."""
+    """Our route to the subnet."""
     public: Address | None
     """Where the tunnel ends; None: the route is direct."""
 
@@ -199,7 +199,7 @@ class Way:
     question: Lookup
     problem: str
     network: Network
-    """Of which an address may stand for all."""
+    """The network of which an address may stand for all."""
     path: PeerPath
     pods: tuple[bytes, int] | None = None
     """The part of the own subnet that a rule of policy routing names; None: any pod.
@@ -256,7 +256,7 @@ class CniView:
     """What is seen of CNI."""
 
     configurations: Mapping[Path, Set[str]]
-    """In the order of their names, with the plugins that they call."""
+    """The files in the order of their names, with the plugins that they call."""
     plugins: Mapping[Path, Set[str]]
     """The directories of plugins that are there, those of the runtime's configuration alone if it names any."""
     elsewhere: Mapping[str, Path]
@@ -272,19 +272,19 @@ class Subject:
     """The own subnets."""
     underlay: Underlay
     devices: Mapping[Family, Device]
-    """The overlay's."""
+    """The devices of the overlay."""
     port: int
     """UDP port of the tunnels; 0: none."""
     leases: Set[str]
-    """Of the peers that are looked at."""
+    """The leases of the peers that are looked at."""
     paths: tuple[PeerPath, ...]
-    """To those of them that are programmed."""
+    """The paths to those of them that are programmed."""
     subnets: Callable[[], Sequence[tuple[Network, str, str]]]
-    """Of all peers, with lease and node; asked only where something looks odd."""
+    """The subnets of all peers, with lease and node; asked only where something looks odd."""
     foreign: Sequence[Route]
     """Routes inside the network that are not ours."""
     winning: Set[Route] = frozenset()
-    """Those of them that the kernel takes rather than ours."""
+    """The routes of `foreign` that the kernel takes rather than ours."""
     own_parts: Sequence[Route] = ()
     """Routes inside the own subnets that are not ours."""
     bridges: Mapping[Family, int] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class Subject:
     lacks_tunnels: bool = False
     """IPsec has no tunnel with some peer."""
     remembered: Mapping[bytes, Route] = field(default_factory=dict)
-    """By which route an address of the underlay was reached at an earlier look."""
+    """The route by which an address of the underlay was reached at an earlier look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class Seen:
     pod_neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
     """Neighbour entries of the pods' addresses at their bridge."""
     managers: Mapping[int, str] = field(default_factory=dict)
-    """For each interface where it matters, a sentence: which program manages it, and how to keep that off."""
+    """A sentence for each interface where it matters: which program manages it, and how to keep that off."""
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
     policies: Sequence[Policy] = ()
     answers: Mapping[Lookup, Answer] = field(default_factory=dict)
@@ -326,7 +326,7 @@ class Seen:
     neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
     """Neighbour entries of the next hops to the peers' tunnels."""
     flannelds: Sequence[Process] = ()
-    """Beside this dataplane."""
+    """The running flannelds beside this dataplane."""
     taken: tuple[int, Process] | None = None
     """A UDP port that the overlay needs, and who else has it; asked only where something does not work."""
     cni: CniView | None = None
@@ -334,9 +334,9 @@ class Seen:
     pods: Mapping[Family, Sequence[bytes]] = field(default_factory=dict)
     """Addresses of neighbours; only where a route or rule may be in the way of single pods of this node."""
     rules: Mapping[Family, Sequence[PolicyRule]] = field(default_factory=dict)
-    """Of policy routing, in the order in which the kernel asks them."""
+    """The rules of policy routing, in the order in which the kernel asks them."""
     routes: Mapping[Family, Sequence[Route]] = field(default_factory=dict)
-    """Of all tables; only where an answer was not as it should be."""
+    """The routes of all tables; only where an answer was not as it should be."""
 
 
 def is_down(seen: Seen, index: int) -> bool:

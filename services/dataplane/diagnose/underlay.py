@@ -28,9 +28,9 @@ from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, RTN_UN
 TUNNEL: Final = "underlay-route"
 """The lookup of a tunnel's own packet."""
 _REFUSALS: Final = (EXDEV, EINVAL)
-"""Of the reverse path filter, for packets to this host: before Linux 6.13, and since."""
+"""Errors by which the reverse path filter refuses packets to this host: before Linux 6.13, and since."""
 _LEAST_OVERHEAD: Final = 20
-"""That of ipip: every other tunnel adds more."""
+"""The overhead of ipip: every other tunnel adds more."""
 
 
 def next_hops(seen: Seen) -> list[tuple[bytes, int]]:

@@ -8,7 +8,7 @@ from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_o
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
 
 Section = Mapping[str, Any]
-"""Of vici: keys with texts, lists of texts, or sections."""
+"""A section of vici: keys with texts, lists of texts, or sections."""
 
 ANSWERED: Final = "answered"
 """The child of a connection for the tunnel that the peer asks for."""
@@ -28,7 +28,7 @@ class Tunnel:
     is_answered: bool = False
     """Packets can be received: one that the peer asked for is."""
     received: int = 0
-    """Bytes."""
+    """Bytes received through the tunnel."""
     sent: int = 0
     attempts: int = 0
     """How many IKE SAs this end is negotiating."""

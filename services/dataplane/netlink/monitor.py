@@ -38,12 +38,12 @@ QUEUE_BYTES: Final = 8 * 1024 * 1024
 _ROUTE_HEADER_BYTES: Final = 12
 _NEIGHBOUR_HEADER_BYTES: Final = 12
 _NETCONF_HEADER_BYTES: Final = 4
-"""Of struct netconfmsg, with its padding."""
+"""Size of struct netconfmsg, with its padding."""
 _IFINDEX: Final = struct.Struct("=i")
 _NEIGHBOUR_STATE: Final = struct.Struct("=H")
-"""Of struct ndmsg, behind the device."""
+"""The state in struct ndmsg, after the device."""
 _LINK: Final = struct.Struct("=iII")
-"""Of struct ifinfomsg: the device, its flags, and those that have changed."""
+"""The part of struct ifinfomsg with the device, its flags, and those that have changed."""
 _LINK_BYTES: Final = 32
 
 
@@ -71,32 +71,32 @@ class Change:
     family: int = 0
     """AF number; of a route, address or neighbour."""
     ifindex: int = 0
-    """Its device; 0: none, or a route over several."""
+    """The object's device; 0: none, or a route over several."""
     protocol: int = 0
-    """Of a route: who made it (RTPROT_*)."""
+    """The origin of a route (RTPROT_*)."""
     port: int = 0
     """Port id of the socket that caused it (`KernelSocket.port` for our own); 0: the kernel itself.
 
     VXLAN reports 0 for forwarding entries of every program, and so does the end of every neighbour.
     """
     dst: bytes = b""
-    """Of a route: where to, as `Route` has it, but empty for a default route. Of a policy: its other end."""
+    """The destination of a route, as `Route` has it, but empty for a default route; the other end of a policy."""
     length: int = 0
-    """Of a route: how many bits of `dst` count; 0: it leads everywhere."""
+    """The bits of a route's `dst` that count; 0: the route leads everywhere."""
     is_main: bool = False
-    """Of a route: it is in the main table."""
+    """Whether a route is in the main table."""
     drops: bool = False
     """Routes only: the type drops packets (blackhole, prohibit and the like)."""
     key: Hashable = None
-    """Of a neighbour or forwarding entry that is gone, or not permanent: which, to know what we took away."""
+    """The identity of a neighbour or forwarding entry that is gone, or not permanent, to know what we took away."""
     entries: Sequence[KernelObject] = ()
     """Permanent neighbours or forwarding entries of one device, as they are now."""
     up: bool = False
-    """Of a link: it is, as `ip link set up` makes it."""
+    """Whether a link is up, as `ip link set up` makes it."""
     is_flip: bool = False
-    """Of a link: `up` is what has changed."""
+    """Whether a link's `up` is what has changed."""
     mtu: int = 0
-    """Of a link, in bytes; 0: not told."""
+    """The MTU of a link, in bytes; 0: not told."""
 
 
 _SUBJECTS: Final = {
@@ -135,7 +135,7 @@ class Monitor:
     def __init__(self, *, queue_bytes: int = QUEUE_BYTES) -> None:
         self.beside: tuple[EventSource, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """That waits for the socket."""
+        """The loop that waits for the socket."""
         self._socket = open_netlink(uapi.NETLINK_ROUTE)
         enlarge_queue(self._socket, queue_bytes)
         self._socket.bind((0, 0))

@@ -7,7 +7,7 @@ SMALLEST: Final = 20
 """Bytes of an IPv4 header without options."""
 _ICMP: Final = 1
 _TTL: Final = 8
-"""Of an ICMP error, as in flannel."""
+"""The TTL of an ICMP error, as in flannel."""
 _UNREACHABLE: Final = 3
 NET_UNREACHABLE: Final = 0
 FRAGMENTATION_NEEDED: Final = 4

@@ -98,7 +98,7 @@ class Claims:
         self._claims: dict[str, Claim] = {}
         self._of_node: dict[str, set[str]] = {}
         self._of_identity: dict[Identity, tuple[str, ...]] = {}
-        """Nearly always one."""
+        """The names of the claims that have an identity, nearly always one."""
         self._pool: SubnetPool | None = None
 
     @property

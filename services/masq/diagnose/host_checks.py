@@ -30,7 +30,7 @@ class HostChecks:
     not_forwarding: frozenset[int] = frozenset()
     """IP versions whose packets the kernel does not forward at all."""
     tables: tuple[ForeignTable, ...] = ()
-    """With everybody's rules but those in tables of our own."""
+    """The tables with everybody's rules but those in tables of our own."""
     side_by_side: frozenset[int] = frozenset()
     """IP versions that have rules both in the legacy tables and in those of iptables-nft."""
     bridge_calls: str = "1"

@@ -25,7 +25,7 @@ from flannelette.services.masq.diagnose.verdict import (
 from flannelette.services.masq.kernel.legacy_tables import RawTable
 
 _MOST_ENTRIES: Final = 1000
-"""Of a table whose rules are read: a thousand take about 10 ms."""
+"""Entries of a table whose rules are read: a thousand take about 10 ms."""
 _NOT_IN, _NOT_OUT, _NOT_SOURCE, _NOT_DESTINATION, _NOT_PROTOCOL = 0x01, 0x02, 0x08, 0x10, 0x40
 _NOT_FRAGMENT: Final = 0x20  # IPT_INV_FRAG
 _OTHER_INVERSE: Final = 0x04  # IPT_INV_TOS

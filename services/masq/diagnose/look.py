@@ -14,7 +14,7 @@ from flannelette.services.masq.kernel.routing import mac_of, ports_of, tunnel_pe
 from flannelette.services.masq.kernel.traffic import filters, queues
 
 _MOST_PEERS: Final = 256
-"""Of each IP version."""
+"""Peers of each IP version that are asked about."""
 _MOST_PORTS: Final = 250
 _CALLS: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 

@@ -67,7 +67,7 @@ _FIB_SADDR, _FIB_DADDR = 1, 2  # NFTA_FIB_F_
 _STATUS: Final = Condition(asks=lambda flow: Match.NO if flow.states == State.NEW else Match.MAYBE)
 """A bit of the status of a connection: of a new one none is set yet."""
 _MOST_WORDS: Final = 4
-"""Of the elements of a set."""
+"""Elements of a set that are shown."""
 _QUIET: Final = frozenset(("counter", "log", "dynset", "objref", "last", "flow_offload"))
 _ENDS: Final = {
     "reject": (Effect.DROP, "reject"), "notrack": (Effect.UNTRACK, "notrack"),
@@ -144,7 +144,7 @@ class RuleReader:
     marks: tuple[int, int] | None = None
     is_plain: bool = True
     verdicts: list[tuple[Condition, Mapping[int, bytes]]] = field(default_factory=list)
-    """Of a map."""
+    """The verdicts of a map."""
 
     def rules(self, values: Mapping[int, bytes], number: int = 0) -> list[ForeignRule]:
         """The rule; for a map of verdicts one for each of its elements."""

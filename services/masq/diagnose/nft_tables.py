@@ -38,7 +38,7 @@ from flannelette.services.masq.kernel.nf_tables import (
 
 _NUMBERS: Final = {version: family for family, version in FAMILIES.items()}
 _MOST_RULES: Final = 1000
-"""Of a table: a thousand take about 10 ms."""
+"""Rules of a table: a thousand take about 10 ms."""
 _DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
 _KINDS: Final = {"filter": "filter", "nat": "nat"}
 _NETDEV, _BRIDGE = 5, 7  # NFPROTO_

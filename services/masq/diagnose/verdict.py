@@ -48,7 +48,7 @@ class State(IntFlag):
 
 
 NOWHERE: Final = "\0"
-"""In place of an interface that packets do not have at a hook; no rule names it."""
+"""The name in place of an interface that packets do not have at a hook; no rule has it."""
 _CONNTRACK: Final = -200
 """NF_IP_PRI_CONNTRACK: chains of a smaller priority see packets before connection tracking does."""
 _WITHOUT_IN: Final = frozenset((NfHook.OUTPUT, NfHook.EGRESS, NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING))
@@ -95,9 +95,9 @@ class Effect(Enum):
     JUMP = "jump"
     GOTO = "goto"
     NOTHING = "continue"
-    """It counts, marks or logs."""
+    """The rule counts, marks or logs, and the packet goes on."""
     TRANSLATE = "snat"
-    """It gives the packet another source address, in a chain for that."""
+    """The rule gives the packet another source address, in a chain for that."""
     UNTRACK = "notrack"
     """Connection tracking leaves the packet alone."""
     UNKNOWN = "unknown"
@@ -122,7 +122,7 @@ class Flow:
     """Packets of one kind."""
 
     source: Network
-    """Their addresses are in here."""
+    """The network of the packets' source addresses."""
     destination: Network
     incoming: str = ""
     """Interface they come by; empty: unknown, or none."""
@@ -130,7 +130,7 @@ class Flow:
     protocol: int = 0
     """0: unknown."""
     port: int = 0
-    """Of the destination; 0: unknown."""
+    """The destination port; 0: unknown."""
     elsewhere: tuple[str, ...] = ("lo",)
     """Interfaces that they neither come nor leave by, where these are unknown."""
     source_port: int = 0
@@ -145,13 +145,13 @@ class Flow:
     is_for_us: bool | None = None
     """The destination is an address of this host; None: unknown."""
     is_ours: bool = False
-    """This host sends them."""
+    """Whether this host sends the packets."""
     is_from_peers: bool = False
     """Pods of other nodes send them."""
     only_by: str = ""
     """The interface by which all of them come: by any other, the source is forged. Empty: there is none such."""
     is_answer: bool = False
-    """They belong to connections that exist."""
+    """Whether the packets belong to connections that exist."""
     clock: int = 0
     """Present time in Unix seconds; 0: unknown."""
     way: tuple[NfHook, ...] = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
@@ -246,7 +246,7 @@ class Condition:
     outgoing: str | None = None
     protocol: int | None = None
     ports: tuple[int, int] | None = None
-    """Of the destination, first and last."""
+    """The ports of the destination, first and last."""
     states: int | None = None
     """One of these states of connection tracking."""
     test: Test | None = None
@@ -257,7 +257,7 @@ class Condition:
     asks: Callable[["Flow"], Match] | None = None
     """A function for what the flow does not tell: whether the kernel finds it in a large set, or what time it is."""
     unknown: bool = False
-    """Something that is not known of a flow."""
+    """Whether the condition asks for something that is not known of a flow."""
     one_of: tuple["Condition", ...] | None = None
     """One of these, at least: the elements of a set."""
     each: tuple["Condition", ...] | None = None
@@ -318,7 +318,7 @@ class ForeignRule:
     """A rule of any program."""
 
     text: str
-    """As a person would look for it."""
+    """The rule as a person would look for it."""
     conditions: tuple[Condition, ...]
     kind: Effect
     target: str = ""
@@ -349,7 +349,7 @@ class ForeignChain:
     """None: no base chain."""
     priority: int = 0
     drops: bool = False
-    """Its policy is drop."""
+    """Whether the chain's policy is drop."""
     devices: tuple[str, ...] = ()
     """Devices whose packets the chain sees; empty: all."""
     translates: bool = False
@@ -399,7 +399,7 @@ class Drop:
     is_plain: bool = True
     """iptables-nft can show the table."""
     hook: NfHook | None = None
-    """Of the base chain."""
+    """The hook of the base chain."""
     is_early: bool = False
     """The base chain sees packets before connection tracking does."""
 

@@ -17,7 +17,7 @@ MOST_NAMED: Final = 8
 """Subjects that one event names, and that change together and still get an event each."""
 _AT_ONCE: Final = 64
 _MOST_DIGITS: Final = 15
-"""Of the number in a position."""
+"""Digits of the number in a position."""
 
 
 class Subject(NamedTuple):
@@ -32,13 +32,13 @@ class Event:
     """A record of what a service did, decided or found."""
 
     kind: Enum
-    """Of the service's own kinds."""
+    """The kind, one of the service's own."""
     what: str
     cause: str = ""
     seconds: float = 0.0
-    """From the moment the cause was known to the end of it; 0: not measured."""
+    """Seconds from the moment the cause was known to the end of it; 0: not measured."""
     subjects: tuple[Subject, ...] = ()
-    """Those that it concerns; only the first ones, if there are many."""
+    """The subjects that it concerns; only the first ones, if there are many."""
     subject_count: int = 0
     objects: int = 0
     """Kernel objects, rules or leases that were changed."""
@@ -61,13 +61,13 @@ class RecordedEvent(NamedTuple):
     """An event in its place. A tuple, which is made in a third of the time of a frozen dataclass."""
 
     epoch: str
-    """Of the process that has recorded it."""
+    """The epoch of the process that has recorded it."""
     number: int
     """Counts from 1, across restarts as far as they are known."""
     time: float
     """Unix time, by the clock of then."""
     cursor: str
-    """Of the leases that were known."""
+    """The cursor of the leases that were known."""
     event: Event
 
     @property
@@ -87,11 +87,11 @@ class Journal:
     ) -> None:
         """`earlier` has the last entries of the processes before, numbered without a gap."""
         self.epoch = secrets.token_hex(4)
-        """Of this process."""
+        """The epoch of this process."""
         self.last = earlier[-1].number if earlier else 0
         """Number of the newest entry."""
         self.cursor = ""
-        """Of the leases that are known now."""
+        """The cursor of the leases that are known now."""
         self._oldest = earlier[0].number if earlier else 1
         self._ends = {entry.epoch: entry.number for entry in earlier}
         """The last number of each process before."""
