@@ -31,7 +31,7 @@ from flannelette.services.masq.diagnose.verdict import (
     State,
     Test,
 )
-from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes, text
+from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
 _LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
 _HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network, summarize_address_range
 from typing import Final
 
 from flannelette.services.masq.diagnose.verdict import Condition, Flow, Test
-from flannelette.services.masq.kernel.nf_tables import attributes, text
+from flannelette.services.runtime.os.netlink import attributes, text
 
 MOST_ELEMENTS: Final = 200
 """Largest number of elements of a set that is read; about a larger one the kernel is asked."""

@@ -24,8 +24,6 @@ from flannelette.services.masq.kernel.nf_tables import (
     FAMILIES,
     INET,
     ChainName,
-    attribute_list,
-    attributes,
     chain_dump,
     chains_of,
     element_dump,
@@ -33,8 +31,8 @@ from flannelette.services.masq.kernel.nf_tables import (
     nft_tables,
     rule_dump,
     table_flags,
-    text,
 )
+from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
 _NUMBERS: Final = {version: family for family, version in FAMILIES.items()}
 _MOST_RULES: Final = 1000

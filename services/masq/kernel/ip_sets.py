@@ -5,7 +5,7 @@ import struct
 from typing import Final
 
 from flannelette.services.core.family import Address
-from flannelette.services.masq.kernel.nf_tables import attributes, text
+from flannelette.services.runtime.os.netlink import ACK, ask, attribute, attributes, text
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
@@ -15,44 +15,32 @@ _IP, _PORT, _PROTO = 1, 4, 7  # in IPSET_ATTR_DATA
 _VERSION: Final = 7  # IPSET_PROTOCOL
 _NESTED, _NETWORK_ORDER = 0x8000, 0x4000  # NLA_F_
 _ABSENT: Final = 4103  # IPSET_ERR_EXIST
-_HEADER: Final = struct.Struct("=IHHII")
-_SECONDS: Final = 2.0
 
 
 def set_name(index: int) -> str:
     """The name by which people know the set that a rule has as a number; empty: there is none."""
-    _, values = _ask(_GET_BY_INDEX, 0, _attribute(_INDEX | _NETWORK_ORDER, struct.pack(">H", index)))
+    _, values = _ask(_GET_BY_INDEX, 0, attribute(_INDEX | _NETWORK_ORDER, struct.pack(">H", index)))
     return text(values.get(_NAME, b""))
 
 
 def is_member(name: str, address: Address, protocol: int = 0, port: int = 0) -> bool | None:
     """Whether a set has the address, with the port if it is a set of both; None: it is of another type."""
     kind, family = (1, socket.AF_INET) if address.version == 4 else (2, socket.AF_INET6)
-    data = _attribute(_IP | _NESTED, _attribute(kind | _NETWORK_ORDER, address.packed))
+    data = attribute(_IP | _NESTED, attribute(kind | _NETWORK_ORDER, address.packed))
     if protocol:
-        data += _attribute(_PROTO, bytes((protocol,)))
+        data += attribute(_PROTO, bytes((protocol,)))
     if port:
-        data += _attribute(_PORT | _NETWORK_ORDER, struct.pack(">H", port))
-    code, _ = _ask(_TEST, family, _attribute(_NAME, name.encode() + b"\0") + _attribute(_DATA | _NESTED, data))
+        data += attribute(_PORT | _NETWORK_ORDER, struct.pack(">H", port))
+    code, _ = _ask(_TEST, family, attribute(_NAME, name.encode() + b"\0") + attribute(_DATA | _NESTED, data))
     return {0: True, _ABSENT: False}.get(code)
 
 
 def _ask(command: int, family: int, body: bytes) -> tuple[int, dict[int, bytes]]:
     """Sends a request; returns the number of the error, 0 for none, and the attributes of the answer."""
-    content = bytes((family, 0, 0, 0)) + _attribute(_PROTOCOL, bytes((_VERSION,))) + body
-    flags = 1 | (4 if command == _TEST else 0)  # NLM_F_REQUEST, NLM_F_ACK
+    content = bytes((family, 0, 0, 0)) + attribute(_PROTOCOL, bytes((_VERSION,))) + body
+    flags = ACK if command == _TEST else 0
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER) as kernel:
-            kernel.settimeout(_SECONDS)
-            kernel.bind((0, 0))
-            kernel.send(_HEADER.pack(_HEADER.size + len(content), _SUBSYSTEM | command, flags, 1, 0) + content)
-            answer = kernel.recv(1 << 16)
+        answers = ask(_NETFILTER, _SUBSYSTEM | command, content, flags)
     except OSError as error:
         return error.errno or -1, {}
-    if _HEADER.unpack_from(answer)[1] == 2:  # NLMSG_ERROR
-        return -struct.unpack_from("=i", answer, _HEADER.size)[0], {}
-    return 0, attributes(answer[_HEADER.size + 4 :])
-
-
-def _attribute(number: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+    return 0, attributes(answers[0][1][4:]) if answers else {}

@@ -14,17 +14,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.runtime.os.netlink import (
+    ACK,
+    DUMP,
+    REQUEST,
+    attribute,
+    attribute_list,
+    attributes,
+    exchange,
+    message,
+    messages,
+    open_netlink,
+    text,
+)
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
 _SUBSYSTEM: Final = 10 << 8  # NFNL_SUBSYS_NFTABLES
-_REQUEST, _ACK, _DUMP, _CREATE = 1, 4, 0x300, 0x400
+_CREATE: Final = 0x400  # NLM_F_CREATE
 _SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES = 270, 1, 7
-_ERROR, _DONE = 2, 3
-_HEADER: Final = struct.Struct("=IHHII")
-_ATTRIBUTE: Final = struct.Struct("=HH")
 _NFGENMSG: Final = 4
-_NESTED: Final = 0x8000  # NLA_F_NESTED
-_NUMBER: Final = 0x3FFF  # of an attribute, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE, _DELRULE = 0, 1, 3, 4, 6, 7, 8  # NFT_MSG_
 _NEWSETELEM, _GETSETELEM, _NEWGEN, _GETGEN = 12, 13, 15, 16
 _CHAIN, _HANDLE = 2, 3  # NFTA_RULE_
@@ -67,9 +75,8 @@ def chains_of(names: Iterable[ChainName]) -> dict[ChainName, dict[int, bytes]]:
         for name in names:
             about = {_TABLE: name.table, _NAME: name.name}
             try:
-                kernel.send(_question(_GETCHAIN, family=families[name.version], about=about))
-                for _, _, body in _messages(kernel.recv(_BUFFER)):
-                    found[name] = attributes(body)
+                for _, content in exchange(kernel, _question(_GETCHAIN, family=families[name.version], about=about)):
+                    found[name] = attributes(content[_NFGENMSG:])
             except PermissionError:
                 raise Unavailable("nftables cannot be read: run the service as root with CAP_NET_ADMIN") from None
             except OSError:
@@ -100,13 +107,13 @@ def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes
 
 def has_element(family: int, table: str, name: str, key: bytes) -> bool | None:
     """Whether the kernel finds a key in a set, also in one of intervals; None: it does not say."""
-    value = _packed(1, _packed(1, key), nested=True)  # NFTA_SET_ELEM_KEY, NFTA_DATA_VALUE
+    value = attribute(1, attribute(1, key), nested=True)  # NFTA_SET_ELEM_KEY, NFTA_DATA_VALUE
     body = _family(family) + _attribute(_TABLE, table) + _attribute(_SET, name)
-    body += _packed(_ELEMENTS, _packed(1, value, nested=True), nested=True)
+    body += attribute(_ELEMENTS, attribute(1, value, nested=True), nested=True)
     try:
         with _open_socket() as kernel:
-            kernel.send(_message(_SUBSYSTEM | _GETSETELEM, _REQUEST, body))
-            return any(kind == _NEWSETELEM for kind, _, _ in _messages(kernel.recv(_BUFFER)))
+            answers = exchange(kernel, message(_SUBSYSTEM | _GETSETELEM, body))
+            return any(kind == _SUBSYSTEM | _NEWSETELEM for kind, _ in answers)
     except OSError as error:
         return False if error.errno == errno.ENOENT else None
     except Unavailable:
@@ -142,8 +149,7 @@ def generation() -> int:
     """The number of the last transaction of any program; it only grows. Raises Unavailable: not reported."""
     try:
         with _open_socket() as kernel:
-            kernel.send(_question(_GETGEN))
-            return next(number for number, _ in _generations(kernel.recv(_BUFFER)))
+            return next(number for number, _ in _generations(exchange(kernel, _question(_GETGEN))))
     except OSError as error:
         raise Unavailable(
             f"nftables does not answer: {error.strerror}; run the service as root with CAP_NET_ADMIN, and load "
@@ -159,7 +165,7 @@ def make_base_chain(chain: ChainName, kind: str, hook: int, priority: int) -> No
     number = next(number for number, version in FAMILIES.items() if version == chain.version)
     where = struct.pack("=HH4sHH4s", 8, _NUMBER_OF_HOOK, hook.to_bytes(4), 8, _PRIORITY, priority.to_bytes(4))
     values = _attribute(_TABLE, chain.table) + _attribute(_NAME, chain.name) + _attribute(_TYPE, kind)
-    values += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(where), _HOOK | _NESTED) + where
+    values += attribute(_HOOK, where, nested=True)
     family = _family(number)
     _transaction(
         (_NEWTABLE, _CREATE, family + _attribute(_TABLE, chain.table)),
@@ -172,7 +178,7 @@ def delete_rule(chain: ChainName, handle: int) -> None:
     """Deletes one rule by the kernel's number of it. Raises Unavailable."""
     number = next(number for number, version in FAMILIES.items() if version == chain.version)
     body = _family(number) + _attribute(_TABLE, chain.table) + _attribute(_CHAIN, chain.name)
-    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + 8, _HANDLE) + handle.to_bytes(8)
+    body += attribute(_HANDLE, handle.to_bytes(8))
     _transaction((_DELRULE, 0, body), failure=f"rule {handle} of chain {chain.name} cannot be deleted")
 
 
@@ -180,17 +186,14 @@ def _transaction(*changes: tuple[int, int, bytes], failure: str) -> None:
     """All of the changes or none: kind, flags and body of each. Raises Unavailable."""
     batch = bytes((0, 0)) + (_SUBSYSTEM >> 8).to_bytes(2)  # nfgenmsg: the subsystem that the batch is for
     last = len(changes) - 1
-    messages = [_message(_BEGIN, _REQUEST, batch)]
+    sent = [message(_BEGIN, batch)]
     for place, (kind, flags, body) in enumerate(changes):
-        flags |= _REQUEST | (_ACK if place == last else 0)
-        messages.append(_message(_SUBSYSTEM | kind, flags, body))
-    messages.append(_message(_END, _REQUEST, batch))
+        flags |= REQUEST | (ACK if place == last else 0)
+        sent.append(message(_SUBSYSTEM | kind, body, flags))
+    sent.append(message(_END, batch))
     try:
         with _open_socket() as kernel:
-            kernel.send(b"".join(messages))
-            answer = kernel.recv(_BUFFER)
-            if code := -struct.unpack_from("=i", answer, _HEADER.size)[0]:
-                raise OSError(code, os.strerror(code))
+            list(exchange(kernel, b"".join(sent)))  # it raises what the kernel refuses
     except OSError as error:
         raise Unavailable(f"{failure}: {error.strerror}") from None
 
@@ -220,7 +223,8 @@ class GenerationListener:
         found: dict[str, None] = {}
         while True:
             try:
-                for number, name in _generations(self._socket.recv(_BUFFER)):
+                told = messages(self._socket.recv(_BUFFER))
+                for number, name in _generations((kind, content) for kind, _, content in told):
                     if number > since and name:
                         found[name] = None
             except BlockingIOError:
@@ -233,25 +237,6 @@ class GenerationListener:
         self._socket.close()
 
 
-def attributes(data: bytes) -> dict[int, bytes]:
-    """Reads netlink attributes by number; nested ones stay bytes, to be read in the same way."""
-    return dict(attribute_list(data))
-
-
-def attribute_list(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields netlink attributes in their order, also several of one number."""
-    start = 0
-    while start + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, start)
-        yield kind & _NUMBER, data[start + _ATTRIBUTE.size : start + length]
-        start += max(length + 3 & ~3, _ATTRIBUTE.size)
-
-
-def text(value: bytes) -> str:
-    """A string as the kernel writes it."""
-    return value.rstrip(b"\0").decode(errors="replace")
-
-
 def _dump(
     request: int, family: int = 0, about: Mapping[int, str] | None = None
 ) -> Iterator[tuple[int, int, dict[int, bytes]]]:
@@ -261,31 +246,26 @@ def _dump(
     """
     with _open_socket() as kernel:
         try:
-            kernel.send(_question(request, _REQUEST | _DUMP, family, about))
-            while True:
-                for kind, address_family, body in _messages(kernel.recv(_BUFFER)):
-                    if kind < 0:
-                        return
-                    yield kind, address_family, attributes(body)
+            for kind, content in exchange(kernel, _question(request, REQUEST | DUMP, family, about)):
+                yield kind & 0xFF, content[0], attributes(content[_NFGENMSG:])
         except PermissionError:
             raise Unavailable("nftables cannot be read: run the service as root with CAP_NET_ADMIN") from None
         except OSError:
             return
 
 
-def _generations(data: bytes) -> Iterator[tuple[int, str]]:
+def _generations(answers: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
     """Number, and the name of the process that made it."""
-    for kind, _, body in _messages(data):
-        if kind == _NEWGEN:
-            values = attributes(body)
+    for kind, content in answers:
+        if kind == _SUBSYSTEM | _NEWGEN:
+            values = attributes(content[_NFGENMSG:])
             yield int.from_bytes(values.get(_GEN_ID, b""), "big"), text(values.get(_GEN_NAME, b""))
 
 
 def _open_socket(group: int = 0) -> socket.socket:
     """Opens a socket for questions, or to listen to a multicast group. Raises Unavailable."""
     try:
-        made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER)
-        made.bind((0, 0))
+        made = open_netlink(_NETFILTER)
         if group:
             made.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
     except OSError as error:
@@ -295,14 +275,10 @@ def _open_socket(group: int = 0) -> socket.socket:
     return made
 
 
-def _question(kind: int, flags: int = _REQUEST, family: int = 0, about: Mapping[int, str] | None = None) -> bytes:
+def _question(kind: int, flags: int = REQUEST, family: int = 0, about: Mapping[int, str] | None = None) -> bytes:
     """A message that asks about everything, or what has this address family (not 0) and these attributes."""
     body = _family(family) + b"".join(_attribute(number, value) for number, value in (about or {}).items())
-    return _message(_SUBSYSTEM | kind, flags, body)
-
-
-def _message(kind: int, flags: int, body: bytes) -> bytes:
-    return _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
+    return message(_SUBSYSTEM | kind, body, flags)
 
 
 def _family(number: int) -> bytes:
@@ -310,29 +286,5 @@ def _family(number: int) -> bytes:
     return bytes((number, 0, 0, 0))
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Number within nftables, address family and attributes of each message; the number is -1 at the end of a dump.
-
-    Raises OSError: the kernel's answer to a question.
-    """
-    start = 0
-    while start + _HEADER.size <= len(data):
-        length, kind, _, _, _ = _HEADER.unpack_from(data, start)
-        body = data[start + _HEADER.size : start + length]
-        if kind == _ERROR:
-            code = -struct.unpack_from("=i", body)[0]
-            raise OSError(code, os.strerror(code))
-        if kind == _DONE:
-            yield -1, 0, b""
-        elif kind & ~0xFF == _SUBSYSTEM:
-            yield kind & 0xFF, body[0], body[_NFGENMSG:]
-        start += max(length + 3 & ~3, _HEADER.size)
-
-
 def _attribute(number: int, value: str) -> bytes:
-    return _packed(number, value.encode() + b"\0")
-
-
-def _packed(number: int, data: bytes, *, nested: bool = False) -> bytes:
-    number |= _NESTED if nested else 0
-    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), number) + data + bytes(-len(data) % 4)
+    return attribute(number, value.encode() + b"\0")

@@ -11,20 +11,15 @@ from typing import Final
 
 from flannelette.services.core.family import Address
 from flannelette.services.core.tunnel import IPSEC_MARK
-from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes, text
+from flannelette.services.runtime.os import netlink
+from flannelette.services.runtime.os.netlink import DUMP, attribute, attribute_list, attributes, text
 
-_SOL_NETLINK, _STRICT = 270, 12  # NETLINK_GET_STRICT_CHK: a dump has only what was asked for
-_REQUEST, _DUMP = 1, 0x300
-_ERROR, _DONE = 2, 3
-_HEADER: Final = struct.Struct("=IHHII")
 _GETLINK, _GETROUTE, _GETNEIGH = 18, 26, 30  # RTM_
 _AF_BRIDGE: Final = 7
-_BUFFER: Final = 1 << 17
 _ROUTE, _NEIGHBOUR, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB", "=BxHiII"))
 _LINK_NAME, _MASTER = 3, 10  # IFLA_
 _DESTINATION, _DEVICE, _GATEWAY, _SOURCE = 1, 4, 5, 7  # RTA_
 _TO, _MAC = 1, 2  # NDA_
-_SECONDS: Final = 2.0
 _GENERIC, _XFRM = 16, 6  # NETLINK_
 _GENERIC_HEADER: Final = struct.Struct("=BBH")  # struct genlmsghdr: command, version
 _CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # GENL_ID_CTRL, CTRL_CMD_, CTRL_ATTR_
@@ -51,7 +46,7 @@ class Way:
 def way_to(address: Address) -> Way | None:
     """The way to an address; None: no route leads there, or the kernel does not say."""
     body = _ROUTE.pack(_af(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
-    for _, values in ask(_GETROUTE, body + _attribute(_DESTINATION, address.packed), _ROUTE.size):
+    for _, values in ask(_GETROUTE, body + attribute(_DESTINATION, address.packed), _ROUTE.size):
         if device := _name(values.get(_DEVICE, b"")):
             return Way(device, _address(values, _SOURCE), _address(values, _GATEWAY))
     return None
@@ -59,7 +54,7 @@ def way_to(address: Address) -> Way | None:
 
 def mac_of(address: Address, device: str) -> bytes:
     """The MAC address of a neighbour, as far as the kernel knows it; else empty."""
-    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + _attribute(_TO, address.packed)
+    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
     return next((values.get(_MAC, b"") for _, values in ask(_GETNEIGH, body, _NEIGHBOUR.size)), b"")
 
 
@@ -71,7 +66,7 @@ def tunnel_peers(backend_type: str, devices: Iterable[str]) -> frozenset[Address
 
 def _forwarding_peers(index: int) -> Iterator[Address]:
     """Yields the addresses in the forwarding entries of a device (VXLAN)."""
-    for _, values in ask(_GETNEIGH, _NEIGHBOUR.pack(_AF_BRIDGE, index, 0, 0, 0), _NEIGHBOUR.size, _DUMP):
+    for _, values in ask(_GETNEIGH, _NEIGHBOUR.pack(_AF_BRIDGE, index, 0, 0, 0), _NEIGHBOUR.size, DUMP):
         if (peer := _address(values, _TO)) and int(peer):
             yield peer
 
@@ -79,8 +74,8 @@ def _forwarding_peers(index: int) -> Iterator[Address]:
 def _gateways(index: int) -> Iterator[Address]:
     """The gateways of a device's routes (IPIP, FOU, the TUN device of udp)."""
     for af in (socket.AF_INET, socket.AF_INET6):
-        body = _ROUTE.pack(af, 0, 0, 0, 0, 0, 0, 0, 0) + _attribute(_DEVICE, struct.pack("=I", index))
-        for _, values in ask(_GETROUTE, body, _ROUTE.size, _DUMP):
+        body = _ROUTE.pack(af, 0, 0, 0, 0, 0, 0, 0, 0) + attribute(_DEVICE, struct.pack("=I", index))
+        for _, values in ask(_GETROUTE, body, _ROUTE.size, DUMP):
             if gateway := _address(values, _GATEWAY):
                 yield gateway
 
@@ -89,12 +84,12 @@ def _endpoints(index: int) -> Iterator[Address]:
     """The endpoints of a WireGuard device's peers. Needs CAP_NET_ADMIN; the kernel says the private key too, and it
     is not kept.
     """
-    name = _GENERIC_HEADER.pack(_GETFAMILY, 1, 0) + _attribute(_FAMILY_NAME, b"wireguard\0")
+    name = _GENERIC_HEADER.pack(_GETFAMILY, 1, 0) + attribute(_FAMILY_NAME, b"wireguard\0")
     numbers = [values.get(_FAMILY_ID) for _, values in ask(_CONTROL, name, _GENERIC_HEADER.size, protocol=_GENERIC)]
-    body = _GENERIC_HEADER.pack(_GETDEVICE, 1, 0) + _attribute(_DEVICE_INDEX, struct.pack("=I", index))
+    body = _GENERIC_HEADER.pack(_GETDEVICE, 1, 0) + attribute(_DEVICE_INDEX, struct.pack("=I", index))
     for family in filter(None, numbers):
         number = int.from_bytes(family, sys.byteorder)
-        for _, device in ask(number, body, _GENERIC_HEADER.size, _DUMP, protocol=_GENERIC):
+        for _, device in ask(number, body, _GENERIC_HEADER.size, DUMP, protocol=_GENERIC):
             for _, peer in attribute_list(device.get(_PEERS, b"")):
                 where = attributes(peer).get(_ENDPOINT, b"")
                 if packed := {16: where[4:8], 28: where[8:24]}.get(len(where)):  # struct sockaddr_in, sockaddr_in6
@@ -103,7 +98,7 @@ def _endpoints(index: int) -> Iterator[Address]:
 
 def _policy_peers(_: int) -> Iterator[Address]:
     """The other ends of the tunnels that our IPsec policies ask for; no device has them. Needs CAP_NET_ADMIN."""
-    for head, values in ask(_GETPOLICY, bytes(_POLICY_ID_BYTES), _POLICY.size, _DUMP, protocol=_XFRM):
+    for head, values in ask(_GETPOLICY, bytes(_POLICY_ID_BYTES), _POLICY.size, DUMP, protocol=_XFRM):
         template = values.get(_TEMPLATES, b"")
         if len(head) == _POLICY.size and len(template) >= _TEMPLATE.size:
             priority, direction = _POLICY.unpack(head)
@@ -119,7 +114,7 @@ _PEERS_OF: Final = {"vxlan": _forwarding_peers, "wireguard": _endpoints, "ipsec"
 def ports_of(bridge: str) -> list[str]:
     """The interfaces that are ports of a bridge, sorted."""
     master = struct.pack("=I", index_of(bridge))
-    links = ask(_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _LINK.size, _DUMP)
+    links = ask(_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _LINK.size, DUMP)
     found = (text(values.get(_LINK_NAME, b"")) for _, values in links if values.get(_MASTER) == master)
     return sorted(found)
 
@@ -128,27 +123,9 @@ def ask(
     kind: int, body: bytes, head: int, flags: int = 0, *, protocol: int = 0
 ) -> Iterator[tuple[bytes, dict[int, bytes]]]:
     """Sends a request; returns the fixed part and the attributes of each answer, nothing if the kernel refuses."""
-    how = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    with suppress(OSError), socket.socket(socket.AF_NETLINK, how, protocol) as kernel:
-        kernel.settimeout(_SECONDS)
-        kernel.bind((0, 0))
-        kernel.setsockopt(_SOL_NETLINK, _STRICT, 1)
-        kernel.send(_HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 1, 0) + body)
-        while True:
-            data, start = kernel.recv(_BUFFER), 0
-            while start + _HEADER.size <= len(data):
-                length, answer, *_ = _HEADER.unpack_from(data, start)
-                if answer in (_ERROR, _DONE):
-                    return
-                content = data[start + _HEADER.size : start + length]
-                yield content[:head], attributes(content[head:])
-                start += max(length + 3 & ~3, _HEADER.size)
-            if not flags:
-                return
-
-
-def _attribute(number: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+    with suppress(OSError):
+        for _, content in netlink.ask(protocol, kind, body, flags):
+            yield content[:head], attributes(content[head:])
 
 
 def _address(values: dict[int, bytes], number: int) -> Address | None:

@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import Final
 
 from flannelette.services.core.family import IPV4, IPV6
-from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes, text
 from flannelette.services.masq.kernel.routing import ask, index_of
+from flannelette.services.runtime.os.netlink import DUMP, attribute_list, attributes, text
 
-_GETQDISC, _GETFILTER, _DUMP = 38, 46, 0x300
+_GETQDISC, _GETFILTER = 38, 46
 _TRAFFIC: Final = struct.Struct("=BxxxiIII")  # struct tcmsg: family, ifindex, handle, parent, info
 _KIND, _OPTIONS, _STATISTICS, _OF_QUEUE = 1, 2, 7, 3  # TCA_KIND, _OPTIONS, _STATS2, TCA_STATS_QUEUE
 _QUEUE: Final = struct.Struct("=5I")  # struct gnet_stats_queue: length, backlog, drops, requeues, overlimits
@@ -98,7 +98,7 @@ def queues(devices: Collection[str]) -> list[Queue]:
     """Queueing disciplines of these devices, in the order in which the kernel lists them."""
     names, found = {index_of(device): device for device in devices}, list[Queue]()
     body = _TRAFFIC.pack(0, 0, 0, 0, 0)
-    for head, values in ask(_GETQDISC, body, _TRAFFIC.size, _DUMP) if devices else ():
+    for head, values in ask(_GETQDISC, body, _TRAFFIC.size, DUMP) if devices else ():
         _, index, _, parent, _ = _TRAFFIC.unpack(head)
         if index in names and index:
             kind, options = text(values.get(_KIND, b"")), values.get(_OPTIONS, b"")
@@ -127,7 +127,7 @@ def filters(those: Collection[Queue]) -> list[TrafficFilter]:
 def _filters(device: str, parent: int, place: str) -> Iterator[TrafficFilter]:
     index = index_of(device)
     body = _TRAFFIC.pack(0, index, 0, parent, 0)
-    for head, values in ask(_GETFILTER, body, _TRAFFIC.size, _DUMP) if index else ():
+    for head, values in ask(_GETFILTER, body, _TRAFFIC.size, DUMP) if index else ():
         _, at, handle, _, info = _TRAFFIC.unpack(head)
         if at == index:
             protocol = int.from_bytes((info & 0xFFFF).to_bytes(2, "little"), "big")

@@ -23,6 +23,7 @@ from typing import Final
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.processes import owners
 
 _MARK: Final = re.compile(r"#[0-9a-f]{16}")
@@ -37,15 +38,9 @@ _MOST_FINDINGS: Final = 4
 
 _SOCK_DIAG: Final = 4
 _BY_FAMILY: Final = 20
-_DUMP: Final = 0x301
-"""NLM_F_REQUEST and NLM_F_DUMP."""
 _SHOW_NAME_AND_USER: Final = 0x41
 _NAME, _USER = 0, 7
 """UNIX_DIAG_NAME and, since Linux 5.3, UNIX_DIAG_UID."""
-_ERROR, _DONE = 2, 3
-_MESSAGE, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")
-_LARGEST_DATAGRAM: Final = 1 << 17
-_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,37 +222,13 @@ def _listed() -> Iterator[tuple[str, int]]:
 
 def _dumped() -> Iterator[tuple[bytes, int, int | None]]:
     """Name, inode and user of each unix socket (sock_diag(7)). Raises OSError: the kernel does not do that."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
-        asked.settimeout(_SECONDS)
-        request = struct.pack(
-            "=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_USER, *(0xFFFFFFFF,) * 2
-        )
-        asked.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
-        while True:
-            data = asked.recv(_LARGEST_DATAGRAM)
-            at = 0
-            while at < len(data):
-                length, kind, *_ = _MESSAGE.unpack_from(data, at)
-                if kind == _DONE:
-                    return
-                if kind == _ERROR:
-                    (code,) = struct.unpack_from("=i", data, at + _MESSAGE.size)
-                    raise OSError(-code, os.strerror(-code))
-                yield _described(data[at + _MESSAGE.size : at + length])
-                at += length + 3 & ~3
+    body = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_USER, *(0xFFFFFFFF,) * 2)
+    return (_described(content) for _, content in netlink.ask(_SOCK_DIAG, _BY_FAMILY, body, netlink.DUMP))
 
 
 def _described(message: bytes) -> tuple[bytes, int, int | None]:
     """The content of a struct unix_diag_msg and of the attributes after it."""
-    name, user = b"", None
     (inode,) = struct.unpack_from("=I", message, 4)
-    at = 16
-    while at + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, at)
-        value = message[at + _ATTRIBUTE.size : at + length]
-        if kind == _NAME:
-            name = value
-        elif kind == _USER:
-            (user,) = struct.unpack("=I", value)
-        at += max(length, _ATTRIBUTE.size) + 3 & ~3
-    return name, inode, user
+    values = netlink.attributes(message[16:])
+    user = struct.unpack("=I", values[_USER])[0] if _USER in values else None
+    return values.get(_NAME, b""), inode, user

@@ -26,9 +26,9 @@ from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import jumps
 from flannelette.services.masq.firewalls.iptables_nft.hook_rules import hook_rule
 from flannelette.services.masq.firewalls.nftables.listing import found_chains, found_rule
 from flannelette.services.masq.kernel.legacy_tables import RawTable
-from flannelette.services.masq.kernel.nf_tables import attribute_list, attributes
 from flannelette.services.masq.rules.model import belonging, no_chains, wanted_chains
 from flannelette.services.masq.rules.other_networks import networks_in
+from flannelette.services.runtime.os.netlink import attribute_list, attributes
 from tests.examples.masq_firewall import ALL
 
 _NETWORK: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

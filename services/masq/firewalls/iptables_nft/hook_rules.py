@@ -12,7 +12,8 @@ from flannelette.services.masq.diagnose.jump_place import LOGS, Asks, HookRule, 
 from flannelette.services.masq.diagnose.nft_rules import RuleReader
 from flannelette.services.masq.firewalls.iptables.repair import FoundJump, FoundRule
 from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm
-from flannelette.services.masq.kernel.nf_tables import FAMILIES, attribute_list, attributes, rule_dump, text
+from flannelette.services.masq.kernel.nf_tables import FAMILIES, rule_dump
+from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
 _CHAIN, _HANDLE, _EXPRESSIONS, _USERDATA = 2, 3, 4, 7  # NFTA_RULE_
 _NAME, _DATA = 1, 2  # NFTA_EXPR_
