@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import private
+from tests import process_logs
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.modules import require_modules
 from tests.tools import CACHE, pending_tools
@@ -198,6 +199,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    process_logs.forget_ended()
     require_modules(item)
 
 

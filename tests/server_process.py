@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from tests import process_logs
 from tests.patience import PATIENCE, pauses
 
 
@@ -27,8 +28,7 @@ class ServerProcess(ABC):
 
     def run(self, command: Sequence[str]) -> None:
         """Starts it."""
-        with self._log_file.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.process = process_logs.started(command, self._log_file)
 
     def wait(self) -> None:
         """Waits until it answers."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lab.charon import PACKAGES, command_in, find_charon, socket_in
+from tests import process_logs
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.tools import lacking
@@ -46,8 +47,7 @@ class Charon:
             await asyncio.sleep(0.05)
 
     def _launch(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        with (self.run / "output").open("ab") as output:
-            return subprocess.Popen(command, stdout=output, stderr=output)
+        return process_logs.started(command, self.run / "output")
 
     @classmethod
     def kill_flannelds(cls, directory: Path) -> None:

@@ -16,6 +16,7 @@ import grpc.aio
 from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1 import cloud_pb2_grpc
 from flannelette.lease.v1 import lease_pb2
+from tests import process_logs
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
@@ -48,21 +49,13 @@ class CloudProcess:
     def __init__(self, directory: Path, environment: Mapping[str, str], *arguments: str) -> None:
         self.directory = directory
         self.log = directory / "cloud.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    cloud_python(),
-                    "-m",
-                    "flannelette.services.cloud.main",
-                    f"--socket-dir={directory}",
-                    f"--state-dir={directory}/cloud-state",
-                    *arguments,
-                ],
-                cwd=ROOT,
-                env=plain_environment(directory) | dict(environment),
-                stdout=log,
-                stderr=log,
-            )
+        places = (f"--socket-dir={directory}", f"--state-dir={directory}/cloud-state")
+        self.process = process_logs.started(
+            [cloud_python(), "-m", "flannelette.services.cloud.main", *places, *arguments],
+            self.log,
+            cwd=ROOT,
+            env=plain_environment(directory) | dict(environment),
+        )
         self._channel = grpc.aio.insecure_channel(
             f"unix:{directory}/cloud.sock", options=[("grpc.max_reconnect_backoff_ms", 100)]
         )

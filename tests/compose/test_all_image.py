@@ -8,7 +8,7 @@ import pytest
 
 from flannelette.services.runtime.process.version import VERSION
 from tests.compose.composition import docker
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually
 
 pytestmark = [pytest.mark.compose, pytest.mark.usefixtures("directory")]
 
@@ -22,8 +22,10 @@ AS_FLANNELS_IMAGE = (IMAGE, *FLAGS)
 NAMES = [f"{NETWORK}-{name}" for name in ("etcd", "h1", "h2", "flanneld1", "flanneld2")]
 
 
-def tried(*command: str) -> bool:
-    return subprocess.run(["docker", *command], capture_output=True, check=False).returncode == 0
+def tried(*command: str) -> str:
+    """What it complains about; nothing when it succeeds."""
+    ran = subprocess.run(["docker", *command], capture_output=True, text=True, check=False)
+    return "" if ran.returncode == 0 else f"exit code {ran.returncode}: {ran.stdout}{ran.stderr}"
 
 
 def remove() -> None:
@@ -53,13 +55,13 @@ def hosts() -> Iterator[list[str]]:
 async def test_two_hosts_with_flannels_arguments_reach_each_other(hosts: list[str]) -> None:
     etcd, flannelds = NAMES[0], NAMES[3:]
     put = ("exec", etcd, "etcdctl", "put", "/coreos.com/network/config", json.dumps(CONFIG))
-    await eventually(lambda: tried(*put))
+    await eventually(lambda: tried(*put), equals(""))
     rights = ("--cap-add=NET_ADMIN", "--cap-add=NET_RAW")  # those of kube-flannel's manifest
     for host, flanneld, what in zip(hosts, flannelds, (AS_IN_THE_MANIFEST, AS_FLANNELS_IMAGE), strict=True):
         docker("run", "--detach", f"--name={flanneld}", f"--network=container:{host}", *rights, *what)
     gateways = []
     for host, flanneld in zip(hosts, flannelds, strict=True):
-        await eventually(lambda: tried("exec", flanneld, "flannelette", "wait", "--ready", "--timeout=1"))  # noqa: B023
+        await eventually(lambda: tried("exec", flanneld, "flannelette", "wait", "--ready", "--timeout=1"), equals(""))  # noqa: B023
         written = docker("exec", flanneld, "cat", "/run/flannel/subnet.env").splitlines()
         values = dict(line.split("=", 1) for line in written)
         assert (values["FLANNEL_NETWORK"], values["FLANNEL_IPMASQ"]) == (CONFIG["Network"], "true")
@@ -71,7 +73,7 @@ async def test_two_hosts_with_flannels_arguments_reach_each_other(hosts: list[st
     first, second = gateways
     for host, source, target in ((hosts[0], first, second), (hosts[1], second, first)):
         ping = ("exec", host, "ping", "-c1", "-W1", "-I", source, target)
-        await eventually(lambda: tried(*ping))  # noqa: B023
+        await eventually(lambda: tried(*ping), equals(""))  # noqa: B023
     for flanneld in flannelds:
         assert docker("inspect", "--format={{.State.Running}}", flanneld).strip() == "true"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compose.composition import Composition
 from tests.modules import has_module
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 pytestmark = pytest.mark.compose
 
@@ -61,9 +61,6 @@ async def test_a_kernel_without_the_module_is_said_with_the_way_out(directory: P
         pytest.skip(f"this kernel has {backend}")
     composition = Composition(1, directory, env_file="embedded.env", backend=backend)
 
-    def is_said() -> bool:
-        status = composition.compose("exec", "-T", "h1", "sh", "-c", "flannelette status || true")
-        return f"(`modprobe {backend}`)" in status and "such as vxlan" in status
-
+    status = ("exec", "-T", "h1", "sh", "-c", "flannelette status || true")
     with running(composition):
-        await eventually(is_said)
+        await eventually(lambda: composition.compose(*status), contains(f"(`modprobe {backend}`)", "such as vxlan"))

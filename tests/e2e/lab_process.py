@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests import process_logs
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 
@@ -29,14 +30,12 @@ class LabProcess:
     def __init__(self, home: Path, *options: str) -> None:
         self.directory = home / f"flannelette-{os.getuid()}"
         self._output = home / f"output-{time.monotonic_ns()}"
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*_HEEDS_HANG_UP, sys.executable, "-m", "lab", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"TMPDIR": str(home)},
-            )
+        self._process = process_logs.started(
+            [*_HEEDS_HANG_UP, sys.executable, "-m", "lab", *options],
+            self._output,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"TMPDIR": str(home)},
+        )
 
     @property
     def output(self) -> str:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from lab.programs import find_etcd
 from tests.e2e.lab_process import LabProcess, lab
 from tests.patience import PATIENCE
+from tests.waiting import contains, equals, eventually_sync
 
 ENDPOINT = "http://10.99.0.1:2379"
 WITNESSES = ("h2", "h3")
@@ -80,6 +82,10 @@ class Lab:
     def peer(self, host: str, node: str) -> dict[str, Any]:
         return next(peer for peer in self.flannelette(host, "peers")["peers"] if peer["node"] == node)
 
+    def reason(self, host: str, node: str) -> str:
+        """Why the peer is not carried, as the command line says it."""
+        return str(self.peer(host, node).get("reason", ""))
+
     def pod_address(self, host: str) -> str:
         found = re.search(
             r"inet ([0-9.]+)", self.run(host.replace("h", "pod"), "ip", "-4", "address", "show", "eth0")
@@ -105,13 +111,6 @@ class Lab:
 def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         subprocess.run(["kill", f"-{number.value}", str(pid)], check=True)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +143,7 @@ def test_a_node_that_rewrites_its_key_with_anothers_mac_diverts_nothing(
         )
         try:
             for host in WITNESSES:
-                eventually(lambda host=host: four.macs[victim] in four.peer(host, attacker).get("reason", ""))  # type: ignore[misc]  # it has a default
+                eventually_sync(partial(four.reason, host, attacker), contains(four.macs[victim]))
                 assert four.peer(host, victim)["state"] == "PEER_STATE_PROGRAMMED"
                 reason = four.peer(host, attacker)["reason"]
                 assert f"of node {victim}, which is older" in reason
@@ -157,4 +156,7 @@ def test_a_node_that_rewrites_its_key_with_anothers_mac_diverts_nothing(
     for monitor in monitors:
         monitor.terminate()
         assert four.macs[victim] not in monitor.communicate(timeout=PATIENCE)[0], "nothing of the victim was touched"
-    eventually(lambda: all(four.peer(h, attacker)["state"] == "PEER_STATE_PROGRAMMED" for h in WITNESSES))
+    eventually_sync(
+        lambda: [four.peer(host, attacker)["state"] for host in WITNESSES],
+        equals(["PEER_STATE_PROGRAMMED"] * len(WITNESSES)),
+    )

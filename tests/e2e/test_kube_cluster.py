@@ -12,9 +12,10 @@ import pytest
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.kubernetes.api_server import ApiServer
-from tests.kubernetes.nodes import is_available
+from tests.kubernetes.nodes import is_up
 from tests.patience import PATIENCE
-from tests.services.lease import ServiceProcess, eventually
+from tests.services.lease import ServiceProcess
+from tests.waiting import contains, equals, eventually, lacks
 
 NETWORK = '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'
 FLANNELDS_MAC = "c6:d2:32:6f:8f:44"
@@ -126,13 +127,13 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
         one, two, three = [await stack.enter_async_context(host.running()) for host in hosts]
         await one.until(peers=1)
         await two.until(peers=1)
-        await eventually(lambda: first.reaches(second))
-        await eventually(lambda: second.reaches(first))
+        await eventually(lambda: first.reaches(second), equals(True))
+        await eventually(lambda: second.reaches(first), equals(True))
         assert first.mac() == FLANNELDS_MAC, "handed back: the peers of the flanneld before know this one"
         towards_second = first.namespace.run("bridge", "fdb", "show", "dev", "flannel.1")
         assert f"{second.mac()} dst 172.18.1.2 self permanent" in towards_second, "what the operator overwrote"
         assert second.mac() in kube.annotations("n2")[f"{prefix}backend-data"]
-        await eventually(lambda: all(is_available(kube, node) for node in ("n1", "n2")))
+        await eventually(lambda: [kube.condition(node) for node in ("n1", "n2")], lambda seen: all(map(is_up, seen)))
 
         async with asyncio.timeout(PATIENCE):
             while "node n3 has no podCIDR yet" not in " ".join((await three.status()).reasons):  # noqa: ASYNC110 - asked
@@ -141,19 +142,19 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
         kube.assign("n3", "10.244.3.0/24")
         await three.until(peers=2)
         await one.until(peers=2)
-        await eventually(lambda: late.reaches(first))
-        await eventually(lambda: second.reaches(late))
-        await eventually(lambda: is_available(kube, "n3"))
+        await eventually(lambda: late.reaches(first), equals(True))
+        await eventually(lambda: second.reaches(late), equals(True))
+        await eventually(lambda: kube.condition("n3"), is_up)
 
         second.ip("link del flannel.1")
-        await eventually(lambda: "flannel.1" in second.ip("-br link"))
+        await eventually(lambda: second.ip("-br link"), contains("flannel.1"))
         await two.until(peers=2)
         assert second.mac() in kube.annotations("n2")[f"{prefix}backend-data"]
-        await eventually(lambda: second.reaches(first))
+        await eventually(lambda: second.reaches(first), equals(True))
 
         kube.delete_node("n3")
         await one.until(peers=1)
-        await eventually(lambda: "10.244.3.0" not in first.ip("route show"))
+        await eventually(lambda: first.ip("route show"), lacks("10.244.3.0"))
 
 
 async def test_a_missing_network_file_and_no_way_to_kubernetes_end_the_service(tmp_path: Path) -> None:

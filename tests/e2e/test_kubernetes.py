@@ -19,9 +19,9 @@ from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.kubelet import Kubelet, Pod
 from tests.kubernetes.manifests import OVERLAYS, Kubectl
-from tests.kubernetes.nodes import is_available, nodes_of, proxy, template
+from tests.kubernetes.nodes import is_up, nodes_of, proxy, template
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
+from tests.waiting import contains, equals, eventually, eventually_exists
 
 PREFIX = "flannel.alpha.coreos.com/"
 LEASE = "/apis/apps/v1/namespaces/kube-flannel/deployments/flannelette-lease"
@@ -66,13 +66,13 @@ async def test_the_default_overlay_on_three_nodes(
         running = {n.node: stack.enter_context(n.start("flannel", template(kube))) for n in nodes}
         for node in nodes[:2]:
             await running[node.node].until_ready()
-            await eventually(partial(is_available, kube, node.node))
+            await eventually(partial(kube.condition, node.node), is_up)
         conflist = late.host / "etc/cni/net.d/10-flannel.conflist"
         assert not conflist.exists(), "the node is not known yet: no pod may be made here"
         await running["n3"].until("dataplane", "readinessProbe", 503)
         kube.make_node("n3", "10.244.3.0/24")
         await running["n3"].until_ready()
-        await eventually(conflist.exists)
+        await eventually_exists(conflist)
 
         for number, node in enumerate(nodes, 1):
             said = kube.annotations(node.node)
@@ -125,11 +125,11 @@ async def test_a_container_that_hangs_fails_its_liveness_probe_and_is_well_after
     with nodes[0].start("flannel", template(kube)) as pod, nodes[1].start("flannel", template(kube)) as other:
         for each in (pod, other):
             await each.until_ready()
-        await eventually(partial(has_route, nodes[0], "10.244.2.0/24"))
+        await eventually(lambda: nodes[0].namespace.ip("route", "show"), contains("10.244.2.0/24"))
         for container in ("lease", "dataplane", "masq"):
             pod.freeze(container)
             await pod.until(container, "livenessProbe", 0)
-            assert has_route(nodes[0], "10.244.2.0/24"), container
+            assert "10.244.2.0/24" in nodes[0].namespace.ip("route", "show"), container
             pod.stop(container, signal.SIGKILL)  # as a kubelet does then
             pod.restart(container)
             await pod.until_ready()
@@ -190,11 +190,7 @@ async def test_nodes_go_to_central_lease_services_and_back_one_by_one(
         lease.end()
         stack.enter_context(third.start("own", template(kube)))
         for node in (first, second):
-            await eventually(partial(has_route, node, "10.244.3.0/24"))
-
-
-def has_route(node: Kubelet, subnet: str) -> bool:
-    return subnet in node.namespace.ip("route", "show")
+            await eventually(partial(node.namespace.ip, "route", "show"), contains("10.244.3.0/24"))
 
 
 async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
@@ -209,7 +205,7 @@ async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
         await lease.until_ready()
         for node, pod in zip(nodes, running, strict=True):
             await pod.until_ready()
-            await eventually(partial(is_available, kube, node.node))
+            await eventually(partial(kube.condition, node.node), is_up)
             assert kube.annotations(node.node)[f"{PREFIX}public-ip"] == node.address
         first, last = make_netns("pod1"), make_netns("pod3")
         nodes[0].plug(first)
@@ -217,7 +213,7 @@ async def test_the_central_overlay_on_a_control_plane_and_two_nodes(
         assert await sender_of_a_ping(first, last, "10.244.3.2") == "10.244.1.2"
 
         lease.stop("lease", signal.SIGKILL)
-        await eventually(lambda: running[2].execute("dataplane", "flannelette", "status")[0] == 1)
+        await eventually(lambda: running[2].execute("dataplane", "flannelette", "status")[0], equals(1))
         for container in ("dataplane", "masq"):
             await running[2].until(container, "readinessProbe", 200)
         assert await sender_of_a_ping(last, first, "10.244.1.2") == "10.244.3.2"

@@ -10,9 +10,9 @@ from tests.hosts.namespaces import NamespaceMaker
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.kubelet import Kubelet
 from tests.kubernetes.manifests import OVERLAYS, Kubectl
-from tests.kubernetes.nodes import is_available, nodes_of, template
+from tests.kubernetes.nodes import is_up, nodes_of, template
 from tests.kubernetes.stores import flannels
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 KUBELETS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 """flanneld panics at a node without any annotation."""
@@ -45,16 +45,14 @@ async def test_a_node_is_as_with_kube_flannel(make_netns: NamespaceMaker, kube: 
         first, second = nodes
         with KubeFlannel(first, made) as flanneld:
             await asyncio.to_thread(flanneld.until, "flannel is ready|Running backend")
-            await eventually(partial(is_available, kube, "n1"))
-            await eventually(
-                lambda: all(chain in shown_by(first, kube) for chain in ("-A POSTROUTING", "-A FORWARD"))
-            )
+            await eventually(lambda: kube.condition("n1"), is_up)
+            await eventually(lambda: shown_by(first, kube), contains("-A POSTROUTING", "-A FORWARD"))
             flannels_node = shown_by(first, kube)
             await asyncio.to_thread(flanneld.stop)
         assert {"backend-type": "", "backend-data": "null"}.items() <= flannels(kube, "n1").items()
         with first.start("flannel", made) as taken_over, second.start("flannel", made) as fresh:
             for node, pod in zip(nodes, (taken_over, fresh), strict=True):
                 await pod.until_ready()
-                await eventually(partial(is_available, kube, node.node))
+                await eventually(partial(kube.condition, node.node), is_up)
                 assert shown_by(node, kube) == flannels_node
         assert list(map(kernel_of, nodes)) == untouched

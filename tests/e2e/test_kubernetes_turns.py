@@ -17,8 +17,8 @@ from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.containers import ENVIRONMENT
 from tests.kubernetes.kubelet import Kubelet, Pod
 from tests.kubernetes.manifests import OVERLAYS, Kubectl
-from tests.kubernetes.nodes import is_available, nodes_of, template
-from tests.services.lease import eventually
+from tests.kubernetes.nodes import is_up, nodes_of, template
+from tests.waiting import equals, eventually, eventually_exists
 
 KUBELETS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 """flanneld panics at a node without any annotation."""
@@ -32,7 +32,7 @@ def makers(node: Kubelet) -> set[str]:
 
 
 async def until_made_by(node: Kubelet, *protocols: str) -> None:
-    await eventually(lambda: makers(node) == set(protocols))
+    await eventually(lambda: makers(node), equals(set(protocols)))
 
 
 def clean_up(node: Kubelet) -> None:
@@ -61,8 +61,8 @@ async def test_nodes_change_from_kube_flannel_and_back_while_their_pods_talk(
         flannelds = [stack.enter_context(KubeFlannel(node, made)) for node in nodes]
         for node, flanneld, pod in zip(nodes, flannelds, pods, strict=True):
             flanneld.until("flannel is ready|Running backend")
-            await eventually(partial(is_available, kube, node.node))
-            await eventually((node.host / "run/flannel/subnet.env").exists)
+            await eventually(partial(kube.condition, node.node), is_up)
+            await eventually_exists(node.host / "run/flannel/subnet.env")
             node.plug(pod)
         for node in nodes:
             await until_made_by(node, "boot")

@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.e2e.lab_process import LabProcess, lab
 from tests.patience import PATIENCE
+from tests.waiting import eventually_sync
 
 HOSTS = ("h1", "h2", "h3")
 
@@ -67,13 +67,6 @@ def dataplane_of(process: LabProcess, host: str) -> int:
     return pid
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_when_a_change_has_converged_it_is_in_every_hosts_kernel(process: LabProcess) -> None:
     for number in (101, 102, 103):
         gateway = join(process, number)
@@ -104,10 +97,10 @@ def test_a_stopped_dataplane_is_pending_until_it_goes_on(process: LabProcess) ->
 
 def test_a_killed_dataplane_is_not_connected_and_keeps_nobody_waiting(process: LabProcess) -> None:
     os.kill(dataplane_of(process, "h3"), signal.SIGKILL)
-    eventually(lambda: not nodes(process)["h3"].get("connected"))
+    eventually_sync(lambda: nodes(process)["h3"], lambda node: not node.get("connected"))
     ran = flannelette(process, "wait", "--converged", f"--timeout={PATIENCE:g}")
     assert ran.returncode == 0
-    eventually(lambda: nodes(process)["h3"]["connected"] and nodes(process)["h3"].get("behind") == "0")
+    eventually_sync(lambda: nodes(process)["h3"], lambda node: node["connected"] and node.get("behind") == "0")
     assert flannelette(process, "wait", "--converged").stdout.startswith("converged: 3 nodes at ")
 
 

@@ -17,6 +17,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.ctl.connect.contexts import Nodes, Place
 from lab.netns import NetworkNamespace
 from lab.pings import Pinger
+from tests import process_logs
 from tests.faults.silent_scene import pod_address
 from tests.hosts.dataplane import Running, environment
 from tests.hosts.namespaces import NamespaceMaker
@@ -73,9 +74,8 @@ class Node:
         await asyncio.to_thread(self.namespace.run, "sh", "-c", line)
 
     def start_masq(self) -> "subprocess.Popen[bytes]":
-        with (self.directory / "masq.log").open("ab") as log:
-            command = self.namespace.command(sys.executable, *_MASQ, *self.arguments())
-            return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        command = self.namespace.command(sys.executable, *_MASQ, *self.arguments())
+        return process_logs.started(command, self.directory / "masq.log", env=environment())
 
 
 class Pair:

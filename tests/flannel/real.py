@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from tests import process_logs
 from tests.etcd.server import EtcdServer
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NetworkNamespace
@@ -103,8 +104,7 @@ class Flanneld:
             await asyncio.sleep(0.02)
 
     def _launch(self) -> "subprocess.Popen[bytes]":
-        with self.log_file.open("ab") as log:
-            return subprocess.Popen(self._command, stdout=log, stderr=log)
+        return process_logs.started(self._command, self.log_file)
 
     async def stop(self) -> None:
         """As its pod is ended: SIGTERM, then SIGKILL if it takes too long (v0.28.9 may hang while it shuts down)."""

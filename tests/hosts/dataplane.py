@@ -18,6 +18,7 @@ import grpc.aio
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
+from tests import process_logs
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
@@ -181,13 +182,11 @@ class Running:
     def __init__(self, cluster: Place, arguments: tuple[str, ...], around: tuple[str, ...]) -> None:
         self.cluster = cluster
         self.log_file = cluster.directory / "dataplane.log"
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                cluster.namespace.command(*around, sys.executable, *MODULE, *cluster.arguments(*arguments)),
-                env=environment() | {"WIREGUARD_KEY_FILE": f"{cluster.directory}/wgkey"},
-                stdout=log,
-                stderr=log,
-            )
+        self.process = process_logs.started(
+            cluster.namespace.command(*around, sys.executable, *MODULE, *cluster.arguments(*arguments)),
+            self.log_file,
+            env=environment() | {"WIREGUARD_KEY_FILE": f"{cluster.directory}/wgkey"},
+        )
         self._channel = grpc.aio.insecure_channel(
             f"unix:{cluster.directory}/dataplane.sock",
             options=[("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)],

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tests import process_logs
 from tests.hosts.namespaces import NetworkNamespace
 from tests.paths import ROOT
 
@@ -85,10 +86,7 @@ def start(
     """The process itself, which gets the signals. `root` is an empty directory."""
     root.mkdir(exist_ok=True)
     script = "\n".join(_script(root, command, mounts, rights.here()))
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            namespace.command("sh", "-euc", script), env=dict(environment), stdout=output, stderr=output
-        )
+    return process_logs.started(namespace.command("sh", "-euc", script), log, env=dict(environment))
 
 
 def _script(root: Path, command: Sequence[str], mounts: Sequence[Mount], rights: Rights) -> Iterator[str]:

@@ -20,8 +20,8 @@ from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.containers import ENVIRONMENT, Mount, Rights, start
 from tests.kubernetes.manifests import container_of
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
 from tests.tools import CACHE, find_tool
+from tests.waiting import eventually
 
 _MODULES: Final = {name: f"flannelette.services.{name}.main" for name in ("lease", "dataplane", "masq", "ctl")}
 _CTL_USER: Final = 10001
@@ -177,10 +177,12 @@ class Pod:
     async def until(self, name: str, probe: str, status: int, within: float = PATIENCE) -> None:
         """Until this probe is answered with this status."""
         get = container_of(self._spec, name)[probe]["httpGet"]
-        with suppress(TimeoutError):
-            await eventually(lambda: self._ask(get) == status or self._processes[name].poll() is not None, within)
-        if self._ask(get) != status:
-            raise AssertionError(f"{probe} of {name} is {self._ask(get)}:\n{self.log(name)}")
+        seen, code = await eventually(
+            lambda: (self._ask(get), self._processes[name].poll()),
+            lambda seen: seen[0] == status or seen[1] is not None,
+            within,
+        )
+        assert seen == status, f"{probe} of {name} is {seen}, it ended with {code}:\n{self.log(name)}"
 
     def _ask(self, get: Document) -> int:
         """0: nobody answers."""

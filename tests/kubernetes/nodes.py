@@ -27,9 +27,8 @@ def template(kube: ApiServer, path: str = DAEMON_SET) -> Document:
     return found
 
 
-def is_available(kube: ApiServer, node: str) -> bool:
-    """Whether Kubernetes knows that the node's network works."""
-    condition = kube.condition(node)
+def is_up(condition: Document | None) -> bool:
+    """Whether this condition of a node says that its network works."""
     return condition is not None and (condition["status"], condition["reason"]) == ("False", "FlannelIsUp")
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from tests import process_logs
 from tests.etcd.server import EtcdServer, find_program
 from tests.hosts.masq import entered
 from tests.hosts.namespaces import NetworkNamespace
@@ -96,16 +97,14 @@ class PageHost:
 
     def start(self, name: str, *command: str, umask: int = -1, **variables: str) -> "subprocess.Popen[bytes]":
         """In a terminal of its own, until it is ended."""
-        with (self.home / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                self.files.command(*command),
-                env=self.environment | variables,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                umask=umask,
-                start_new_session=True,
-            )
+        process = process_logs.started(
+            self.files.command(*command),
+            self.home / f"{name}.log",
+            env=self.environment | variables,
+            stdin=subprocess.DEVNULL,
+            umask=umask,
+            start_new_session=True,
+        )
         self._stack.callback(_end, process)
         return process
 

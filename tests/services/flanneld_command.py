@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tests import process_logs
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE
 
@@ -48,14 +48,12 @@ class Flanneld:
             f"--state-dir={directory}/state",
             f"--healthz-port={PORT}",
         )
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, *places, *flags],
-                env=host.environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
-                cwd=foreign_directory(directory),
-                stdout=log,
-                stderr=log,
-            )
+        self.process = process_logs.started(
+            [*command, *places, *flags],
+            self.log,
+            env=host.environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
+            cwd=foreign_directory(directory),
+        )
 
     def children(self) -> dict[str, int]:
         """Process ids by the name of the service."""
@@ -64,7 +62,8 @@ class Flanneld:
         for child in path.read_text().split():
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
             matched = next(
-                (m for word in words if (m := re.fullmatch(r"services\.(\w+)\.main", word.decode()))), None
+                (m for word in words if (m := re.fullmatch(r"flannelette\.services\.(\w+)\.main", word.decode()))),
+                None,
             )
             if matched:
                 found[matched[1]] = int(child)

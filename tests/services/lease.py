@@ -4,7 +4,6 @@ import asyncio
 import os
 import resource
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -30,9 +29,10 @@ from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.lease.wire import step_from_proto
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.process import Process
+from tests import process_logs
 from tests.examples.leases import NETWORK, by_name
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 
 
 class FakeStore:
@@ -147,14 +147,6 @@ async def serving(
         await running.channel.close()
 
 
-async def eventually(condition: Callable[[], bool], within: float = PATIENCE) -> None:
-    """Returns as soon as the condition holds; fails when that takes too long."""
-    pause = pauses()
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process or task
-            await asyncio.sleep(next(pause))
-
-
 async def next_step(call: Any) -> Step:
     """The next step of a WatchLeases call."""
     message = await call.read()
@@ -184,13 +176,11 @@ class ServiceProcess:
             f"--socket-dir={directory}",
             *arguments,
         ]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command if namespace is None else namespace.command(*command),
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))} | dict(environment or {}),
-                stdout=log,
-                stderr=log,
-            )
+        self._process = process_logs.started(
+            command if namespace is None else namespace.command(*command),
+            self.log,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))} | dict(environment or {}),
+        )
 
     @property
     def is_running(self) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
+from tests import process_logs
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
@@ -31,21 +31,13 @@ class Masq:
     def __init__(self, host: Host, *arguments: str) -> None:
         self.directory = host.lock.parent
         self.log = self.directory / "masq.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "flannelette.services.masq.main",
-                    "--node=n1",
-                    f"--socket-dir={self.directory}",
-                    f"--state-dir={self.directory}/state",
-                    *arguments,
-                ],
-                env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                stdout=log,
-                stderr=log,
-            )
+        program = (sys.executable, "-m", "flannelette.services.masq.main", "--node=n1")
+        where = (f"--socket-dir={self.directory}", f"--state-dir={self.directory}/state")
+        self.process = process_logs.started(
+            [*program, *where, *arguments],
+            self.log,
+            env=host.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
         self._channel = grpc.aio.insecure_channel(
             f"unix:{self.directory}/masq.sock", options=[("grpc.max_reconnect_backoff_ms", 100)]
         )

@@ -20,6 +20,7 @@ from lab.directory import end_proxies
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
 from lab.stream import Stream
+from tests import process_logs
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE, pauses
@@ -57,8 +58,7 @@ class Service:
         self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
+        self.process = process_logs.started(self._command, self.log, env=self._environment)
 
     def end(self, number: int = signal.SIGKILL) -> int:
         if self.process.poll() is None:

@@ -16,7 +16,8 @@ from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run, start
 from tests.examples.leases import make_lease
 from tests.patience import PATIENCE
-from tests.services.lease import FakeStore, Running, eventually, next_step, serving
+from tests.services.lease import FakeStore, Running, next_step, serving
+from tests.waiting import eventually
 
 A, B = make_lease(1), make_lease(2)
 
@@ -100,7 +101,7 @@ async def test_it_waits_with_one_call_for_the_report_that_brings_it(tmp_path: Pa
         await dataplane(running, "node1")
         running.broker.take(Changed((Upserted(B),)))
         waiting = await start(tmp_path, "wait", "--converged")
-        await eventually(lambda: running.broker.reports.waiting > 0)
+        await eventually(lambda: running.broker.reports.waiting)
         early: int | None = waiting.returncode
         assert early is None
         await running.stub.ReportProgress(pb.ReportProgressRequest(node="node1", cursor="epoch:1"))
@@ -122,7 +123,7 @@ async def test_it_goes_on_waiting_across_a_restart_of_the_lease_service(tmp_path
         await dataplane(running, "node1")
         running.broker.take(Changed((Upserted(B),)))
         waiting = await start(tmp_path, "wait", "--converged")
-        await eventually(lambda: running.broker.reports.waiting > 0)
+        await eventually(lambda: running.broker.reports.waiting)
     async with serving(FakeStore(A, B), tmp_path) as running:
         await dataplane(running, "node1")
         out, err = await asyncio.wait_for(waiting.communicate(), PATIENCE)
@@ -141,7 +142,7 @@ async def test_ready_is_what_status_calls_healthy(node: FakeNode) -> None:
     assert (ran.code, ran.out, ran.err) == (1, "", "flannelette: dataplane: no lease yet\n")
     waiting = await start(node.directory, "wait", "--ready", "--converged")
     node.dataplane.replies.asked.clear()
-    await eventually(lambda: len(node.dataplane.replies.asked) > 1)
+    await eventually(lambda: node.dataplane.replies.asked, lambda seen: len(seen) > 1)
     node.dataplane.replies.by_method["GetStatus"] = samples.dataplane_status()
     out, _ = await asyncio.wait_for(waiting.communicate(), PATIENCE)
     assert (waiting.returncode, out) == (0, b"converged: 3 nodes at e1:9 after 12 ms\n")

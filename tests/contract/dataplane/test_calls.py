@@ -15,7 +15,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import Cluster, Running
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
+from tests.waiting import eventually
 
 MACS = {"n2": "06:0c:56:6d:fb:b2", "n3": "06:0c:56:6d:fb:b3", "n4": "06:0c:56:6d:fb:b4"}
 FOREIGN = "10.5.43.0/24 via 10.99.0.77 dev eth0"
@@ -109,7 +109,7 @@ async def test_the_status_is_streamed_at_once_and_whenever_it_changes_but_not_of
         started = time.monotonic()
         for version in range(30):
             await cluster.join("n2", "10.99.0.12", f"06:0c:56:6d:fb:{version:02x}", "10.5.42.0/24")
-        await eventually(lambda: any("06:0c:56:6d:fb:1d" in entry for entry in cluster.fdb()))
+        await eventually(cluster.fdb, lambda entries: any("06:0c:56:6d:fb:1d" in entry for entry in entries))
         async with asyncio.timeout(PATIENCE):  # until nothing changes any more
             reading = asyncio.ensure_future(call.read())
             while (await asyncio.wait([reading], timeout=0.5))[0]:

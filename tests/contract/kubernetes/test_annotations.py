@@ -10,7 +10,8 @@ import pytest
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import V4, Open, asks, flannels
 from tests.services.follower import Node, following, running
-from tests.services.lease import ServiceProcess, eventually
+from tests.services.lease import ServiceProcess
+from tests.waiting import equals, eventually
 
 OVERWRITES: dict[str, dict[str, str | None]] = {
     "garbage": {"backend_data": "garbage"},
@@ -34,12 +35,12 @@ async def test_overwritten_annotations_of_a_living_node_are_put_back(
     with ServiceProcess(tmp_path, *flags) as process:
         node = Node(process.address, asks("a"))
         async with running(node):
-            await eventually(lambda: node.is_settled)
+            await eventually(lambda: node, lambda seen: seen.is_settled)
             before = flannels(kube, "a")
             for _ in range(2):
                 kube.annotate("a", **overwrite)
-                await eventually(lambda: flannels(kube, "a") == before)
-                await eventually(lambda: node.is_settled)
+                await eventually(lambda: flannels(kube, "a"), equals(before))
+                await eventually(lambda: node, lambda seen: seen.is_settled)
 
 
 async def test_an_address_overwritten_on_a_running_node_counts_when_its_lease_is_acquired_next(

@@ -20,7 +20,8 @@ from tests.kubernetes.manifests import OVERLAYS, Kubectl
 from tests.kubernetes.stores import MANAGED, QUICK, V4, Open, asks
 from tests.patience import PATIENCE
 from tests.services.follower import following
-from tests.services.lease import ServiceProcess, eventually, stub_of
+from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 EVENTS = "/api/v1/namespaces/default/events"
 FAST = replace(QUICK, pod_cidr=0.2, event_pause=0.2, event_repeat=1.0)
@@ -54,14 +55,11 @@ async def event(
     kube: ApiServer, node: str, reason: str, is_it: Callable[[Document], bool] = lambda _: True
 ) -> Document:
     """The one Event of the node for this reason, as soon as it is there and so."""
-    found: list[Document] = []
-
-    def is_there() -> bool:
-        found[:] = [each for each in events_of(kube, node) if each["reason"] == reason]
-        return len(found) == 1 and is_it(found[0])
-
-    await eventually(is_there)
-    return found[0]
+    (found,) = await eventually(
+        lambda: [each for each in events_of(kube, node) if each["reason"] == reason],
+        lambda found: len(found) == 1 and is_it(found[0]),
+    )
+    return found
 
 
 @asynccontextmanager

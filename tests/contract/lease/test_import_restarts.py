@@ -16,8 +16,9 @@ from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from tests.examples.leases import address, mac, make_request, network
 from tests.services.clusters import EAST, WEST, Cluster, Exporter
-from tests.services.lease import ServiceProcess, eventually
+from tests.services.lease import ServiceProcess
 from tests.services.tiers import acquired
+from tests.waiting import equals, eventually, eventually_exists, has
 
 
 def of_west(number: int) -> Lease:
@@ -48,7 +49,7 @@ class Node:
 
     async def until_told_by_another(self, service: str) -> None:
         """Another process than this one has told a whole table."""
-        await eventually(lambda: self.service not in ("", service))
+        await eventually(lambda: self.service, lambda seen: seen not in ("", service))
 
 
 @asynccontextmanager
@@ -87,12 +88,12 @@ async def test_whatever_a_restart_remembers_nodes_keep_imports_until_the_other_c
         file = east.directory / "lease.import.west"
 
         async def kill(node: Node, remembered: str) -> None:
-            await eventually(file.exists)
+            await eventually_exists(file)
             older = file.read_bytes()
             west.leases.append(of_west(len(west.leases) + 1))  # it is passed on, and perhaps not remembered yet
             west.tell()
             names = {ours.name, *names_of(west)}
-            await eventually(lambda: node.feed.table.leases.keys() == names)
+            await eventually(lambda: node.feed.table.leases.keys(), equals(names))
             node.needed = names
             before = node.service
             east.running.kill()
@@ -111,7 +112,7 @@ async def test_whatever_a_restart_remembers_nodes_keep_imports_until_the_other_c
             if other == "away":
                 await west.start()
             west.tell()
-            await eventually(lambda: not node.feed.table.awaited)
+            await eventually(lambda: node.feed.table.awaited, has(0))
             assert node.feed.table.leases.keys() == node.needed
             assert not node.lacked
 
@@ -123,7 +124,7 @@ async def test_whatever_a_restart_remembers_nodes_keep_imports_until_the_other_c
             node.needed = set()
             del west.leases[1:]  # what nodes have kept goes when the other cluster says so
             west.tell()
-            await eventually(lambda: node.feed.table.leases.keys() == {ours.name, *names_of(west)})
+            await eventually(lambda: node.feed.table.leases.keys(), equals({ours.name, *names_of(west)}))
 
 
 async def test_what_went_while_nobody_looked_goes_with_the_first_answer(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ async def test_what_went_while_nobody_looked_goes_with_the_first_answer(tmp_path
         west.leases += [of_west(2), of_west(3)]
         east.start(flag)
         async with node_of(east.address) as node:
-            await eventually(lambda: len(node.feed.table.leases) == 3)
+            await eventually(lambda: node.feed.table.leases, has(3))
             before = node.service
             await west.stop()
             east.running.kill()
@@ -142,7 +143,7 @@ async def test_what_went_while_nobody_looked_goes_with_the_first_answer(tmp_path
             await node.until_told_by_another(before)
             assert len(node.feed.table.leases) == 3
             await west.start()
-            await eventually(lambda: node.feed.table.leases.keys() == node.needed)
+            await eventually(lambda: node.feed.table.leases.keys(), equals(node.needed))
             assert not node.lacked
 
 
@@ -150,7 +151,7 @@ async def test_nodes_keep_imports_while_the_own_network_cannot_be_read(tmp_path:
     async with scene(tmp_path) as (east, _, flag):
         east.start(flag)
         async with node_of(east.address) as node:
-            await eventually(lambda: len(node.feed.table.leases) == 1)
+            await eventually(lambda: node.feed.table.leases, has(1))
             node.needed, before = set(node.feed.table.leases), node.service
             east.running.kill()
             east.config.write_text("{")
@@ -158,7 +159,7 @@ async def test_nodes_keep_imports_while_the_own_network_cannot_be_read(tmp_path:
             await node.until_told_by_another(before)
             await east.until_imported(lambda each: each.connected)
             east.config.write_text(EAST)
-            await eventually(lambda: not node.feed.table.awaited)
+            await eventually(lambda: node.feed.table.awaited, has(0))
             assert not node.lacked
 
 
@@ -171,7 +172,7 @@ async def test_a_node_behind_a_relay_keeps_imports_when_both_services_are_killed
         relays = [ServiceProcess(below, *flags)]
         try:
             async with node_of(relays[0].address) as node:
-                await eventually(lambda: len(node.feed.table.leases) == 1)
+                await eventually(lambda: node.feed.table.leases, has(1))
                 node.needed, before = set(node.feed.table.leases), node.service
                 west.is_silent = True
                 relays[0].kill()
@@ -186,7 +187,7 @@ async def test_a_node_behind_a_relay_keeps_imports_when_both_services_are_killed
                 west.is_silent = False
                 west.leases.append(changed(of_west(2), node="late"))
                 west.tell()
-                await eventually(lambda: not node.feed.table.awaited and len(node.feed.table.leases) == 2)
+                await eventually(lambda: node.feed.table, lambda table: not table.awaited and len(table.leases) == 2)
                 assert not node.lacked
         finally:
             for relay in relays:
@@ -197,7 +198,7 @@ async def test_an_import_that_is_taken_out_takes_its_leases_along(tmp_path: Path
     async with scene(tmp_path) as (east, _, flag):
         east.start(flag)
         async with node_of(east.address) as node:
-            await eventually(lambda: len(node.feed.table.leases) == 1)
+            await eventually(lambda: node.feed.table.leases, has(1))
             east.running.kill()
             east.start()
-            await eventually(lambda: not node.feed.table.leases)
+            await eventually(lambda: node.feed.table.leases, has(0))

@@ -14,8 +14,9 @@ from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.clusters import EAST, WEST, Cluster
-from tests.services.lease import ServiceProcess, eventually, next_step, stub_of
+from tests.services.lease import ServiceProcess, next_step, stub_of
 from tests.services.tiers import acquired, feed_of
+from tests.waiting import contains, equals, eventually, eventually_exists, has
 
 Clusters = tuple[Cluster, Cluster]
 
@@ -36,8 +37,8 @@ async def test_leases_of_both_clusters_are_in_each_table_marked_and_nothing_of_t
     theirs = await acquired(west.running, make_request("h1", "172.16.1.1", "10.6.7.0/24"))
     ours = await acquired(east.running, make_request("h1", "172.16.0.1", "10.5.7.0/24"))
     async with feed_of(east.running, "h1") as here, feed_of(west.running, "h1") as there:
-        await eventually(lambda: here.table.leases.keys() == {ours.name, f"west/{theirs.name}"})
-        await eventually(lambda: there.table.leases.keys() == {theirs.name, f"east/{ours.name}"})
+        await eventually(lambda: here.table.leases.keys(), equals({ours.name, f"west/{theirs.name}"}))
+        await eventually(lambda: there.table.leases.keys(), equals({theirs.name, f"east/{ours.name}"}))
         imported = here.table.leases[f"west/{theirs.name}"]
         assert (imported.cluster, imported.node, imported.cidrs) == ("west", "west/h1", theirs.cidrs)
         assert imported.subnets == theirs.subnets
@@ -64,7 +65,7 @@ async def test_leases_of_both_clusters_are_in_each_table_marked_and_nothing_of_t
     async with stub_of(west.address) as stub:
         await stub.ReleaseLease(pb.ReleaseLeaseRequest(node="h1"))
     async with feed_of(east.running) as here:
-        await eventually(lambda: here.table.leases.keys() == {ours.name})
+        await eventually(lambda: here.table.leases.keys(), equals({ours.name}))
 
 
 async def test_what_the_policy_forbids_is_left_out_by_name_and_nothing_else_is_lost(clusters: Clusters) -> None:
@@ -141,7 +142,7 @@ async def test_an_outage_a_restart_of_both_and_a_replaced_exporter_lose_nothing(
     ours = await acquired(east.running, make_request("h1", "172.16.0.1"))
     everything = {ours.name, *names}
     await east.until_imported(lambda each: each.leases == 2)
-    await eventually(lambda: (east.directory / "lease.import.west").exists())
+    await eventually_exists(east.directory / "lease.import.west")
     west.running.kill()
     state = await east.until_imported(lambda each: not each.connected)
     assert state.leases == 2
@@ -149,7 +150,9 @@ async def test_an_outage_a_restart_of_both_and_a_replaced_exporter_lose_nothing(
     east.running.kill()
     east.start(*flags)
     async with feed_of(east.running) as here:
-        await eventually(lambda: here.table.leases.keys() == everything)  # this node has just come, and knew nothing
+        await eventually(
+            lambda: here.table.leases.keys(), equals(everything)
+        )  # this node has just come, and knew nothing
         west.store = "other.db"  # a replaced exporter, which has no lease yet
         west.start("--guard-seconds=0")
         await east.until_imported(lambda each: each.connected and each.held_removals == 2)
@@ -218,7 +221,7 @@ async def test_a_relay_hands_on_what_the_service_above_imports_with_its_mark(clu
     below.mkdir()
     with ServiceProcess(below, "--store=relay", "--central", f"--upstream={east.address}") as relay:
         async with feed_of(relay) as here:
-            await eventually(lambda: f"west/{theirs.name}" in here.table.leases)
+            await eventually(lambda: here.table.leases, contains(f"west/{theirs.name}"))
             assert here.table.leases[f"west/{theirs.name}"].cluster == "west"
             assert here.table.network is not None
             assert [str(cidr) for cidr in here.table.network.imported] == ["10.6.0.0/16"]
@@ -276,7 +279,7 @@ async def test_another_cluster_leaves_room_for_the_own_one_whatever_it_shows(clu
     assert "--max-leases" in state.refused[0].reason
     async with feed_of(east.running, "h1", most=4) as here:
         ours = {(await acquired(east.running, make_request(f"h{n}", f"172.16.0.{n}"))).name for n in (1, 2)}
-        await eventually(lambda: len(here.table.leases) == 4)
+        await eventually(lambda: here.table.leases, has(4))
         with pytest.raises(grpc.aio.AioRpcError, match="raise --max-leases"):
             await acquired(east.running, make_request("h3", "172.16.0.3"))
         assert ours < here.table.leases.keys()
@@ -297,7 +300,7 @@ async def test_two_networks_of_a_host_remember_what_each_imports_from_a_cluster_
             await acquired(west.running, make_request("h1", "172.16.1.1"))
             here.start(*flags)
             await here.until_imported(lambda each: each.leases == 1)
-            await eventually(partial(_is_remembered, shared, f"10.{number}."))
+            await eventually(partial(_remembered, shared), contains(f"10.{number}."))
         finally:
             here.stop()
             west.stop()
@@ -311,5 +314,5 @@ async def test_two_networks_of_a_host_remember_what_each_imports_from_a_cluster_
             here.stop()
 
 
-def _is_remembered(directory: Path, net: str) -> bool:
-    return any(net.encode() in file.read_bytes() for file in directory.glob("*.import.west"))
+def _remembered(directory: Path) -> str:
+    return "\n".join(file.read_text(errors="replace") for file in directory.glob("*.import.west"))

@@ -8,7 +8,8 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from tests.examples.leases import make_request
 from tests.flannel.network import NAMES, Client, Network, lease_to_ask_for, value, watching
 from tests.services.follower import Node
-from tests.services.lease import ServiceProcess, eventually, stub_of
+from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import contains, eventually
 
 
 async def test_a_subnet_whose_lease_is_held_goes_to_its_own_node_only(tmp_path: Path, network: Network) -> None:
@@ -38,7 +39,9 @@ async def test_nodes_whose_leases_were_deleted_take_them_again_and_no_table_ever
             await client.until_known(12)
             before = network.leases
             network.delete("subnets/", "--prefix")
-            await eventually(lambda: "vanished from the store at once" in (tmp_path / "lease.log").read_text())
+            await eventually(
+                lambda: (tmp_path / "lease.log").read_text(), contains("vanished from the store at once")
+            )
             await client.until_held(0)
             assert network.leases == before
             assert "are carried out" not in (tmp_path / "lease.log").read_text()

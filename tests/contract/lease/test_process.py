@@ -17,8 +17,9 @@ from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.services.lease import ServiceProcess, eventually, next_step, stub_of
+from tests.services.lease import ServiceProcess, next_step, stub_of
 from tests.services.tiers import feed_of, is_connected
+from tests.waiting import eventually
 
 
 def start(tmp_path: Path, config: Path, store_file: str = "leases.db", *arguments: str) -> ServiceProcess:
@@ -194,7 +195,7 @@ async def test_a_call_that_the_node_gives_up_is_counted_as_cancelled(tmp_path: P
         )
         with ServiceProcess(below, *flags) as relay:
             async with feed_of(relay) as feed, stub_of(relay.address) as stub:
-                await eventually(lambda: is_connected(feed))
+                await eventually(lambda: feed, is_connected)
                 above.signal(signal.SIGSTOP)
                 said = ""
                 async with asyncio.timeout(PATIENCE):

@@ -14,8 +14,9 @@ from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, make_request
 from tests.patience import PATIENCE
-from tests.services.lease import eventually, stub_of
+from tests.services.lease import stub_of
 from tests.services.tiers import Tiers, acquired, feed_of, is_connected
+from tests.waiting import contains, equals, eventually, has
 
 
 @pytest.fixture
@@ -32,11 +33,11 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
 
 async def test_a_lease_taken_below_is_in_every_tier_and_every_call_goes_up(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed, stub_of(tiers.bottom.address) as stub:
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         assert feed.table.store is not None
         assert feed.table.store.kind == "relay"
         lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
-        await eventually(lambda: lease.name in feed.table.leases)
+        await eventually(lambda: feed.table.leases, contains(lease.name))
         for service in tiers.services:
             async with stub_of(service.address) as each:
                 listed = await each.ListLeases(pb.ListLeasesRequest(node="a"))
@@ -55,18 +56,18 @@ async def test_a_lease_taken_below_is_in_every_tier_and_every_call_goes_up(tiers
                 await call
             assert (caught.value.code(), words in (caught.value.details() or "")) == (code, True)
         await stub.ReleaseLease(pb.ReleaseLeaseRequest(node="a", name=lease.name))
-        await eventually(lambda: not feed.table.leases)
+        await eventually(lambda: feed.table.leases, has(0))
 
 
 async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed:
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         kept, gone = [
             await acquired(tiers.bottom, make_request(node, f"172.16.0.{n}")) for n, node in ((1, "a"), (2, "b"))
         ]
-        await eventually(lambda: feed.table.leases.keys() == {kept.name, gone.name})
+        await eventually(lambda: feed.table.leases.keys(), equals({kept.name, gone.name}))
         tiers.top.kill()
-        await eventually(lambda: not is_connected(feed))
+        await eventually(lambda: feed, lambda seen: not is_connected(seen))
         assert feed.table.store is not None
         assert str(tiers.top.directory) in feed.table.store.error
         assert feed.table.leases.keys() == {kept.name, gone.name}
@@ -76,22 +77,24 @@ async def test_a_new_start_above_loses_nothing_invents_nothing_and_is_told_below
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert str(tiers.top.directory) in (caught.value.details() or "")
         tiers.start_top()
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         assert feed.table.leases.keys() == {kept.name, gone.name}
         async with stub_of(tiers.top.address) as above:
             await above.ReleaseLease(pb.ReleaseLeaseRequest(node="b", name=gone.name))
         new = await acquired(tiers.top, make_request("c", "172.16.0.3"))
-        await eventually(lambda: feed.table.leases.keys() == {kept.name, new.name})
+        await eventually(lambda: feed.table.leases.keys(), equals({kept.name, new.name}))
 
 
 async def test_a_configuration_that_breaks_or_changes_above_does_so_below(tiers: Tiers) -> None:
     async with feed_of(tiers.bottom) as feed:
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         tiers.config.write_text("{broken")
-        await eventually(lambda: "JSON" in feed.table.network_error)
+        await eventually(lambda: feed.table.network_error, contains("JSON"))
         assert feed.table.network is not None
         tiers.config.write_text(DUAL_JSON)
-        await eventually(lambda: feed.table.network is not None and feed.table.network.source == DUAL_JSON)
+        await eventually(
+            lambda: feed.table.network, lambda network: network is not None and network.source == DUAL_JSON
+        )
         assert feed.table.network_error == ""
 
 
@@ -106,15 +109,15 @@ async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_af
                 await asyncio.sleep(0.05)
 
     async with feed_of(tiers.bottom, "a") as feed, stub_of(tiers.bottom.address) as stub:
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         lease = await acquired(tiers.bottom, make_request("a", "172.16.0.1"))
-        await eventually(lambda: lease.name in feed.table.leases)
+        await eventually(lambda: feed.table.leases, contains(lease.name))
         await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
         await until_done(["a"])
         tiers.top.kill()
-        await eventually(lambda: not is_connected(feed))
+        await eventually(lambda: feed, lambda seen: not is_connected(seen))
         tiers.start_top()
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         await stub.ReportProgress(pb.ReportProgressRequest(node="a", cursor=feed.table.cursor))
         await until_done(["a"])
     await until_done([])
@@ -127,7 +130,7 @@ async def test_a_node_behind_relays_is_asked_for_as_few_reports_as_the_top_can_t
         stub_of(tiers.top.address) as top,
         stub_of(tiers.bottom.address) as stub,
     ):
-        await eventually(lambda: is_connected(feed))
+        await eventually(lambda: feed, is_connected)
         streams = [top.WatchLeases(pb.WatchLeasesRequest(node=f"n{n}", view=pb.VIEW_ALL)) for n in range(many)]
         for stream in streams:
             await stream.read()

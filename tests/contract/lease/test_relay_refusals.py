@@ -27,8 +27,9 @@ from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import LOOPBACK, Certificates, flags
 from tests.services.follower import following
-from tests.services.lease import FakeStore, ServiceProcess, eventually, next_step, serving, stub_of
+from tests.services.lease import FakeStore, ServiceProcess, next_step, serving, stub_of
 from tests.services.tiers import acquired, feed_of, is_connected
+from tests.waiting import contains, eventually, has
 
 NO_LEASE = Refusal(RefusalKind.UNREADABLE, "is no lease")
 
@@ -136,7 +137,7 @@ async def test_a_node_behind_a_relay_is_told_that_the_store_has_lost_its_lease(t
                 store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
                 assert await next_step(call) == Step(lost=leases[0].name)
                 store.events.put_nowait(Changed((Upserted(leases[0]),)))
-                await eventually(lambda: len(top.gate.held) == 19)
+                await eventually(lambda: top.gate.held, has(19))
                 store.events.put_nowait(Changed((Removed(leases[0].name),)))
                 assert await next_step(call) == Step(lost=leases[0].name), "and once more"
                 status = await stub.GetStatus(pb.GetStatusRequest())
@@ -155,9 +156,9 @@ async def test_over_tls_a_relay_acts_for_its_nodes_and_operates_nothing(tmp_path
         ServiceProcess(tmp_path / "below", *relay) as bottom,
     ):
         async with feed_of(bottom, "a") as feed, stub_of(top.address) as stub_above, stub_of(bottom.address) as stub:
-            await eventually(lambda: is_connected(feed))
+            await eventually(lambda: feed, is_connected)
             lease = await acquired(bottom, make_request("a", "172.16.0.1"))
-            await eventually(lambda: lease.name in feed.table.leases)
+            await eventually(lambda: feed.table.leases, contains(lease.name))
             async with asyncio.timeout(PATIENCE):
                 nodes: list[str] = []
                 while nodes != ["a"]:

@@ -17,8 +17,9 @@ from flannelette.services.core.leases.lease import LeaseRequest, VxlanData
 from flannelette.services.core.network import parse_network
 from flannelette.services.lease.stores.store import Changed
 from tests.examples.leases import SMALL_JSON, mac, make_lease, make_request
-from tests.services.lease import FakeStore, ServiceProcess, eventually, serving, stub_of
+from tests.services.lease import FakeStore, ServiceProcess, serving, stub_of
 from tests.services.tiers import Tiers, acquired, feed_of
+from tests.waiting import equals, eventually
 
 OTHER = SMALL_JSON.replace("10.5.0.0/16", "10.6.0.0/16")
 
@@ -49,9 +50,9 @@ async def test_a_lease_outside_a_new_network_stays_and_one_node_moves_through_a_
     async with feed_of(tiers.bottom) as feed, stub_of(tiers.bottom.address) as stub:
         leases = [await acquired(tiers.top, asks(n, node)) for n, node in enumerate("ab", 1)]
         names = {lease.name for lease in leases}
-        await eventually(lambda: feed.table.leases.keys() == names)
+        await eventually(lambda: feed.table.leases.keys(), equals(names))
         tiers.config.write_text(OTHER)
-        await eventually(lambda: feed.table.network is not None and bool(feed.table.network.beside))
+        await eventually(lambda: feed.table.network, lambda network: network is not None and network.beside)
         assert feed.table.leases.keys() == names
         assert feed.table.network is not None
         assert feed.table.network.source == OTHER
@@ -65,11 +66,11 @@ async def test_a_lease_outside_a_new_network_stays_and_one_node_moves_through_a_
         assert (answer.move.lease, answer.move.where) == (leases[0].name, where)
         assert await pending(tiers.top) == told
         await stub.RenumberNode(pb.RenumberNodeRequest(node="a"))
-        await eventually(lambda: feed.table.leases.keys() == {leases[1].name})
+        await eventually(lambda: feed.table.leases.keys(), equals({leases[1].name}))
         new = await acquired(tiers.bottom, asks(1, "a"))
         assert new.cidrs[0].subnet_of(ip_network("10.6.0.0/16"))  # type: ignore[arg-type]  # as above
         assert (await acquired(tiers.bottom, asks(2, "b"))).name == leases[1].name
-        await eventually(lambda: feed.table.leases.keys() == {new.name, leases[1].name})
+        await eventually(lambda: feed.table.leases.keys(), equals({new.name, leases[1].name}))
         assert feed.table.network.beside == leases[1].cidrs
         for node, code, words in (
             ("a", grpc.StatusCode.NOT_FOUND, "no network change is pending for node a"),
@@ -87,12 +88,12 @@ async def test_a_service_that_starts_while_a_change_is_pending_tells_the_same(ti
     (tiers.directory / "tier0" / "lease.table").unlink(missing_ok=True)  # its memory is not what it goes by
     tiers.start_top()
     async with feed_of(tiers.top) as feed:
-        await eventually(lambda: feed.table.synced)
+        await eventually(lambda: feed.table, lambda table: table.synced)
         assert feed.table.network is not None
         assert feed.table.leases.keys() == {lease.name}
         assert feed.table.network.beside == lease.cidrs
         tiers.config.write_text(SMALL_JSON)
-        await eventually(lambda: feed.table.network is not None and not feed.table.network.beside)
+        await eventually(lambda: feed.table.network, lambda network: network is not None and not network.beside)
         assert feed.table.leases.keys() == {lease.name}
     assert await pending(tiers.top) == []
 

@@ -9,7 +9,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from tests.examples.leases import network
 from tests.services.clusters import WEST, Exporter
-from tests.services.lease import eventually
+from tests.waiting import eventually
 
 DELAY_SECONDS = 1.2
 
@@ -47,7 +47,7 @@ async def test_a_lease_service_whose_first_answer_takes_longer_than_a_second_is_
         feed = Feed(connection, pb.VIEW_ALL, lambda touched: None)
         task = asyncio.create_task(feed.run())
         try:
-            await eventually(lambda: feed.table.synced)
+            await eventually(lambda: feed.table, lambda table: table.synced)
         finally:
             task.cancel()
             await asyncio.wait([task])

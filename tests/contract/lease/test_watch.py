@@ -15,7 +15,8 @@ from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.lease.wire import step_from_proto
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.patience import PATIENCE
-from tests.services.lease import FakeStore, Running, eventually, next_step, serving
+from tests.services.lease import FakeStore, Running, next_step, serving
+from tests.waiting import contains, equals, eventually, has
 
 A, B = make_lease(1), make_lease(2)
 
@@ -59,11 +60,11 @@ async def test_a_watcher_that_leaves_is_forgotten(tmp_path: Path) -> None:
         ]
         for call in calls:
             await call.read()
-        await eventually(lambda: running.broker.watchers == 2)
+        await eventually(lambda: running.broker.watchers, equals(2))
         calls[0].cancel()
-        await eventually(lambda: running.broker.watchers == 1)
+        await eventually(lambda: running.broker.watchers, equals(1))
         await running.channel.close()
-        await eventually(lambda: running.broker.watchers == 0)
+        await eventually(lambda: running.broker.watchers, equals(0))
 
 
 @pytest.mark.parametrize(
@@ -114,13 +115,13 @@ async def test_a_feed_that_comes_back_gets_only_what_it_missed(tmp_path: Path) -
         connection = LeaseConnection(running.address, "node1")
         feed = Feed(connection, pb.VIEW_ALL, touched.append)
         following = asyncio.create_task(feed.run())
-        await eventually(lambda: feed.table.synced)
+        await eventually(lambda: feed.table, lambda table: table.synced)
         following.cancel()
-        await eventually(lambda: running.broker.watchers == 0)
+        await eventually(lambda: running.broker.watchers, equals(0))
         store.events.put_nowait(Changed((Upserted(B),)))
         touched.clear()
         following = asyncio.create_task(feed.run())
-        await eventually(lambda: B.name in feed.table.leases)
+        await eventually(lambda: feed.table.leases, contains(B.name))
         assert [names for names in touched if names] == [{B.name}]
         following.cancel()
         await connection.close()
@@ -140,7 +141,7 @@ async def test_five_hundred_watchers_all_get_one_change_in_order(tmp_path: Path)
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             for messages in seen:
                 group.create_task(watch(running, messages))
-            await eventually(lambda: running.broker.watchers == 500)
+            await eventually(lambda: running.broker.watchers, equals(500))
             store.events.put_nowait(Changed((Upserted(B),)))
         for messages in seen:
             cursors = [int(message.cursor.partition(":")[2]) for message in messages]
@@ -214,7 +215,7 @@ async def test_a_node_is_told_that_the_store_has_lost_its_lease_which_the_guard_
             told = await next_step(calls[number - 1])
             assert told == Step(lost=make_lease(number).name)
         store.events.put_nowait(Changed((Upserted(make_lease(1)),)))
-        await eventually(lambda: len(running.gate.held) == 19)
+        await eventually(lambda: running.gate.held, has(19))
         store.events.put_nowait(Changed((Upserted(make_lease(99)),)))
         for call in calls:
             assert (await next_step(call)).changes == (Upserted(make_lease(99)),), "it is told once"
@@ -228,9 +229,9 @@ async def test_a_feed_that_is_told_of_a_lost_lease_keeps_its_table(tmp_path: Pat
         connection = LeaseConnection(running.address, "node3")
         feed = Feed(connection, pb.VIEW_ALL, lambda _: heard.append(feed.table.lost))
         task = asyncio.create_task(feed.run())
-        await eventually(lambda: feed.table.synced)
+        await eventually(lambda: feed.table, lambda table: table.synced)
         store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
-        await eventually(lambda: leases[2].name in heard)
+        await eventually(lambda: heard, contains(leases[2].name))
         assert feed.table.leases == by_name(*leases)
         task.cancel()
         await asyncio.wait([task])

@@ -20,7 +20,7 @@ from flannelette.services.runtime.lease.wire import lease_to_proto, step_to_prot
 from flannelette.services.runtime.rpc.listen import bound
 from flannelette.services.runtime.rpc.server import Server
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, make_request
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually, has
 
 NAME = "flannelette.lease.v1.LeaseService"
 A, B, C = make_lease(1), make_lease(2), make_lease(3)
@@ -107,7 +107,7 @@ def snapshot(*leases: Any, cursor: str = "e:1", network: Any = NETWORK) -> Step:
 async def test_it_folds_what_comes_and_names_what_was_touched(tmp_path: Path) -> None:
     script = Script([snapshot(A, B), Step(changes=(Upserted(A2), Removed(B.name)), synced=True, cursor="e:2")])
     async with serving(script, tmp_path) as address, following(address) as (feed, notices):
-        await eventually(lambda: feed.table.cursor == "e:2")
+        await eventually(lambda: feed.table.cursor, equals("e:2"))
         assert feed.table.leases == by_name(A2)
         assert (feed.connected, feed.error) == (True, "")
         assert notices == [{A.name, B.name}, {A.name, B.name}]
@@ -117,7 +117,7 @@ async def test_it_folds_what_comes_and_names_what_was_touched(tmp_path: Path) ->
 async def test_it_comes_back_with_its_cursor(tmp_path: Path) -> None:
     script = Script([snapshot(A)], [Step(changes=(Upserted(B),), synced=True, cursor="e:2")], [])
     async with serving(script, tmp_path) as address, following(address) as (feed, _):
-        await eventually(lambda: len(script.requests) == 3)
+        await eventually(lambda: script.requests, has(3))
         assert [request.cursor for request in script.requests] == ["", "e:1", "e:2"]
         assert feed.table.leases == by_name(A, B)
 
@@ -127,13 +127,13 @@ async def test_the_last_table_stays_in_force_while_the_service_is_away(tmp_path:
     async with serving(script, tmp_path) as address:
         manager = following(address)
         feed, notices = await manager.__aenter__()
-        await eventually(lambda: len(script.requests) == 2)
-    await eventually(lambda: not feed.connected)
+        await eventually(lambda: script.requests, has(2))
+    await eventually(lambda: feed, lambda seen: not seen.connected)
     assert feed.table.leases == by_name(A)
     assert "lease.sock" in feed.error
     assert notices[-1] == frozenset()
     async with serving(Script([snapshot(A, B, cursor="f:1")]), tmp_path):
-        await eventually(lambda: feed.table.leases == by_name(A, B))
+        await eventually(lambda: feed.table.leases, equals(by_name(A, B)))
         assert feed.connected
     await manager.__aexit__(None, None, None)
 
@@ -145,7 +145,7 @@ async def test_what_is_told_of_a_lost_lease_is_told_once_also_when_the_service_g
         losses: list[str] = []
         feed = Feed(connection, pb.VIEW_ALL, lambda _: losses.append(feed.table.lost))
         task = asyncio.create_task(feed.run())
-        await eventually(lambda: len(script.requests) == 2)
+        await eventually(lambda: script.requests, has(2))
         task.cancel()
         await asyncio.wait([task])
         await connection.close()
@@ -156,9 +156,9 @@ async def test_a_service_that_starts_later_is_followed(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/lease.sock"
     script = Script([Step(reset=True, network=NETWORK, changes=(Upserted(A),), synced=True, cursor="1")])
     async with following(address) as (feed, _):
-        await eventually(lambda: feed.error.startswith(f"no answer on {address}"))
+        await eventually(lambda: feed.error, lambda error: error.startswith(f"no answer on {address}"))
         async with serving(script, tmp_path):
-            await eventually(lambda: feed.table.synced)
+            await eventually(lambda: feed.table, lambda table: table.synced)
             assert len(script.requests) == 1
 
 
@@ -196,7 +196,7 @@ async def test_a_reset_removes_nothing_before_it_is_synced(tmp_path: Path) -> No
         ],
     )
     async with serving(script, tmp_path) as address, following(address) as (feed, notices):
-        await eventually(lambda: feed.table.cursor == "f:9")
+        await eventually(lambda: feed.table.cursor, equals("f:9"))
         assert feed.table.leases == by_name(A2, C)
         assert [set(names) for names in notices if names] == [{A.name, B.name}, {C.name}, {A.name}, {B.name}]
         assert [request.cursor for request in script.requests] == ["", "e:1", ""]
@@ -206,7 +206,7 @@ async def test_before_the_service_has_a_table_its_trouble_is_known(tmp_path: Pat
     away = StoreStatus("etcd", False, "connection refused")
     script = Script([Step(store=away), Step(network_error="no such key")])
     async with serving(script, tmp_path) as address, following(address) as (feed, _):
-        await eventually(lambda: feed.table.network_error != "")
+        await eventually(lambda: feed.table.network_error)
         assert feed.connected
         assert (feed.table.store, feed.table.network_error, feed.table.synced) == (away, "no such key", False)
 
@@ -216,7 +216,7 @@ async def test_a_lease_that_cannot_be_read_is_left_out_and_the_others_count(tmp_
     message.changes[0].upserted.subnets[0].cidr = "from the future"
     script = Script([message])
     async with serving(script, tmp_path) as address, following(address) as (feed, _):
-        await eventually(lambda: feed.table.synced)
+        await eventually(lambda: feed.table, lambda table: table.synced)
         assert feed.table.leases == by_name(B)
 
 
@@ -225,7 +225,7 @@ async def test_a_network_that_cannot_be_read_is_an_error_and_the_last_one_stays(
     message.network.json = "{"
     script = Script([snapshot(A), message])
     async with serving(script, tmp_path) as address, following(address) as (feed, _):
-        await eventually(lambda: feed.table.cursor == "e:2")
+        await eventually(lambda: feed.table.cursor, equals("e:2"))
         assert feed.table.network == NETWORK
         assert "cannot be read" in feed.table.network_error
         assert feed.table.leases == by_name(A, B)

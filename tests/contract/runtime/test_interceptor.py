@@ -15,7 +15,7 @@ from flannelette.services.core import errors
 from flannelette.services.runtime.rpc.interceptor import CODES, error_of
 from flannelette.services.runtime.rpc.listen import bound
 from flannelette.services.runtime.rpc.server import Server
-from tests.services.lease import eventually
+from tests.waiting import eventually
 
 NAME = "flannelette.lease.v1.LeaseService"
 
@@ -97,7 +97,7 @@ async def test_a_stream_is_closed_as_soon_as_its_client_is_gone(tmp_path: Path) 
         call = stub.WatchLeases(pb.WatchLeasesRequest())
         await call.read()
         call.cancel()
-        await eventually(lambda: servicer.ended)
+        await eventually(lambda: vars(servicer), lambda _: servicer.ended)
 
 
 async def test_a_defect_is_internal_and_only_the_log_has_more(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from flannelette.services.runtime.os.netns_guard import this_namespace
 from flannelette.services.runtime.probe import ask
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.services.lease import eventually
+from tests.waiting import contains, equals, eventually
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -98,8 +98,8 @@ async def test_health_has_the_reason_over_http_only_as_flannel_words_it(tmp_path
         assert get(port, "/nonsense")[0] == 404
         assert "flannelette_ready 0.0" in get(port, "/metrics")[1]
     async with running(tmp_path, *flags):
-        await eventually(lambda: get(port, "/readyz?verbose") == (200, "flanneld is ready"))
-        await eventually(lambda: "flannelette_ready 1.0" in get(port, "/metrics")[1])
+        await eventually(lambda: get(port, "/readyz?verbose"), equals((200, "flanneld is ready")))
+        await eventually(lambda: get(port, "/metrics")[1], contains("flannelette_ready 1.0"))
         (tmp_path / "second").mkdir()
         second = Tiny(tmp_path / "second", *flags)
         code, lines = second.ended()
@@ -201,7 +201,7 @@ async def test_it_ends_when_it_belongs_in_another_network_namespace(tmp_path: Pa
     record = tmp_path / "namespace"
     record.write_text(f"{this_namespace()}\n")
     async with running(tmp_path, f"--network-namespace-file={record}") as (tiny, _):
-        await eventually(lambda: ask(tiny.address) == "")
+        await eventually(lambda: ask(tiny.address), equals(""))
         record.write_text("net:[1]\n")
         code, lines = tiny.ended()
     assert code == 1
@@ -214,7 +214,7 @@ async def test_it_ends_when_it_belongs_in_another_network_namespace(tmp_path: Pa
 
 async def test_a_record_of_its_namespace_that_is_not_there_yet_says_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, f"--network-namespace-file={tmp_path}/namespace") as (tiny, _):
-        await eventually(lambda: ask(tiny.address) == "")
+        await eventually(lambda: ask(tiny.address), equals(""))
         tiny.signal(signal.SIGTERM)
         assert tiny.ended()[0] == 0
 

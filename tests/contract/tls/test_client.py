@@ -23,7 +23,7 @@ from flannelette.services.runtime.tls.files import TlsFiles
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import Certificates, transport
-from tests.services.lease import eventually
+from tests.waiting import contains, equals, eventually
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ async def test_the_feed_says_what_is_wrong_and_goes_on_with_a_new_certificate(la
         connection = LeaseConnection(address, "h1", client)
         feed = Feed(connection, pb.VIEW_ALL, lambda touched: None)
         running = asyncio.create_task(feed.run())
-        await eventually(lambda: "has signed the server's certificate" in feed.error)
+        await eventually(lambda: feed.error, contains("has signed the server's certificate"))
         put(ours.files("h1"), others.client("h1"))
         assert client.credentials is not None
         client.credentials.replace()
-        await eventually(lambda: feed.error == f"{address}: Method not found!")  # it has nothing but health
+        await eventually(lambda: feed.error, equals(f"{address}: Method not found!"))  # it has nothing but health
         running.cancel()
         await connection.close()
 

@@ -28,7 +28,8 @@ from tests.faults.silent_connections import silent
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import Certificates, flags, transport
-from tests.services.lease import ServiceProcess, eventually, stub_of
+from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import contains, equals, eventually
 
 MANY: Final = 10_000 if os.environ.get("FLANNELETTE_SOAK") else 600
 SOURCES: Final = 50
@@ -89,8 +90,8 @@ async def test_silent_connections_end_and_nobody_waits_for_them(
             beside = [await service.acquire(f"n{number}", number) for number in range(11, 21)]
             assert median(beside) < max(100, 10 * median(alone))  # also where the machine is busy with other things
             await get_in(lab, service)
-            await eventually(lambda: strangers.alive == 0)
-            await eventually(lambda: service.process.descriptors <= before + 5)
+            await eventually(lambda: strangers.alive, equals(0))
+            await eventually(lambda: service.process.descriptors, lambda number: number <= before + 5)
 
 
 async def test_the_unix_socket_answers_while_tcp_has_used_up_its_descriptors(
@@ -108,11 +109,11 @@ async def test_one_address_has_no_more_than_its_share(tmp_path: Path, lab: Certi
         async with client(lab.client("h1"), service.address) as honest:
             await honest.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
             with silent(service.port, 300) as strangers:
-                await eventually(lambda: strangers.alive <= 20)
+                await eventually(lambda: strangers.alive, lambda number: number <= 20)
                 await get_in(lab, service)
             await honest.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
         said = "one address has too many connections over TCP; the newest are closed"
-        await eventually(lambda: said in service.process.log.read_text())
+        await eventually(service.process.log.read_text, contains(said))
         assert "127.0.7.1" in service.process.log.read_text()
         name = "flannelette_connections_closed_total "
         counted = next(line for line in service.metrics().splitlines() if line.startswith(name))
@@ -139,7 +140,7 @@ async def test_connections_in_all_are_limited(tmp_path: Path, lab: Certificates)
     async with serving(tmp_path, lab.server(), "--max-connections=50") as service:
         before = service.process.descriptors
         with silent(service.port, 300, SOURCES) as strangers:
-            await eventually(lambda: strangers.alive <= 50)
+            await eventually(lambda: strangers.alive, lambda number: number <= 50)
             assert service.process.descriptors <= before + 55
             await service.acquire("n1", 1)
             await get_in(lab, service)  # once the strangers' time for a handshake is over
@@ -152,7 +153,7 @@ async def test_http_answers_beside_silent_connections(tmp_path: Path, lab: Certi
             async with asyncio.timeout(PATIENCE):
                 assert "flannelette_ready 1.0" in await asyncio.to_thread(service.metrics)
             assert service.process.descriptors <= before + 150
-            await eventually(lambda: strangers.alive == 0)
+            await eventually(lambda: strangers.alive, equals(0))
 
 
 async def test_the_descriptor_limit_is_the_hard_one(tmp_path: Path, lab: Certificates) -> None:
@@ -167,8 +168,8 @@ async def test_a_service_without_a_descriptor_left_goes_on_and_limits_connection
 ) -> None:
     async with serving(tmp_path, lab.server(), "--max-connections-per-address=20") as service:
         with service.process.without_descriptors():
-            await eventually(lambda: "connections over TCP cannot be counted" in service.process.log.read_text())
+            await eventually(service.process.log.read_text, contains("connections over TCP cannot be counted"))
         with silent(service.port, 100) as strangers:
-            await eventually(lambda: strangers.alive <= 20)
+            await eventually(lambda: strangers.alive, lambda number: number <= 20)
             await get_in(lab, service)
         assert "Traceback" not in service.process.log.read_text()

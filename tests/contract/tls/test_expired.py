@@ -18,7 +18,7 @@ from tests.contract.tls.test_process import client
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.certificates import URIS, Certificates, transport
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 SECONDS = 8
 
@@ -75,7 +75,7 @@ async def test_files_that_cannot_be_used_are_in_the_status_of_a_service(tmp_path
     files = lab.server()
     async with serving(tmp_path, files) as service:
         files.key.write_text("damaged")
-        await eventually(lambda: "flannelette_tls_files_refused 1.0" in service.metrics())
+        await eventually(service.metrics, contains("flannelette_tls_files_refused 1.0"))
         assert (
             f'flannelette_tls_authority_expiry_timestamp_seconds{{file="{files.authorities}"}}' in service.metrics()
         )

@@ -21,7 +21,7 @@ from tests.contract.tls.test_process import client
 from tests.faults.floods import flood
 from tests.patience import PATIENCE
 from tests.services.certificates import Certificates, transport
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 SECONDS: Final = 60 if os.environ.get("FLANNELETTE_SOAK") else 4
 MOST_MIB: Final = 256
@@ -60,7 +60,7 @@ async def test_strangers_of_a_hundred_addresses_neither_fill_the_memory_nor_keep
             tried, done, most = await watch(lab, service, time.monotonic() + SECONDS)
         assert done >= 0.9 * tried, (tried, done)
         assert most < MOST_MIB
-        await eventually(lambda: service.process.descriptors <= before + 5)
+        await eventually(lambda: service.process.descriptors, lambda number: number <= before + 5)
         assert "their addresses get none for a while" in service.process.log.read_text()
 
 
@@ -81,7 +81,7 @@ async def test_connections_of_a_member_that_calls_nothing_keep_nobody_out_and_cl
         assert most < MOST_MIB
         assert not states.done(), idle.get_state()
         states.cancel()
-        await eventually(lambda: service.process.descriptors <= before + 5)
+        await eventually(lambda: service.process.descriptors, lambda number: number <= before + 5)
 
 
 async def test_a_member_that_resets_its_calls_neither_fills_the_memory_nor_keeps_others_out(
@@ -122,7 +122,7 @@ async def test_a_certificate_that_calls_too_often_is_cut_off_and_named(tmp_path:
             assert refused == {grpc.StatusCode.UNAVAILABLE}
             await other.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
         said = "a client calls too often; its connections are closed"
-        await eventually(lambda: said in service.process.log.read_text())
+        await eventually(service.process.log.read_text, contains(said))
         (line,) = [line for line in service.process.log.read_text().splitlines() if said in line]
         assert "who=flannelette://node/h1/dataplane" in line
         await service.acquire("n1", 1)

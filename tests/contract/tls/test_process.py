@@ -23,7 +23,8 @@ from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import Certificates, flags, transport
-from tests.services.lease import ServiceProcess, eventually, stub_of
+from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import contains, eventually
 
 Stub = lease_pb2_grpc.LeaseServiceStub
 
@@ -176,7 +177,7 @@ async def test_a_new_certificate_and_a_new_authority_are_in_force_without_a_rest
         newer.certificate.replace(files.certificate)
         newer.key.replace(files.key)
         newer.authorities.replace(files.authorities)
-        await eventually(lambda: "new TLS files are in force" in service.log)
+        await eventually(lambda: service.log, contains("new TLS files are in force"))
         new = replace(new, authorities=files.authorities)
         assert await is_served(new, service.address)
         assert not await is_served(replace(old, authorities=files.authorities), service.address)
@@ -202,11 +203,11 @@ async def test_new_files_that_do_not_fit_together_are_never_in_force(tmp_path: P
     good = files.key.read_bytes()
     async with serving(tmp_path, files) as service:
         files.key.write_bytes(lab.server("another").key.read_bytes())
-        await eventually(lambda: "does not belong to the certificate" in service.log)
+        await eventually(lambda: service.log, contains("does not belong to the certificate"))
         assert service.metric("flannelette_tls_files_refused") == 1
         assert await is_served(lab.client("h1"), service.address)
         files.key.write_bytes(good)
-        await eventually(lambda: "new TLS files are in force" in service.log)
+        await eventually(lambda: service.log, contains("new TLS files are in force"))
         assert service.metric("flannelette_tls_files_refused") == 0
 
 

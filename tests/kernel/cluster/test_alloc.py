@@ -13,8 +13,8 @@ from tests.hosts.dataplane import OWN_SUBNET, cluster_of
 from tests.hosts.masq import Host, entered, use_iptables
 from tests.hosts.namespaces import NetworkNamespace
 from tests.services import flanneld_command
-from tests.services.lease import eventually
 from tests.services.masq import masq_on
+from tests.waiting import contains, eventually
 
 ALLOC: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"alloc"}}'
 SUBNETS: Final = "/coreos.com/network/subnets"
@@ -101,7 +101,7 @@ async def test_a_node_is_as_with_a_real_flanneld(
     flanneld = Flanneld(node.cluster, node.host.netns, node.cluster.directory)
     try:
         await flanneld.start()
-        await eventually(lambda: all(jump in "\n".join(node.host.save()) for jump in JUMPS))
+        await eventually(lambda: "\n".join(node.host.save()), contains(*JUMPS))
         flannels = node.state()
         await flanneld.stop()
     finally:

@@ -15,7 +15,7 @@ from flannelette.services.runtime.cache.node_state import decode
 from lab.vm import is_guest
 from tests.hosts.network_change import Scene, pending_scene
 from tests.modules import has_module
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -52,7 +52,7 @@ async def until_remembered(scene: Scene, backends: set[str]) -> None:
         assert state.network
         return {each.backend_type for each in (state.network, *state.earlier_networks)}
 
-    await eventually(lambda: remembered() == backends)
+    await eventually(remembered, equals(backends))
 
 
 async def earlier(scene: Scene) -> set[str]:
@@ -143,7 +143,7 @@ async def test_two_earlier_vnis_are_told_apart_and_go_each_at_its_own_time(scene
         shown = [host.namespace.ip("link", "show") for host in scene.cluster.hosts]
         return {name for text in shown for name in re.findall(r"flannel\.\d+", text)}
 
-    await eventually(lambda: devices() == {"flannel.8"})
+    await eventually(devices, equals({"flannel.8"}))
 
 
 async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Scene) -> None:
@@ -169,7 +169,10 @@ async def test_a_node_that_does_not_change_is_reached_and_reaches_all(scene: Sce
         await until_changed(scene, "host-gw")
         await scene.until(lambda s: not s.earlier_backends)
     assert lost == []
-    await eventually(lambda: not any("flannel" in h.namespace.ip("link", "show") for h in scene.cluster.hosts))
+    await eventually(
+        lambda: [host.namespace.ip("link", "show") for host in scene.cluster.hosts],
+        lambda shown: not any("flannel" in each for each in shown),
+    )
 
 
 async def test_a_node_whose_kernel_lacks_the_new_backend_keeps_the_old_one(scene: Scene) -> None:

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from tests.hosts.namespaces import NamespaceMaker
-from tests.services.lease import eventually
 from tests.services.networks import Host, Service, two_networks
+from tests.waiting import contains, eventually
 
 NETWORK: Final = '{"Network":"10.%d.0.0/16","Backend":{"Type":"vxlan","VNI":%d}}'
 
@@ -61,12 +61,12 @@ async def test_a_device_is_another_networks_once_its_peers_need_it_no_more_and_n
     scene.change("default", 6, vni=1)
     await scene.until_refused("device flannel.1 ")
     scene.change("blue", 5, vni=3)
-    await eventually(lambda: "dev flannel.3" in scene.host.namespace.ip("route"))
+    await eventually(lambda: scene.host.namespace.ip("route"), contains("dev flannel.3"))
     while "10.5." in (now := scene.shown())[1]:
         assert now == before
         await asyncio.sleep(1)
     await scene.until_ready(scene.here, "default")
-    await eventually(lambda: "10.6." in scene.shown()[1] and "10.5." not in scene.shown()[1])
+    await eventually(lambda: scene.shown()[1], lambda text: "10.6." in text and "10.5." not in text)
     await scene.until_ready(scene.here, "default", "blue")
 
 
@@ -77,7 +77,7 @@ async def test_a_device_that_a_peer_needs_outlives_a_restart_and_is_free_after_a
     """blue has changed its VNI, but a peer that does not answer still has the old one, which default wants."""
     scene.there.end(signal.SIGKILL)
     scene.change("blue", 5, vni=3)
-    await eventually(lambda: "flannel.3" in scene.host.namespace.ip("-br", "link"))
+    await eventually(lambda: scene.host.namespace.ip("-br", "link"), contains("flannel.3"))
     scene.change("default", 6, vni=1)
     await scene.until_refused("device flannel.1 ")
     before = scene.shown()

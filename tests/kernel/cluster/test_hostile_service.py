@@ -15,8 +15,9 @@ from tests.faults.hostile_service import VXLAN, HostileLeases, lease_of
 from tests.hosts.dataplane import Cluster
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE
-from tests.services.lease import ServiceProcess, eventually, stub_of
+from tests.services.lease import ServiceProcess, stub_of
 from tests.services.masq import masq_on
+from tests.waiting import equals, eventually
 
 HONEST: Final = [lease_of(number) for number in (2, 3, 4)]
 NO_MESSAGE: Final = (b"\x12\xff\xff\xff\xff\x0f", b"\x22\x02\xc3\x28", b"\x12\x04\x0a\x02\x0a\x01")
@@ -54,7 +55,9 @@ async def test_a_dataplane_stays_and_carries_what_is_honest(cluster: Cluster) ->
         bad.lease.MergeFrom(service.own)
         service.answers.append(bad)
     async with service.served(cluster.directory), cluster.dataplane() as running:
-        await eventually(lambda: not service.messages or running.process.poll() is not None)
+        await eventually(
+            lambda: (len(service.messages), running.process.poll()), lambda seen: seen[0] == 0 or seen[1] is not None
+        )
         await running.until(peers=len(HONEST))
         assert not service.answers
         assert not service.messages
@@ -67,7 +70,9 @@ async def test_a_dataplane_stays_and_carries_what_is_honest(cluster: Cluster) ->
 async def test_masq_stays_and_keeps_its_rules(host: Host) -> None:
     service = HostileLeases([], own("192.0.2.1"), hostile_messages())
     async with service.served(host.lock.parent), masq_on(host, "--ip-masq") as masq:
-        await eventually(lambda: not service.messages or masq.process.poll() is not None)
+        await eventually(
+            lambda: (len(service.messages), masq.process.poll()), lambda seen: seen[0] == 0 or seen[1] is not None
+        )
         status = await masq.until()
         assert list(status.subnets) == ["10.5.27.0/24"]
         assert masq.process.poll() is None
@@ -81,7 +86,7 @@ async def test_a_relay_stays_and_serves_what_is_honest(cluster: Cluster) -> None
     async with service.served(cluster.directory) as above:
         with ServiceProcess(below, "--store=relay", f"--upstream={above}", "--guard-seconds=0") as relay:
             async with stub_of(relay.address) as stub:
-                await eventually(lambda: not service.messages)
+                await eventually(lambda: len(service.messages), equals(0))
                 async with asyncio.timeout(PATIENCE):
                     while True:
                         status = await stub.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)

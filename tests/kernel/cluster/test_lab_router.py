@@ -9,7 +9,7 @@ from lab.vpc.places import EC2_PORT
 from lab.vpc.router import in_kernel
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually
 
 
 class Ec2(BaseHTTPRequestHandler):
@@ -47,7 +47,7 @@ async def test_what_the_table_has_lost_while_the_router_was_away_is_deleted(make
             return in_kernel()
 
     try:
-        await eventually(lambda: routes() == {"10.5.2.0/24": "10.9.0.2"})
+        await eventually(routes, equals({"10.5.2.0/24": "10.9.0.2"}))
     finally:
         process.kill()
         await process.wait()

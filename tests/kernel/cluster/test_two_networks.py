@@ -14,8 +14,8 @@ from flannelette.services.runtime.process.networks import NodeNetwork
 from tests.ctl.sysdump import unpacked
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker
-from tests.services.lease import eventually
 from tests.services.networks import Host, TwoNetworks, two_networks
+from tests.waiting import eventually, eventually_exists, has, lacks
 
 BLUE, RED = ("flannel.1", "10.5"), ("flannel.2", "10.6")
 CNI = '{"name":"%s","cniVersion":"0.3.1","plugins":[{"type":"flannel"}]}'
@@ -49,7 +49,7 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
 
     for name in ("blue", "red"):
         installed = n2.directory / f"10-flannel-{name}.conflist"
-        await eventually(installed.exists)
+        await eventually_exists(installed)
         assert json.loads(installed.read_text())["name"] == name
     # Whose a call is, is told, and without a name it is refused where there are several.
     assert (await blue.call("ListPeers")).network == "blue"
@@ -173,7 +173,7 @@ async def test_what_killed_services_have_left_goes_by_network_and_nothing_else(n
     for service in (masq, tables):
         await service.until(lambda status: status.rules_present == status.rules > 0)
     state = host.directory / "state"
-    await eventually(lambda: len([*state.glob("dataplane-*.state"), *state.glob("masq-*.state")]) == 4)
+    await eventually(lambda: [*state.glob("dataplane-*.state"), *state.glob("masq-*.state")], has(4))
     running = teardown(host, "--yes")
     assert running.count("another dataplane-") == running.count("another masq-") == 2, running
     for service in host.services:
@@ -230,7 +230,7 @@ async def test_a_device_that_a_running_network_has_is_left_over_by_no_other(netw
     host.namespace.ip("route", "add", *left.split())
     blue = host.serve("dataplane", "blue")
     await blue.until(lambda status: status.ready)
-    await eventually(lambda: "10.5.99.0" not in host.namespace.ip("route"))
+    await eventually(lambda: host.namespace.ip("route"), lacks("10.5.99.0"))
     await red.until(lambda status: status.ready and status.peers.programmed == 1)
     assert host.objects(*RED) == before
 

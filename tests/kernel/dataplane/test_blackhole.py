@@ -3,7 +3,7 @@
 from tests.hosts.dataplane import Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.kernel.dataplane.test_families import DUAL, with_ipv6
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually
 
 ROUTES = [
     "blackhole 10.5.27.0/24 proto 77 metric 4294967295",
@@ -33,7 +33,7 @@ async def test_the_own_subnets_get_one_that_is_repaired_and_goes_with_everything
             assert (await running.resync()).commands == []
             for line in ROUTES:
                 cluster.ip(("-6 " if "::" in line else "") + "route del " + line.removesuffix(" pref medium"))
-                await eventually(lambda: blackholes(cluster) == ROUTES)
+                await eventually(lambda: blackholes(cluster), equals(ROUTES))
             assert (await running.until()).repairs == 2
             torn = list((await running.teardown()).commands)
             assert {command.format("del") for command in COMMANDS} <= set(torn)

@@ -2,7 +2,7 @@
 
 from tests.hosts.dataplane import cluster_in
 from tests.hosts.namespaces import NetworkNamespace
-from tests.services.lease import eventually
+from tests.waiting import eventually_exists
 
 TEXT = '{"name": "cbr0", "cniVersion": "0.3.1", "plugins": [{"type": "flannel"}]}'
 
@@ -26,11 +26,11 @@ async def test_the_configuration_comes_with_the_first_complete_snapshot_and_outl
             assert not target.parent.exists()
             cluster.leases = cluster.start_leases()
             await running.until()
-            await eventually(target.exists)
+            await eventually_exists(target)
             assert target.read_text() == TEXT
             assert "inet 10.5.27.0/32" in cluster.ip("addr show flannel.1")
 
             target.unlink()
             await running.resync()
-            await eventually(target.exists)
+            await eventually_exists(target)
         assert target.exists()

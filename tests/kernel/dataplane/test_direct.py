@@ -7,7 +7,7 @@ import pytest
 
 from tests.hosts.dataplane import Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace, monitored
-from tests.services.lease import eventually
+from tests.waiting import contains, equals, eventually
 
 DIRECT: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","DirectRouting":true}}'
 NEAR, FAR = "06:0c:56:6d:fb:b3", "32:97:99:5c:b1:6f"
@@ -37,15 +37,15 @@ async def test_a_peer_moves_between_direct_and_tunnelled_and_leaves_nothing_behi
         repairs = (await running.status()).repairs
         with monitored(cluster.namespace, cluster.directory / "monitor.log") as lines:
             cluster.ip("route add 10.99.0.12/32 via 10.99.0.1 dev eth0")
-            await eventually(lambda: TUNNEL in cluster.routes())
-            await eventually(lambda: cluster.fdb() == [f"{NEAR} dst 10.99.0.12 self permanent", FAR_FDB])
+            await eventually(cluster.routes, contains(TUNNEL))
+            await eventually(cluster.fdb, equals([f"{NEAR} dst 10.99.0.12 self permanent", FAR_FDB]))
             cluster.ip("route del 10.99.0.12/32")
-            await eventually(lambda: cluster.routes() == [PLAIN, FAR_TUNNEL])
-            await eventually(lambda: cluster.fdb() == [FAR_FDB])
+            await eventually(cluster.routes, equals([PLAIN, FAR_TUNNEL]))
+            await eventually(cluster.fdb, equals([FAR_FDB]))
         assert not [line for line in lines if line.startswith("Deleted") and "/24" in line], "one replaces the other"
         cluster.ip("addr add 10.98.0.11/16 dev eth0")
-        await eventually(lambda: "10.5.82.0/24 via 10.98.0.14 dev eth0 proto 77 metric 1363" in cluster.routes())
-        await eventually(lambda: cluster.fdb() + cluster.neighbours() == [])
+        await eventually(cluster.routes, contains("10.5.82.0/24 via 10.98.0.14 dev eth0 proto 77 metric 1363"))
+        await eventually(lambda: cluster.fdb() + cluster.neighbours(), equals([]))
         status = await running.until(peers=2)
         assert status.repairs == repairs, "what routes change is no repair"
         again = await running.resync(dry_run=True)
@@ -58,5 +58,5 @@ async def test_the_entry_of_an_earlier_mac_goes(cluster: Cluster) -> None:
     async with cluster.dataplane() as running:
         await running.until(peers=1)
         await cluster.join("n4", "10.98.0.14", NEAR)
-        await eventually(lambda: cluster.fdb() == [f"{NEAR} dst 10.98.0.14 self permanent"])
+        await eventually(cluster.fdb, equals([f"{NEAR} dst 10.98.0.14 self permanent"]))
         assert cluster.neighbours() == [f"10.5.82.0 lladdr {NEAR} PERMANENT"]

@@ -15,7 +15,7 @@ from tests.hosts.namespaces import NetworkNamespace
 from tests.paths import ROOT
 from tests.patience import PATIENCE, RETIREMENT
 from tests.services.extension import ALLOW, join, lines, network, noted, told
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually, has
 
 SUBNETS: Final = "/coreos.com/network/subnets"
 MAC: Final = "06:0c:56:6d:fb:b3"
@@ -41,7 +41,7 @@ async def test_the_host_gw_example_of_flannels_documentation(netns: NetworkNames
             assert [each.text for each in peer.objects] == ["command ip route replace 10.5.53.0/24 via 10.99.0.12"]
             await cluster.leave("n2", name)
             await running.until(peers=0)
-            await eventually(lambda: cluster.routes() == [])
+            await eventually(cluster.routes, equals([]))
             assert await told(running) == [], "what prints nothing and succeeds is no news"
 
 
@@ -105,13 +105,13 @@ async def test_peers_are_offered_again_after_a_restart_and_those_that_left_are_r
             await running.resync()
             assert lines(log) == first, "an audit runs nothing"
             await join(cluster, "n2", "10.99.0.22", "10.5.53.0/24", "changed")
-            await eventually(lambda: lines(log)[3:] == ["add 10.5.53.0/24 10.99.0.22 changed"])
+            await eventually(lambda: lines(log)[3:], equals(["add 10.5.53.0/24 10.99.0.22 changed"]))
             assert await running.end() == 0
         await cluster.leave("n3", third)
         log.unlink()
         async with cluster.dataplane(ALLOW) as running:
             await running.until(peers=1)
-            await eventually(lambda: len(lines(log)) == 3)
+            await eventually(lambda: lines(log), has(3))
             assert lines(log) == [
                 "post 10.5.27.0/24 10.99.0.11 ",
                 "add 10.5.53.0/24 10.99.0.22 changed",
@@ -143,7 +143,7 @@ async def test_another_backend_takes_the_commands_back_once_no_peer_needs_them(
             assert (earlier.backend, list(earlier.peers)) == ("extension", ["n2"])
             assert lines(log) == [], "n2 is reached by them"
             await cluster.join("n2", "10.99.0.12")
-            await eventually(lambda: len(lines(log)) == 2, RETIREMENT)
+            await eventually(lambda: lines(log), has(2), RETIREMENT)
             assert lines(log) == ["remove 10.5.53.0/24 10.99.0.12 ", "shutdown 10.5.27.0/24 10.99.0.11 "]
 
 
@@ -171,7 +171,7 @@ async def test_of_changed_commands_the_new_ones_run_and_later_take_everything_ba
             await running.until(peers=2)
             log.unlink()
             change(cluster, commands(log, 2))
-            await eventually(lambda: len(lines(log)) == 3)
+            await eventually(lambda: lines(log), has(3))
             assert lines(log)[0] == "post2 10.5.27.0/24 10.99.0.11 ", "what carries packets meanwhile stays"
             assert sorted(lines(log)[1:]) == ["add2 10.5.53.0/24 10.99.0.12 ", "add2 10.5.54.0/24 10.99.0.13 "]
             assert await running.end() == 0
@@ -180,7 +180,7 @@ async def test_of_changed_commands_the_new_ones_run_and_later_take_everything_ba
         change(cluster, commands(log, 3))
         async with cluster.dataplane(ALLOW) as running:
             await running.until(peers=1)
-            await eventually(lambda: len(lines(log)) == 3)
+            await eventually(lambda: lines(log), has(3))
             assert lines(log) == [
                 "post3 10.5.27.0/24 10.99.0.11 ",
                 "add3 10.5.53.0/24 10.99.0.12 ",
@@ -201,7 +201,7 @@ async def test_where_the_new_commands_set_up_nothing_on_the_node_the_former_shut
             await running.until(peers=1)
             log.unlink()
             change(cluster, network(SubnetAddCommand=noted(log, "add2")))
-            await eventually(lambda: len(lines(log)) == 2)
+            await eventually(lambda: lines(log), has(2))
             assert lines(log) == ["add2 10.5.53.0/24 10.99.0.12 ", "shutdown1 10.5.27.0/24 10.99.0.11 "]
             assert not (await running.teardown()).errors
             assert len(lines(log)) == 2

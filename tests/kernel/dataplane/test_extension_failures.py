@@ -11,7 +11,7 @@ from tests.hosts.dataplane import cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.services.extension import ALLOW, join, lines, network, noted, told, until_told
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually, has
 
 
 async def test_a_command_that_fails_is_reported_and_tried_again(netns: NetworkNamespace, tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ async def test_a_peer_whose_command_failed_is_removed_too_also_after_a_restart(
             while len(await running.peers()) > 1:  # noqa: ASYNC110 - a call is asked again
                 await asyncio.sleep(0.02)
             await running.resync()
-            await eventually(lambda: lines(log) == ["remove 10.5.52.0/24 10.99.0.12 x"])
+            await eventually(lambda: lines(log), equals(["remove 10.5.52.0/24 10.99.0.12 x"]))
             assert await running.end() == 0
         await cluster.leave("n3", names[1])
         async with cluster.dataplane(ALLOW) as running:
-            await eventually(lambda: lines(log)[1:] == ["remove 10.5.53.0/24 10.99.0.13 x"])
+            await eventually(lambda: lines(log)[1:], equals(["remove 10.5.53.0/24 10.99.0.13 x"]))
 
 
 async def test_without_post_startup_no_peer_is_added_and_the_node_is_not_ready(
@@ -101,7 +101,7 @@ async def test_what_hangs_when_the_service_stops_is_ended(netns: NetworkNamespac
     pre = f"sh -c 'sleep 1000 & echo $! $$ > {pids}; wait'"
     with cluster_in(netns, network(PreStartupCommand=pre)) as cluster:
         async with cluster.dataplane(ALLOW) as running:
-            await eventually(lambda: len(lines(pids)) == 1)
+            await eventually(lambda: lines(pids), has(1))
             status = await running.status()
             assert not status.ready
             started = time.monotonic()

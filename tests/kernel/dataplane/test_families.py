@@ -15,7 +15,7 @@ from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually, eventually_exists
 
 IPV6_ONLY: Final = '{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"%s"}}'
 DUAL: Final = '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"%s"}}'
@@ -221,7 +221,7 @@ async def test_pods_of_two_hosts_reach_each_other_in_every_family(
                 await running.until(peers=1)
                 await there.until(peers=1)
                 for namespace, file in ((netns, cluster.directory / "subnet.env"), (other, home / "subnet.env")):
-                    await eventually(file.exists)
+                    await eventually_exists(file)
                     await become_a_pod(namespace, file)
                 targets = gateways(home / "subnet.env")
                 assert [ip_interface(target).version for target in targets] == [4, 6]
@@ -273,12 +273,13 @@ async def become_a_pod(namespace: NetworkNamespace, subnet_file: Path) -> None:
         namespace.ip("addr", "add", gateway, "dev", "cni0", *(["nodad"] if ":" in gateway else []))
     namespace.ip("link", "set", "cni0", "up")
     for gateway in gateways(subnet_file):
-        await eventually(partial(has_local_route, namespace, ip(gateway)))
+        await eventually(partial(local_routes, namespace, ip(gateway)), contains(f"local {ip(gateway)} "))
 
 
-def has_local_route(namespace: NetworkNamespace, address: str) -> bool:
+def local_routes(namespace: NetworkNamespace, address: str) -> str:
+    """Those of the bridge, in the family of the address."""
     version = ip_address(address).version
-    return f"local {address} " in namespace.ip(*f"-{version} route show table local dev cni0".split())
+    return namespace.ip(*f"-{version} route show table local dev cni0".split())
 
 
 async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_followed(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from flannelette.lease.v1 import lease_pb2 as pb
 from tests.faults.hostile_service import HostileLeases, lease_of
 from tests.hosts.dataplane import Cluster
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 HONEST: Final = [lease_of(number) for number in (2, 3, 4)]
 MOST: Final = 1_000
@@ -59,12 +59,14 @@ async def test_a_dataplane_takes_no_more_leases_than_it_may(cluster: Cluster) ->
             before = resident_mib(running.process.pid)
         endless = Endless(HONEST, own())
         async with endless.served(cluster.directory):
-            await eventually(lambda: endless.streams >= 5 and endless.told >= 5 * MOST)
+            await eventually(
+                lambda: (endless.streams, endless.told), lambda seen: seen[0] >= 5 and seen[1] >= 5 * MOST
+            )
             status = await running.status()
             assert status.peers.programmed == len(HONEST)
             assert len(cluster.neighbours()) == len(HONEST)
             assert resident_mib(running.process.pid) < before + 60
-            await eventually(lambda: f"sends more than {MOST} leases" in running.log)
+            await eventually(lambda: running.log, contains(f"sends more than {MOST} leases"))
         async with honest.served(cluster.directory):
             await running.until(peers=len(HONEST))
             assert (await running.status()).peers.total == len(HONEST)

@@ -12,7 +12,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import monitored
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
+from tests.waiting import contains, equals, eventually
 
 MAC = "06:0c:56:6d:fb:b3"
 
@@ -43,7 +43,7 @@ async def test_peers_appear_change_and_disappear(cluster: Cluster) -> None:
         assert cluster.neighbours() == [f"{subnet} lladdr {MAC} PERMANENT"]
         assert cluster.fdb() == [f"{MAC} dst 10.99.0.12 self permanent"]
         assert await cluster.join("n2", "10.99.0.22", "06:0c:56:6d:fb:b4") == name
-        await eventually(lambda: cluster.fdb() == ["06:0c:56:6d:fb:b4 dst 10.99.0.22 self permanent"])
+        await eventually(cluster.fdb, equals(["06:0c:56:6d:fb:b4 dst 10.99.0.22 self permanent"]))
         assert cluster.neighbours() == [f"{subnet} lladdr 06:0c:56:6d:fb:b4 PERMANENT"]
         (peer,) = await running.peers()
         assert peer.state == pb.PEER_STATE_PROGRAMMED
@@ -54,7 +54,7 @@ async def test_peers_appear_change_and_disappear(cluster: Cluster) -> None:
         ]
         await cluster.leave("n2", name)
         await running.until(peers=0)
-        await eventually(lambda: cluster.routes() + cluster.neighbours() + cluster.fdb() == [])
+        await eventually(lambda: cluster.routes() + cluster.neighbours() + cluster.fdb(), equals([]))
         assert (await running.status()).repairs == 0
         assert await running.end() == 0
 
@@ -113,7 +113,9 @@ async def test_while_the_lease_service_is_away_everything_stays_and_status_says_
         assert status.lease.name
         assert cluster.routes() == [route(name)]
         cluster.ip("link del flannel.1")
-        await eventually(lambda: cluster.routes() == [route(name)] if "flannel.1" in cluster.ip("link") else False)
+        await eventually(
+            lambda: cluster.routes() if "flannel.1" in cluster.ip("link") else None, equals([route(name)])
+        )
         cluster.leases = cluster.start_leases()
         await running.until(peers=1)
         assert running.log.count(" away; ") == 1
@@ -137,12 +139,12 @@ async def test_ready_means_that_the_routes_are_there_and_goes_off_again(cluster:
         await running.until(ready=False)
         assert (answer(), cluster.routes()) == (503, [])
         cluster.leases = cluster.start_leases()
-        await eventually(lambda: answer() == 200)
+        await eventually(answer, equals(200))
         assert cluster.routes() == [route(name)]
         await running.stub.TeardownKernel(pb.TeardownKernelRequest())
         assert (answer(), cluster.routes()) == (503, [])
         await running.resync()
-        await eventually(lambda: answer() == 200)
+        await eventually(answer, equals(200))
         assert cluster.routes() == [route(name)]
 
 
@@ -150,7 +152,7 @@ async def test_a_revoked_lease_is_acquired_again_with_its_subnet(cluster: Cluste
     async with cluster.dataplane() as running:
         status = await running.until()
         await cluster.leave("n1", status.lease.name)
-        await eventually(lambda: "was revoked" in running.log)
+        await eventually(lambda: running.log, contains("was revoked"))
         assert (await running.until()).lease.name == status.lease.name
         await asyncio.sleep(0.5)
         assert running.log.count("was revoked") == 1

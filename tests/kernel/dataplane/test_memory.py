@@ -10,7 +10,7 @@ from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.reboots import MAC, OTHER_MAC, memory, reboot, remembering, restarted, state_file
 from tests.kernel.dataplane.test_life import route
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 
 async def test_what_the_kernel_has_is_newer_than_what_is_remembered(cluster: Cluster) -> None:
@@ -28,7 +28,7 @@ async def test_what_the_kernel_has_is_newer_than_what_is_remembered(cluster: Clu
     kept = cluster.routes(), cluster.neighbours()
     cluster.leases.terminate()
     async with restarted(cluster) as running:
-        await eventually(lambda: "cached leases are in force" in running.log)
+        await eventually(lambda: running.log, contains("cached leases are in force"))
         await running.resync()
         assert (cluster.routes(), cluster.neighbours()) == kept
         cluster.leases = cluster.start_leases()
@@ -138,5 +138,5 @@ async def test_two_dataplanes_never_share_what_they_remember(cluster: Cluster, m
         home.mkdir()
         reboot(cluster, make_netns)
         async with restarted(cluster, f"--socket-dir={home}", f"--lease-address={cluster.leases.address}") as second:
-            await eventually(lambda: "another dataplane keeps its state in" in second.log)
+            await eventually(lambda: second.log, contains("another dataplane keeps its state in"))
         cluster.namespace = first

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import TwoHosts, two_hosts
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually
 
 _IP_MTU_DISCOVER, _DONT, _DO = 10, 0, 2  # linux/in.h: the sender's own Don't Fragment
 _INNER: Final = 20 + 8 + 8 + 14
@@ -106,23 +106,23 @@ async def test_outer_packets_have_what_the_options_say_and_a_change_of_them_lose
             await running.until(peers=1)
             wire = Wire(hosts)
             first = Outer(7, True, True, 7) if start else Outer(_DEFAULT_TTL, False, False, _DEFAULT_TTL)
-            await eventually(lambda: wire.outer() == first)
+            await eventually(wire.outer, equals(first))
             before = indexes(hosts)
             with hosts.stream() as stream:
                 async with stream:
                     for options, expected in OPTIONS:
                         hosts.cluster.network_file.write_text(configured(**options))
-                        await eventually(lambda expected=expected: wire.outer() == expected)  # type: ignore[misc]  # it has a default
+                        await eventually(wire.outer, equals(expected))
                     for _, device in before:
                         hosts.cluster.ip(f"link set {device} type vxlan ttl 3 df unset")
-                    await eventually(lambda: wire.outer() == OPTIONS[-1][1])
+                    await eventually(wire.outer, equals(OPTIONS[-1][1]))
             await running.until(peers=1)
             assert indexes(hosts) == before, "the devices are the same ones"
             assert stream.sent > 0
             assert stream.lost == []
             for _, device in before:
                 hosts.cluster.ip(f"link del {device}")
-            await eventually(lambda: wire.outer() == OPTIONS[-1][1])
+            await eventually(wire.outer, equals(OPTIONS[-1][1]))
             wire.close()
 
 

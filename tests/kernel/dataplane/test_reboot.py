@@ -13,7 +13,7 @@ from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.reboots import MAC, OTHER_MAC, THIRD_MAC, reboot, remembering, restarted, state_file
 from tests.kernel.dataplane.test_families import DUAL, join, routes_v6, with_ipv6
 from tests.kernel.dataplane.test_life import route
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually
 
 
 async def test_after_a_reboot_everything_is_as_it_was_and_status_says_since_when(
@@ -36,7 +36,7 @@ async def test_after_a_reboot_everything_is_as_it_was_and_status_says_since_when
         assert cluster.routes() == sorted(map(route, names))
         assert f"inet {status.lease.subnets[0].split('/')[0]}/32" in cluster.ip("addr show flannel.1")
         cluster.ip("route flush proto 77")
-        await eventually(lambda: cluster.routes() == sorted(map(route, names)))  # it heals meanwhile
+        await eventually(cluster.routes, equals(sorted(map(route, names))))  # it heals meanwhile
         assert (await running.resync(dry_run=True)).commands == []
 
         cluster.leases = cluster.start_leases()

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE, RETIREMENT
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 MAC = "06:0c:56:6d:fb:b3"
 VNI_7 = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":7}}'
@@ -22,7 +22,7 @@ async def test_another_vni_makes_a_new_device_and_keeps_the_old_one_while_a_peer
     async with cluster.dataplane() as running:
         await running.until()
         cluster.network_file.write_text(VNI_7)
-        await eventually(lambda: "flannel.7" in cluster.ip("-br link"))
+        await eventually(lambda: cluster.ip("-br link"), contains("flannel.7"))
         peer = await cluster.join(
             "n2", "10.99.0.12", MAC, "10.5.53.0/24"
         )  # says VNI 1: it has not heard of the change

@@ -4,7 +4,7 @@ Regression tests of hole 5.
 """
 
 from tests.hosts.dataplane import Cluster
-from tests.services.lease import eventually
+from tests.waiting import contains, eventually
 
 ROUTE = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
 
@@ -19,7 +19,7 @@ async def test_a_network_that_swallows_loopback_and_more_is_said_and_changes_not
         told = subnet_file.read_text()
         good = cluster.network_file.read_text()
         cluster.network_file.write_text('{"Network":"0.0.0.0/1","SubnetLen":24,"Backend":{"Type":"vxlan"}}')
-        await eventually(lambda: "the network 0.0.0.0/1 covers 0.0.0.0/8" in running.log)
+        await eventually(lambda: running.log, contains("the network 0.0.0.0/1 covers 0.0.0.0/8"))
         assert (cluster.routes(), subnet_file.read_text()) == ([ROUTE], told)
         cluster.network_file.write_text(good)
         await running.until(peers=1)

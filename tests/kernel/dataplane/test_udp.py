@@ -16,7 +16,7 @@ from tests.flannel.udp import UdpHosts, UserPeer, udp_hosts
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.modules import has_module
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually, has
 
 USER: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Mode":"user"}}'
 
@@ -66,7 +66,7 @@ async def test_pods_of_two_hosts_reach_each_other(scene: UdpHosts) -> None:
         assert await scene.answers()
         assert not (await running.teardown()).errors
         assert "flannel0" not in cluster.ip("link show")
-        await eventually(lambda: scene.proxies() not in ([], [proxy]))
+        await eventually(scene.proxies, lambda seen: seen not in ([], [proxy]))
         assert "flannel0" not in cluster.ip("link show"), "the next proxy waits for the device"
         await running.resync()
         assert await scene.answers()
@@ -116,7 +116,7 @@ async def test_a_dead_proxy_and_drift_are_repaired(scene: UdpHosts) -> None:
         assert await scene.answers()
         (proxy,) = scene.proxies()
         os.kill(proxy, signal.SIGKILL)
-        await eventually(lambda: scene.proxies() not in ([], [proxy]))
+        await eventually(scene.proxies, lambda seen: seen not in ([], [proxy]))
         assert await scene.answers()
         for damage in (
             f"route del {peer.cidr} dev flannel0",
@@ -145,7 +145,7 @@ async def test_no_packet_is_lost_while_the_dataplane_is_stopped_or_killed_and_st
                     assert scene.proxies() == [proxy], "it carries on alone"
                     running = await stack.enter_async_context(scene.cluster.dataplane())
                     await running.until(peers=1)
-                    await eventually(lambda: len(scene.proxies()) == 1)
+                    await eventually(scene.proxies, has(1))
                     assert scene.proxies() != [proxy], "the new one has taken over"
         assert (stream.sent > 100, stream.lost) == (True, [])
         assert scene.cluster.everything(details="") == before
@@ -157,7 +157,7 @@ async def test_a_proxy_without_a_dataplane_ends_with_its_device(scene: UdpHosts)
         await running.end()
     assert len(scene.proxies()) == 1
     scene.cluster.ip("link del flannel0")
-    await eventually(lambda: scene.proxies() == [])
+    await eventually(scene.proxies, equals([]))
 
 
 async def test_a_taken_port_is_told_and_used_as_soon_as_it_is_free(scene: UdpHosts) -> None:

@@ -11,7 +11,7 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.services.runtime.os.ethtool import checksum_offload, set_checksum_offload
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, Running
 from tests.patience import PATIENCE, RETIREMENT
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually, lacks
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
@@ -63,8 +63,8 @@ async def test_an_option_that_changes_is_carried_out_and_the_mac_stays(cluster: 
         for options, shown, is_kept in OPTIONS:
             before = index(cluster)
             cluster.network_file.write_text(configured(**options))
-            await eventually(lambda shown=shown: re.search(shown, device(cluster), re.DOTALL) is not None)  # type: ignore[misc]  # it has a default
-            await eventually(lambda: cluster.routes() == [ROUTE])
+            await eventually(lambda: device(cluster), re.compile(shown, re.DOTALL).search)
+            await eventually(cluster.routes, equals([ROUTE]))
             await running.until(peers=1)
             assert (index(cluster) == before) is is_kept
             assert mac(cluster) == address == await published_mac(cluster)
@@ -78,10 +78,10 @@ async def test_what_somebody_rewrites_on_the_device_is_put_back(cluster: Cluster
         assert offload(cluster) is False
         assert accepts_ra(cluster) == "0"
         cluster.ip("link set flannel.1 address 02:00:00:00:00:ee")  # as systemd's MACAddressPolicy does
-        await eventually(lambda: mac(cluster) == address)
+        await eventually(lambda: mac(cluster), equals(address))
         with cluster.namespace.inside():
             set_checksum_offload("flannel.1", on=True)
-        await eventually(lambda: offload(cluster) is False)
+        await eventually(lambda: offload(cluster), equals(False))
         cluster.run("sysctl -qw net.ipv6.conf.flannel/1.accept_ra=2")
         await running.resync()  # the kernel reports no change of it
         assert accepts_ra(cluster) == "0"
@@ -125,7 +125,7 @@ async def test_a_device_of_another_vni_goes_also_when_the_change_came_while_the_
         await running.until(peers=1)
         assert "flannel.1" in devices(cluster), "n2 is reached by it"
         await cluster.leave("n2", peer)
-        await eventually(lambda: "flannel.1" not in devices(cluster), RETIREMENT)
+        await eventually(lambda: devices(cluster), lacks("flannel.1"), RETIREMENT)
         assert devices(cluster) == ["flannel.10", "flannel.7", "flannel.9"], "what is not marked as ours stays"
 
 
@@ -136,7 +136,7 @@ async def test_the_device_goes_when_the_backend_became_host_gw_while_the_service
     cluster.network_file.write_text(HOST_GW)
     async with cluster.dataplane() as running:
         await running.until(backend="host-gw")
-        await eventually(lambda: devices(cluster) == [])
+        await eventually(lambda: devices(cluster), equals([]))
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -168,4 +168,4 @@ async def moved(cluster: Cluster, running: Running) -> None:
         ):
             await asyncio.sleep(0.05)
     own = (await running.until()).lease.subnets[0].split("/")[0]
-    await eventually(lambda: addresses() == [f"{own}/32", "192.0.2.1/32"])
+    await eventually(addresses, equals([f"{own}/32", "192.0.2.1/32"]))

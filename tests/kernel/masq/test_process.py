@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2
 from flannelette.masq.v1 import masq_pb2 as pb
 from tests.hosts.masq import Host, golden
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
 from tests.services.masq import NETWORK, acquire, lease_service, masq_on, release
+from tests.waiting import equals, eventually
 
 pytestmark = pytest.mark.usefixtures("legacy")
 
@@ -23,7 +23,7 @@ async def test_rules_come_with_network_and_lease_and_stay_when_these_are_lost(ho
         assert any("the network is not known yet" in reason for reason in status.reasons)
         assert host.tables() == set()
         with lease_service(host) as leases:
-            await eventually(lambda: host.save() == golden("ipv4-forward-only"))
+            await eventually(host.save, equals(golden("ipv4-forward-only")))
             no_lease = "node n1 has no lease: there is nothing to masquerade yet; is its dataplane running?"
             await masq.until(ready=False, fits=lambda status: list(status.reasons) == [no_lease])
             await acquire(leases)
@@ -65,12 +65,12 @@ async def test_killing_the_service_or_its_worker_changes_no_rule(host: Host) -> 
             first = masq.worker()
             os.kill(first, signal.SIGKILL)
             await masq.stub.ListRules(pb.ListRulesRequest())  # an idle masq needs no worker
-            await eventually(lambda: masq.worker() not in (0, first))
+            await eventually(masq.worker, lambda seen: seen not in (0, first))
             assert (await masq.status()).ready
             worker = masq.worker()
             assert await masq.end(signal.SIGKILL) == -signal.SIGKILL
             assert host.save() == golden("ipv4")
-            await eventually(lambda: not is_running(worker))
+            await eventually(lambda: is_running(worker), equals(False))
         async with masq_on(host, "--ip-masq") as masq:
             status = await masq.until()
             assert status.repairs == 0

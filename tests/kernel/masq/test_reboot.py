@@ -14,8 +14,8 @@ from flannelette.services.runtime.cache.node_state import NodeState, decode, enc
 from tests.hosts.masq import Host, entered, golden
 from tests.hosts.namespaces import NamespaceMaker
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
 from tests.services.masq import NETWORK, Masq, acquire, lease_service, masq_on
+from tests.waiting import contains, equals, eventually
 
 REMEMBERED: Final = "the rules are those of "
 BACKENDS: Final = ["--firewall=iptables", "--firewall=nftables"]
@@ -121,7 +121,7 @@ async def test_rules_that_are_remembered_are_healed_too(host: Host, make_netns: 
     async with rebooted(host, make_netns) as (fresh, masq):
         await remembering(masq)
         fresh.iptables("-F FORWARD", "-t nat -F")
-        await eventually(lambda: fresh.save() == golden("ipv4"))
+        await eventually(fresh.save, equals(golden("ipv4")))
 
 
 async def test_an_own_lease_that_has_run_out_leaves_the_forward_rules(host: Host, make_netns: NamespaceMaker) -> None:
@@ -139,7 +139,7 @@ async def test_an_own_lease_that_has_run_out_leaves_the_forward_rules(host: Host
 async def test_a_network_that_is_not_allowed_is_not_taken_from_memory(host: Host, make_netns: NamespaceMaker) -> None:
     await first_life(host)
     async with rebooted(host, make_netns, "--allowed-network=10.9.0.0/16") as (fresh, masq):
-        await eventually(lambda: "cached leases are in force" in masq.log.read_text())
+        await eventually(masq.log.read_text, contains("cached leases are in force"))
         async with asyncio.timeout(PATIENCE):
             while "not within what --allowed-network allows" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
                 await asyncio.sleep(0.02)
@@ -155,8 +155,8 @@ async def test_of_a_restart_the_firewall_knows_more(host: Host, firewall: str) -
     _another_network(host, firewall)
     kept = shown(host)
     async with masq_on(host, "--ip-masq", firewall) as masq:
-        await eventually(lambda: "cached leases are in force" in masq.log.read_text())
-        await eventually(lambda: "stay until a lease service sends the network" in masq.log.read_text())
+        await eventually(masq.log.read_text, contains("cached leases are in force"))
+        await eventually(masq.log.read_text, contains("stay until a lease service sends the network"))
         assert shown(host) == kept
         assert masq.log.read_text().count("stay until a lease service sends the network") == 1
         with lease_service(host):

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests import process_logs
 from tests.flannel.turns import Node, node
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
@@ -54,8 +55,7 @@ class Target:
         command = self._n1.cluster.namespace.command(
             sys.executable, "-m", f"flannelette.services.{name}.main", *flags
         )
-        with (directory / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        return process_logs.started(command, directory / f"{name}.log", env=environment())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 from tests.patience import PATIENCE
-from tests.services.lease import eventually
+from tests.waiting import equals, eventually, eventually_exists, has
 
 _GO = r"""#!/bin/sh
 case $1 in
@@ -98,22 +98,22 @@ async def test_builds_end_with_the_tests_or_what_interrupts_them(tmp_path: Path)
     machine = Machine(tmp_path)
     started = f"until [ $(wc -l <{machine.builds}) = 2 ]; do sleep 0.1; done"
     assert machine.make_test("sh", "-c", started).wait(PATIENCE) == 0
-    await eventually(lambda: not machine.running() and not machine.is_locked())
+    await eventually(lambda: (machine.running(), machine.is_locked()), equals(([], False)))
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         machine.builds.write_text("")
         interrupted = machine.make_test("sh", "-c", f"echo >{number.name}; exec sleep 1000")
-        await eventually(lambda: len(machine.running()) == 2)
-        await eventually((tmp_path / number.name).exists)  # a shell loses a signal between fork and exec
+        await eventually(machine.running, has(2))
+        await eventually_exists(tmp_path / number.name)  # a shell loses a signal between fork and exec
         os.killpg(interrupted.pid, number)
         assert interrupted.wait(PATIENCE) != 0
-        await eventually(lambda: not machine.running() and not machine.is_locked())
+        await eventually(lambda: (machine.running(), machine.is_locked()), equals(([], False)))
 
 
 async def test_the_next_tests_wait_for_builds_that_outlive_what_started_them(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     run = machine.make_test("sleep", "1000")
-    await eventually(lambda: len(machine.running()) == 2)
+    await eventually(machine.running, has(2))
     builds = machine.running()
     group = os.getpgid(builds[0])
     os.killpg(run.pid, signal.SIGKILL)
@@ -125,7 +125,7 @@ async def test_the_next_tests_wait_for_builds_that_outlive_what_started_them(tmp
         assert machine.is_locked()
     finally:
         os.killpg(group, signal.SIGKILL)
-    await eventually(lambda: not machine.is_locked())
+    await eventually(machine.is_locked, equals(False))
 
 
 def _go(directory: Path, version: str) -> Path:
