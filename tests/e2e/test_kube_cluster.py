@@ -1,6 +1,5 @@
 """Hosts of a Kubernetes cluster: a real kube-apiserver, and on each host a lease service and a dataplane."""
 
-import asyncio
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +12,6 @@ from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.nodes import is_up
-from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
 from tests.waiting import contains, equals, eventually, lacks
 
@@ -135,9 +133,7 @@ async def test_a_kubernetes_cluster_from_its_first_node_to_its_last(hosts: list[
         assert second.mac() in kube.annotations("n2")[f"{prefix}backend-data"]
         await eventually(lambda: [kube.condition(node) for node in ("n1", "n2")], lambda seen: all(map(is_up, seen)))
 
-        async with asyncio.timeout(PATIENCE):
-            while "node n3 has no podCIDR yet" not in " ".join((await three.status()).reasons):  # noqa: ASYNC110 - asked
-                await asyncio.sleep(0.05)
+        await eventually(three.reasons, contains("node n3 has no podCIDR yet"))
         assert kube.condition("n3") is None
         kube.assign("n3", "10.244.3.0/24")
         await three.until(peers=2)

@@ -23,6 +23,7 @@ from tests.etcd.keys import CONFIG, PREFIX, wants, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 HASTY: Final = Timing(call=0.3, ping=0.3, pong=0.3, retry_first=0.02, retry_most=0.1, retry_not_allowed=0.1)
 STABLE: Final = range(200, 212)
@@ -87,10 +88,7 @@ class Schedule:
         return await self._until(lambda truth: is_served(truth, self.feed.table))
 
     async def _until(self, claim: Callable[[Truth], bool]) -> Truth:
-        async with asyncio.timeout(PATIENCE):
-            while not claim(truth := await asyncio.to_thread(truth_of, self._server)):  # noqa: ASYNC110 - it is etcd's
-                await asyncio.sleep(0.02)
-            return truth
+        return await eventually(lambda: asyncio.to_thread(truth_of, self._server), claim)
 
     def _look(self, touched: frozenset[str]) -> None:
         if self._is_complete:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from tests.faults.scene import OnEtcd, Scene
-from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 Act: TypeAlias = Callable[[Scene], Coroutine[Any, Any, float]]
 """Returns the Unix time at which the fault was there."""
@@ -89,9 +89,7 @@ async def lose_store(scene: Scene) -> float:
     assert isinstance(scene.cluster, OnEtcd)
     at = time.time()
     scene.cluster.etcd.kill()
-    async with asyncio.timeout(PATIENCE):
-        while (await scene.running.status()).store_connected:  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.02)
+    await eventually(scene.running.status, lambda status: not status.store_connected)
     await asyncio.sleep(2)
     await asyncio.to_thread(scene.cluster.etcd.start)
     return at

@@ -7,8 +7,8 @@ from flannelette.lease.v1 import lease_pb2
 from tests.etcd.server import EtcdServer
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.two_hosts import TwoHosts
-from tests.patience import PATIENCE, pauses
 from tests.services.lease import ServiceProcess
+from tests.waiting import eventually
 
 
 class OnEtcd(Cluster):
@@ -43,9 +43,7 @@ class Scene:
     async def follow(self, address: str) -> None:
         """n2 does as a peer does once n1's lease has this address."""
         own, _ = self.hosts.rows[0]
-        pause = pauses()
-        async with asyncio.timeout(PATIENCE), self.cluster.calls() as stub:
+        async with self.cluster.calls() as stub:
             request = lease_pb2.ListLeasesRequest(node="n1")
-            while address not in str(await stub.ListLeases(request)):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(next(pause))
+            await eventually(lambda: stub.ListLeases(request), lambda seen: address in str(seen))
         await self.n2(f"bridge fdb replace {own.mac} dev {own.device} dst {address} self permanent")

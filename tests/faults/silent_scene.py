@@ -18,8 +18,9 @@ from tests.hosts.masq import entered
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.reboots import restarted
 from tests.hosts.two_hosts import Row, TwoHosts, two_hosts
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 from tests.services.masq import Masq, masq_on
+from tests.waiting import eventually
 
 FAR = {"10.99.0.12": "10.98.0.12", "fd00:99::12": "fd00:98::12"}
 """The addresses of n2 behind a gateway."""
@@ -102,18 +103,10 @@ class Pods:
 
     async def found(self, check: str, service: str = "dataplane") -> pb.Finding | masq_pb2.Finding:
         """What this check finds, by itself, without anybody asking."""
-        status: pb.Status | masq_pb2.Status = pb.Status()
-        pause = pauses()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    status = await self.status(service)
-                    for finding in status.findings:
-                        if finding.check == check:
-                            return finding
-                    await asyncio.sleep(next(pause))
-        except TimeoutError:
-            raise AssertionError(f"{check} finds nothing:\n{status}\n{self.running.log}") from None
+        status = await eventually(
+            lambda: self.status(service), lambda status: check in [each.check for each in status.findings]
+        )
+        return next(each for each in status.findings if each.check == check)
 
     async def looked(self) -> None:
         """Returns once what is there now was looked at twice."""
@@ -127,19 +120,11 @@ class Pods:
         await self.n1(f"ip route del blackhole {mark}")
         told = [e.what for e in await self.running.events(after=position, kinds=[pb.EVENT_KIND_FAILURE])]
         assert len(told) == 1, told
-        async with asyncio.timeout(PATIENCE):
-            while any(mark in each.cause for each in (await self.running.status()).findings):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually(self.running.status, lambda status: not any(mark in each.cause for each in status.findings))
 
     async def until_nothing_is_found(self, service: str = "dataplane") -> None:
         """Returns once there is no finding any more, without anybody asking."""
-        status: pb.Status | masq_pb2.Status = pb.Status()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while (status := await self.status(service)).findings:  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise AssertionError(f"it is still found:\n{status}") from None
+        await eventually(lambda: self.status(service), lambda status: not status.findings)
 
 
 @asynccontextmanager

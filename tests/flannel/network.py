@@ -17,8 +17,8 @@ from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import SMALL_JSON
-from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, next_step, stub_of
+from tests.waiting import eventually
 
 NAMES = [f"10.5.{number}.0-24" for number in range(1, 21)]
 LONG = 600.0
@@ -83,30 +83,21 @@ class Client:
             self.lost |= before - set(self.table.leases)
 
     async def until_quarantined(self, key: str) -> pb.QuarantinedKey:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                for found in (await self.stub.ListQuarantine(pb.ListQuarantineRequest())).keys:
-                    if found.key == key:
-                        return found
-                await asyncio.sleep(0.02)
+        answer = await eventually(self._quarantine, lambda answer: key in [found.key for found in answer.keys])
+        return next(found for found in answer.keys if found.key == key)
 
     async def until_none_quarantined(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while (await self.stub.ListQuarantine(pb.ListQuarantineRequest())).keys:  # noqa: ASYNC110 - in another process
-                await asyncio.sleep(0.02)
+        await eventually(self._quarantine, lambda answer: not answer.keys)
 
     async def until_held(self, count: int) -> pb.ListQuarantineResponse:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                answer = await self.stub.ListQuarantine(pb.ListQuarantineRequest())
-                if len(answer.held_removals) == count:
-                    return answer
-                await asyncio.sleep(0.02)
+        return await eventually(self._quarantine, lambda answer: len(answer.held_removals) == count)
 
     async def until_known(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.table.leases) != count or not self.table.synced:  # noqa: ASYNC110 - what is waited for happens in another process
-                await asyncio.sleep(0.02)
+        await eventually(lambda: self.table, lambda table: len(table.leases) == count and table.synced)
+
+    async def _quarantine(self) -> pb.ListQuarantineResponse:
+        answer: pb.ListQuarantineResponse = await self.stub.ListQuarantine(pb.ListQuarantineRequest())
+        return answer
 
 
 @asynccontextmanager

@@ -30,6 +30,7 @@ from tests.hosts.namespaces import remove_hosts
 from tests.hosts.nodes import Node
 from tests.patience import FACTOR, PATIENCE
 from tests.services.lease import ServiceProcess
+from tests.waiting import eventually
 
 _NETWORK: Final = {"Network": "10.5.0.0/16"}
 _NETWORK_V6: Final = {"EnableIPv6": True, "IPv6Network": "fd00:10:5::/48"}
@@ -198,9 +199,7 @@ class ThreeNodes:
 async def _until(nodes: Sequence[Node], is_so: Callable[[pb.Status], bool]) -> None:
     """Until the status of each dataplane is like that."""
     for node in nodes:
-        async with asyncio.timeout(PATIENCE):
-            while not is_so(await node.dataplane.status()):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        await eventually(node.dataplane.status, is_so)
 
 
 def _delete_pod(node: Node) -> None:

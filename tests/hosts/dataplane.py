@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -20,8 +20,9 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from tests import process_logs
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
+from tests.waiting import eventually
 
 VXLAN: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 HOST_GW: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
@@ -100,19 +101,16 @@ class Cluster:
 
     async def renumber(self, running: "Running", node: str = "n1") -> None:
         """An operator lets the node move, once its dataplane says that a change is pending."""
-        pause = pauses()
-        async with asyncio.timeout(PATIENCE):
-            while not (await running.status()).pending:  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(next(pause))
+        await eventually(running.status, lambda status: status.pending)
         async with self.calls() as stub:
             await stub.RenumberNode(lease_pb2.RenumberNodeRequest(node=node))
 
     async def pending(self) -> None:
         """Until the lease service knows of a network change that takes a lease away."""
-        pause = pauses()
-        async with self.calls() as stub, asyncio.timeout(PATIENCE):
-            while not (await stub.GetStatus(lease_pb2.GetStatusRequest())).pending_moves:  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(next(pause))
+        async with self.calls() as stub:
+            await eventually(
+                lambda: stub.GetStatus(lease_pb2.GetStatusRequest()), lambda status: status.pending_moves
+            )
 
     async def join(self, node: str, public: str, mac: str = "", subnet: str = "") -> str:
         """Another node takes a lease; the name of that."""
@@ -216,6 +214,10 @@ class Running:
         call = self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)
         return (await call).status
 
+    async def reasons(self) -> str:
+        """Why it is not ready, in one text."""
+        return " ".join((await self.status()).reasons)
+
     async def until(
         self,
         *,
@@ -226,20 +228,16 @@ class Running:
         **more: Any,
     ) -> pb.Status:
         """The status as soon as it is like that, and its reasons have these words."""
-        status, pause = pb.Status(), pauses()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                while True:
-                    status = await self.status()
-                    fits = (
-                        status.ready is ready
-                        and peers in (None, status.peers.programmed)
-                        and because in " ".join(status.reasons)
-                    )
-                    if fits and all(getattr(status, name) == value for name, value in more.items()):
-                        return status
-                    await asyncio.sleep(next(pause))
-        raise AssertionError(f"the dataplane did not come to that:\n{status}\n{self.log}")
+
+        def fits(status: pb.Status) -> bool:
+            return (
+                status.ready is ready
+                and peers in (None, status.peers.programmed)
+                and because in " ".join(status.reasons)
+                and all(getattr(status, name) == value for name, value in more.items())
+            )
+
+        return await eventually(self.status, fits, within)
 
     async def peers(self) -> list[pb.Peer]:
         return list((await self.stub.ListPeers(pb.ListPeersRequest())).peers)

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,8 @@ from lab.stream import Lost, Stream
 from lab.supervise import Supervised
 from tests.etcd.server import find_program
 from tests.hosts.namespaces import remove_hosts
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 NETWORK: Final = {"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}
 """As the lab begins."""
@@ -87,26 +89,18 @@ class Scene:
     async def until(self, holds: Callable[[dataplane_pb2.Status], bool], *hosts: str) -> None:
         """Returns when it holds on these hosts, or on all."""
         for host in hosts or [host.name for host in self.cluster.hosts]:
-            pause = pauses()
-            async with asyncio.timeout(PATIENCE):
-                while not holds(await self.status(host)):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(next(pause))
+            await eventually(partial(self.status, host), holds)
 
     async def until_in_force(self, text: str) -> None:
         """Returns when every lease service tells a configuration with this text, and every dataplane has it."""
         for host in self.cluster.hosts:
-            async with asyncio.timeout(PATIENCE):
-                while text not in (await self.run("-o", "json", "leases", host=host.name))[1]:  # noqa: ASYNC110 - as above
-                    await asyncio.sleep(0.1)
+            await eventually(partial(self.run, "-o", "json", "leases", host=host.name), lambda seen: text in seen[1])
         await self.run("wait", "--converged")
 
     async def until_firewall(self, name: str) -> None:
         """Returns when every masq keeps its rules there."""
         for masq in self.cluster.named("masq"):
-            pause = pauses()
-            async with asyncio.timeout(PATIENCE):
-                while not (await look.masq(masq.program.address)).firewall.startswith(name):  # noqa: ASYNC110 - as above
-                    await asyncio.sleep(next(pause))
+            await eventually(partial(look.masq, masq.program.address), lambda seen: seen.firewall.startswith(name))
 
     async def subnets(self) -> dict[str, str]:
         """What each node holds."""

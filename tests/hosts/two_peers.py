@@ -1,14 +1,12 @@
 """A dataplane with two peers, what the kernel has for them, and when it has all of it again."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import NamedTuple
 
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker
-from tests.patience import PATIENCE, pauses
+from tests.waiting import equals, eventually
 
 SUBNETS = ("10.5.53.0/24", "10.5.97.0/24")
 ROUTES = [
@@ -75,7 +73,4 @@ COMPLETE = (ROUTES, FDB, NEIGHBOURS)
 
 async def healed(cluster: Cluster) -> None:
     """Returns once everything is back: by an event, for the next audit is minutes away. How fast, a bench tells."""
-    deadline, pause = time.monotonic() + PATIENCE, pauses()
-    while (now := programmed(cluster)) != COMPLETE and time.monotonic() < deadline:  # noqa: ASYNC110 - the kernel is polled
-        await asyncio.sleep(next(pause))
-    assert now == COMPLETE
+    await eventually(lambda: programmed(cluster), equals(COMPLETE))

@@ -13,8 +13,8 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.lease.wire import step_to_proto
-from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 WEST = '{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}'
 EAST = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
@@ -55,19 +55,13 @@ class Cluster:
 
     async def until_imported(self, holds: Callable[[pb.ImportedCluster], bool]) -> pb.ImportedCluster:
         """The state of the first import, once it is so."""
-        async with asyncio.timeout(PATIENCE):
-            while not (imports := (await self.status()).imports) or not holds(imports[0]):  # noqa: ASYNC110 - it happens in another process
-                await asyncio.sleep(0.05)
-        return imports[0]
+        status = await eventually(self.status, lambda status: status.imports and holds(status.imports[0]))
+        return status.imports[0]
 
     async def until_found(self, check: str) -> Sequence[pb.Finding]:
         """The findings, once one of this check is among them."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                findings = (await self.status()).findings
-                if any(finding.check == check for finding in findings):
-                    return findings
-                await asyncio.sleep(0.05)
+        status = await eventually(self.status, lambda status: check in [each.check for each in status.findings])
+        return status.findings
 
     def stop(self) -> None:
         if self.service is not None:

@@ -1,6 +1,5 @@
 """The service of masq as a process on a host, and a real lease service for it."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -17,8 +16,9 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
 from tests import process_logs
 from tests.hosts.masq import Host
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
+from tests.waiting import eventually
 
 NETWORK: Final = (
     '{"Network":"10.5.0.0/16","SubnetMin":"10.5.27.0","SubnetMax":"10.5.27.0","Backend":{"Type":"host-gw"}}'
@@ -47,15 +47,17 @@ class Masq:
     async def status(self) -> pb.Status:
         return (await self.stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True, timeout=PATIENCE)).status
 
+    async def reasons(self) -> str:
+        """Why it is not ready, in one text."""
+        return " ".join((await self.status()).reasons)
+
     async def until(
         self, *, ready: bool = True, repairs: int = 0, fits: Callable[[pb.Status], bool] = lambda _: True
     ) -> pb.Status:
         """The status, as soon as it is like that."""
-        pause = pauses()
-        async with asyncio.timeout(PATIENCE):
-            while (status := await self.status()).ready is not ready or status.repairs < repairs or not fits(status):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(next(pause))
-        return status
+        return await eventually(
+            self.status, lambda status: status.ready is ready and status.repairs >= repairs and fits(status)
+        )
 
     def worker(self) -> int:
         """Its worker's process id; 0 while it has none."""

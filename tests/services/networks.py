@@ -1,6 +1,5 @@
 """Two networks, blue and red, on two hosts: n1 has a dataplane and a masq for each, n2 one of each for both."""
 
-import asyncio
 import re
 import signal
 import subprocess
@@ -23,8 +22,9 @@ from lab.stream import Stream
 from tests import process_logs
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
+from tests.waiting import eventually
 
 CONFIGURATIONS: Final = {
     "blue": '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}',
@@ -74,14 +74,8 @@ class Service:
 
     async def until(self, fits: Callable[[Any], bool], network: str = "") -> Any:
         """The status, as soon as it is like that."""
-        status, pause = None, pauses()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not fits(status := (await self.call("GetStatus", network)).status):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(next(pause))
-        except TimeoutError:
-            raise AssertionError(f"{self.kind} did not come to that:\n{status}\n{self.log.read_text()}") from None
-        return status
+        answer = await eventually(lambda: self.call("GetStatus", network), lambda answer: fits(answer.status))
+        return answer.status
 
 
 class Host:

@@ -1,6 +1,5 @@
 """What somebody deletes or changes in the cloud is put back by the next comparison, which an event tells."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +13,7 @@ from flannelette.cloud.v1 import cloud_pb2 as pb
 from tests.clouds import ali, aws, gce, tencent
 from tests.clouds.process import CloudProcess, Leases, cloud_process
 from tests.clouds.server import playing
-from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,7 @@ async def _told(cloud: CloudProcess) -> list[str]:
 
 
 async def _until_told(cloud: CloudProcess, words: str, times: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while sum(what.startswith(words) for what in await _told(cloud)) < times:  # noqa: ASYNC110 - a process decides
-            await asyncio.sleep(0.05)
+    await eventually(lambda: _told(cloud), lambda seen: sum(what.startswith(words) for what in seen) >= times)
 
 
 @pytest.mark.parametrize("backend", CLOUDS)

@@ -26,6 +26,7 @@ from flannelette.services.runtime.rpc.server import Server
 from flannelette.services.runtime.telemetry.health import Health
 from tests.hosts.dataplane import VXLAN, Cluster, Running
 from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 MAC = "06:0c:56:6d:fb:b2"
 
@@ -38,10 +39,7 @@ async def until_told(
     running: Running, kind: "pb.EventKind.ValueType", count: int = 1
 ) -> list[pb.WatchEventsResponse]:
     """The events of a kind, once there are so many."""
-    async with asyncio.timeout(PATIENCE):
-        while len(events := await running.events(kinds=[kind])) < count:  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
-    return events
+    return await eventually(lambda: running.events(kinds=[kind]), lambda events: len(events) >= count)
 
 
 async def test_a_life_from_start_to_teardown_is_in_the_journal_with_what_caused_it(cluster: Cluster) -> None:
@@ -135,9 +133,7 @@ async def test_a_restart_keeps_the_events_and_a_kill_loses_at_most_the_last_seco
         await cluster.join("n2", "10.99.0.12", MAC, "10.5.42.0/24")
         (added,) = await until_told(running, pb.EVENT_KIND_PEER_ADDED)
         file = cluster.directory / "state" / "dataplane.events"
-        async with asyncio.timeout(PATIENCE):
-            while not file.exists() or f'"{added.position}"' not in file.read_text():  # noqa: ASYNC110 - another process writes
-                await asyncio.sleep(0.05)
+        await eventually(lambda: file.read_text() if file.exists() else "", contains(f'"{added.position}"'))
         before = await running.events()
     with file.open("ab") as torn:  # as if the kill had come in the middle of a write
         torn.write(b'{"position":"')

@@ -1,6 +1,5 @@
 """`flannelette leases` says when leases in etcd expire: those of every node, also by a relay."""
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -9,8 +8,8 @@ from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.ctl.process import run
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import make_request
-from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 NETWORK = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 FLANNELD = '{"PublicIP":"172.16.0.9","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}'
@@ -44,9 +43,7 @@ async def test_the_leases_of_all_nodes_show_their_end(tmp_path: Path, own_etcd: 
                 answers = [await each.ListLeases(pb.ListLeasesRequest(expiry=asked)) for each in (stub, under)]
                 return [sorted(each.expire_time.seconds for each in answer.leases) for answer in answers]
 
-            async with asyncio.timeout(PATIENCE):
-                while [len(found) for found in await times(asked=False)] != [3, 3]:  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: times(asked=False), lambda seen: [len(found) for found in seen] == [3, 3])
             for never, soon, late in await times(asked=True):
                 assert (never, 70_000 < late - soon < 90_000) == (0, True)
             assert [found[:2] for found in await times(asked=False)] == [[0, 0], [0, 0]]

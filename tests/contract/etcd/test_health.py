@@ -14,8 +14,8 @@ from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.cluster import EtcdCluster, cluster_on_loopback
 from tests.etcd.keys import CONFIG, PREFIX, QUICK, opened, wants
 from tests.etcd.server import EtcdServer
-from tests.patience import PATIENCE
 from tests.services.follower import following
+from tests.waiting import eventually
 
 NOSY = replace(QUICK, call=0.6, check=0.1)
 
@@ -46,10 +46,7 @@ async def checked(*endpoints: str):  # type: ignore[no-untyped-def]
 
 
 async def until(store: EtcdStore, holds: Callable[[list[Finding]], bool]) -> list[Finding]:
-    async with asyncio.timeout(PATIENCE):
-        while not holds(found := list(store.findings())):  # noqa: ASYNC110 - the clock decides
-            await asyncio.sleep(0.05)
-    return found
+    return await eventually(lambda: list(store.findings()), holds)
 
 
 async def test_an_etcd_that_is_frozen_is_told_of_with_figures_until_it_goes_on(own_etcd: EtcdServer) -> None:

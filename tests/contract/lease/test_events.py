@@ -19,6 +19,7 @@ from tests.examples.leases import make_request
 from tests.flannel.network import Network
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 
 async def events(stub: Any, **request: Any) -> list[pb.WatchEventsResponse]:
@@ -32,10 +33,7 @@ def names(told: Iterable[pb.WatchEventsResponse]) -> list[str]:
 
 async def until(stub: Any, kind: "pb.EventKind.ValueType", count: int = 1) -> list[pb.WatchEventsResponse]:
     """The events of a kind, once there are so many."""
-    async with asyncio.timeout(PATIENCE):
-        while len(told := await events(stub, kinds=[kind])) < count:  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
-    return told
+    return await eventually(lambda: events(stub, kinds=[kind]), lambda told: len(told) >= count)
 
 
 async def told_of_store(stub: Any, what: str, after: str = "") -> pb.WatchEventsResponse:

@@ -104,9 +104,7 @@ async def test_what_a_node_behind_two_relays_reports_is_known_at_the_top_also_af
             return list((await above.GetConvergence(pb.GetConvergenceRequest())).nodes_done)
 
     async def until_done(nodes: list[str]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while await converged() != nodes:  # noqa: ASYNC110 - it happens in another process
-                await asyncio.sleep(0.05)
+        await eventually(converged, equals(nodes))
 
     async with feed_of(tiers.bottom, "a") as feed, stub_of(tiers.bottom.address) as stub:
         await eventually(lambda: feed, is_connected)
@@ -165,7 +163,5 @@ async def test_more_nodes_than_a_connection_has_calls_keep_no_call_from_the_top(
         above = await opened.enter_async_context(stub_of(tiers.top.address))
         below = await opened.enter_async_context(stub_of(tiers.bottom.address))
         asked = pb.GetConvergenceRequest()
-        async with asyncio.timeout(PATIENCE):
-            while len((await above.GetConvergence(asked)).nodes_pending) < len(tasks):  # noqa: ASYNC110 - in a process
-                await asyncio.sleep(0.1)
+        await eventually(lambda: above.GetConvergence(asked), lambda seen: len(seen.nodes_pending) >= len(tasks))
         await below.AcquireLease(request_to_proto(make_request("n1", "172.16.0.1")), timeout=PATIENCE)

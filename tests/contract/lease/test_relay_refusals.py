@@ -82,10 +82,10 @@ def lease_of(cidr: Network) -> Lease:
 
 
 async def quarantined(stub: LeaseServiceStub, count: int) -> Sequence[pb.QuarantinedKey]:
-    async with asyncio.timeout(PATIENCE):
-        while len(found := (await stub.ListQuarantine(pb.ListQuarantineRequest())).keys) != count:  # noqa: ASYNC110 - in another process
-            await asyncio.sleep(0.02)
-        return found
+    answer = await eventually(
+        lambda: stub.ListQuarantine(pb.ListQuarantineRequest()), lambda answer: len(answer.keys) == count
+    )
+    return answer.keys
 
 
 async def test_a_relay_does_not_know_what_has_converged_while_the_lease_service_above_is_away(tmp_path: Path) -> None:

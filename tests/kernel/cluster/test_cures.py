@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,8 +17,9 @@ from tests.findings.underlay_rows import UNDERLAY_FAULTS
 from tests.findings.words import words
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.watched_node import WatchedNode
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 from tests.shared import Shared, sharing
+from tests.waiting import eventually, has
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FAULTS: dict[str, SilentFault] = ROUTE_FAULTS | POD_FAULTS | UNDERLAY_FAULTS
@@ -61,12 +62,7 @@ class Scene:
 
     async def until_pods_are_answered(self) -> None:
         """By each other; an act of a row may keep them from what is outside."""
-        lost, pause = {""}, pauses()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE / 2):
-                while lost := await self._lost():  # noqa: ASYNC110 - packets are the only ones to tell
-                    await asyncio.sleep(next(pause))
-        assert not lost
+        await eventually(self._lost, has(0), PATIENCE / 2)
 
     async def _lost(self) -> set[str]:
         return {each for each in await asyncio.to_thread(self.node.lost) if "outside" not in each}

@@ -22,6 +22,7 @@ from tests.findings.table import FAULTS
 from tests.findings.words import HEALTHY, words
 from tests.patience import PATIENCE
 from tests.shared import Shared, sharing
+from tests.waiting import equals, eventually
 
 FAMILIES = {4: "ipv4", 6: "ipv6"}
 Scenes: TypeAlias = Shared[Kind, Pods]
@@ -165,9 +166,10 @@ async def test_the_overlays_device_forwards_again(scenes: Scenes) -> None:
             async with stream:
                 await asyncio.sleep(0.2)
                 await pods.n1("sysctl -qw net/ipv4/conf/flannel.1/forwarding=0")
-                async with asyncio.timeout(PATIENCE):
-                    while pods.hosts.cluster.run("sysctl -n net/ipv4/conf/flannel.1/forwarding").strip() != "1":  # noqa: ASYNC110 - another process decides
-                        await asyncio.sleep(0.02)
+                await eventually(
+                    lambda: pods.hosts.cluster.run("sysctl -n net/ipv4/conf/flannel.1/forwarding").strip(),
+                    equals("1"),
+                )
                 await asyncio.sleep(0.5)
         await pods.until_it_flows()
         await pods.until_nothing_is_found()

@@ -18,9 +18,10 @@ from lab.topology import OUTSIDE, OUTSIDE_ADDRESS
 from tests.etcd.server import EtcdServer
 from tests.flannel.real import Flanneld, require_flanneld
 from tests.hosts.namespaces import remove_hosts
-from tests.patience import PATIENCE, pauses
+from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
 from tests.services.networks import Host
+from tests.waiting import eventually
 
 CONFIGURATIONS = {
     "blue": '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":1}}',
@@ -68,25 +69,14 @@ class Hosts:
 
     async def until_theirs_are_complete(self) -> None:
         """The other host has all rules too: a flow that began before would keep its address, and have no answer."""
-        pause = pauses()
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                lines = self.theirs.namespace.run("iptables-nft-save").splitlines()
-                if all(sum(f" {net}." in line for line in lines) == 7 for _, net in OBJECTS.values()):
-                    return
-                await asyncio.sleep(next(pause))
+        await eventually(
+            lambda: self.theirs.namespace.run("iptables-nft-save").splitlines(),
+            lambda lines: all(sum(f" {net}." in line for line in lines) == 7 for _, net in OBJECTS.values()),
+        )
 
     async def until(self, fits: Callable[[dict[str, list[str]]], bool]) -> dict[str, list[str]]:
         """The same, as soon as it is like that."""
-        found: dict[str, list[str]] = {}
-        pause = pauses()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not fits(found := self.objects()):  # noqa: ASYNC110 - other processes decide
-                    await asyncio.sleep(next(pause))
-        except TimeoutError:
-            raise AssertionError(f"the kernel did not come to that:\n{found}") from None
-        return found
+        return await eventually(self.objects, fits)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_in, environment
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("bridge", ["cni0", "docker0"])
@@ -49,9 +49,7 @@ def make_bridge(cluster: Cluster, name: str, address: str) -> None:
 
 
 async def until_found(running: Running) -> str:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := (await running.status()).findings):  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
+    found = (await eventually(running.status, lambda status: status.findings)).findings
     assert [each.check for each in found] == ["bridge-address"]
     return found[0].cause
 

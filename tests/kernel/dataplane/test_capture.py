@@ -25,6 +25,7 @@ from tests.hosts.two_hosts import TwoHosts, two_hosts
 from tests.patience import PATIENCE
 from tests.pcapng import ends, read
 from tests.services.certificates import LOOPBACK, Certificates, flags
+from tests.waiting import eventually, lacks
 
 ICMP, UDP = 1, 17
 HERE, THERE = "10.5.27.0", "10.5.53.1"
@@ -149,9 +150,7 @@ async def refusal(answers: AsyncIterator[pb.CapturePacketsResponse]) -> tuple[gr
 
 
 async def until_no_socket(hosts: TwoHosts) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while hosts.cluster.run("cat /proc/net/packet").count("\n"):  # noqa: ASYNC110 - another process closes it
-            await asyncio.sleep(0.02)
+    await eventually(lambda: hosts.cluster.run("cat /proc/net/packet"), lacks("\n"))
 
 
 async def test_only_packets_of_the_peer_and_the_pod_are_told(hosts: TwoHosts) -> None:

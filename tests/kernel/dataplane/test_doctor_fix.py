@@ -20,6 +20,7 @@ from tests.ctl.process import run
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_in, environment
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 OWN = "10.5.27.1/24"
 STRANGER = 65001
@@ -208,9 +209,7 @@ def everything() -> list[str]:
 
 
 async def found(running: Running, check: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while check not in [each.check for each in (await running.status()).findings]:  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
+    await eventually(running.status, lambda status: check in [each.check for each in status.findings])
 
 
 async def told(cluster: Cluster, *, is_wrong: bool) -> list[lease_pb2.Finding]:

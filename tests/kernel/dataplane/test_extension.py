@@ -1,6 +1,5 @@
 """extension: commands of the network configuration, run by a dataplane; its lease beside a real flanneld's."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -13,9 +12,9 @@ from tests.flannel.real import Flanneld, SharedStore, require_flanneld
 from tests.hosts.dataplane import Cluster, cluster_in, cluster_of
 from tests.hosts.namespaces import NetworkNamespace
 from tests.paths import ROOT
-from tests.patience import PATIENCE, RETIREMENT
+from tests.patience import RETIREMENT
 from tests.services.extension import ALLOW, join, lines, network, noted, told
-from tests.waiting import equals, eventually, has
+from tests.waiting import contains, equals, eventually, has
 
 SUBNETS: Final = "/coreos.com/network/subnets"
 MAC: Final = "06:0c:56:6d:fb:b3"
@@ -73,9 +72,7 @@ async def test_nothing_is_run_without_the_flag(netns: NetworkNamespace, tmp_path
     with cluster_in(netns, network(PreStartupCommand=f"touch {done}")) as cluster:
         await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
         async with cluster.dataplane() as running:
-            async with asyncio.timeout(PATIENCE):
-                while not any(ALLOW in reason for reason in (await running.status()).reasons):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await eventually(running.reasons, contains(ALLOW))
             assert not done.exists()
             assert cluster.routes() == []
 

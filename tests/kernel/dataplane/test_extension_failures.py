@@ -1,6 +1,5 @@
 """extension: commands that fail, hang or print too much."""
 
-import asyncio
 import os
 import time
 from contextlib import suppress
@@ -11,7 +10,7 @@ from tests.hosts.dataplane import cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.services.extension import ALLOW, join, lines, network, noted, told, until_told
-from tests.waiting import equals, eventually, has
+from tests.waiting import contains, equals, eventually, has
 
 
 async def test_a_command_that_fails_is_reported_and_tried_again(netns: NetworkNamespace, tmp_path: Path) -> None:
@@ -48,8 +47,7 @@ async def test_a_peer_whose_command_failed_is_removed_too_also_after_a_restart(
             for number in (2, 3):
                 await until_told(running, f"for 10.5.5{number}.0/24 failed, exit status 1")
             await cluster.leave("n2", names[0])
-            while len(await running.peers()) > 1:  # noqa: ASYNC110 - a call is asked again
-                await asyncio.sleep(0.02)
+            await eventually(running.peers, lambda seen: len(seen) <= 1)
             await running.resync()
             await eventually(lambda: lines(log), equals(["remove 10.5.52.0/24 10.99.0.12 x"]))
             assert await running.end() == 0
@@ -67,9 +65,7 @@ async def test_without_post_startup_no_peer_is_added_and_the_node_is_not_ready(
     with cluster_in(netns, network(**commands)) as cluster:
         await join(cluster, "n2", "10.99.0.12", "10.5.53.0/24")
         async with cluster.dataplane(ALLOW) as running:
-            async with asyncio.timeout(PATIENCE):
-                while not any(failure in reason for reason in (await running.status()).reasons):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await eventually(running.reasons, contains(failure))
             assert await told(running) == ["PostStartupCommand failed, exit status 1"]
             assert lines(log) == []
             gate.touch()

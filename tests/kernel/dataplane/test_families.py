@@ -15,7 +15,7 @@ from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
-from tests.waiting import contains, eventually, eventually_exists
+from tests.waiting import contains, equals, eventually, eventually_exists
 
 IPV6_ONLY: Final = '{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"%s"}}'
 DUAL: Final = '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"%s"}}'
@@ -81,9 +81,7 @@ def is_there(cluster: Cluster, device: str) -> bool:
 
 
 async def until_seen(expected: object, seen: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while seen() != expected:  # noqa: ASYNC110 - the kernel is polled
-            await asyncio.sleep(0.02)
+    await eventually(seen, equals(expected))
 
 
 async def test_a_device_that_goes_is_made_again_and_that_of_the_other_family_stays(netns: NetworkNamespace) -> None:
@@ -332,9 +330,9 @@ async def test_without_an_ipv6_address_ipv4_runs_and_ipv6_comes_with_the_address
             assert routes_v6(cluster) == []
             assert "FLANNEL_IPV6" not in (cluster.directory / "subnet.env").read_text()
             cluster.ip("addr add fd00:99::11/64 dev eth0 nodad")
-            async with asyncio.timeout(PATIENCE):
-                while len((status := await running.status()).lease.subnets) < 2 or not routes_v6(cluster):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
+            status = await eventually(
+                running.status, lambda status: len(status.lease.subnets) >= 2 and routes_v6(cluster)
+            )
             assert status.lease.subnets[0] == first
             assert not await findings_of(running)
             assert "FLANNEL_IPV6_SUBNET" in (cluster.directory / "subnet.env").read_text()

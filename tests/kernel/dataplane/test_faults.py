@@ -12,8 +12,8 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.two_peers import COMPLETE, FDB, NEIGHBOURS, ROUTES, Scene, healed, programmed, state_of, two_peers
-from tests.patience import PATIENCE
 from tests.shared import Shared, sharing
+from tests.waiting import contains, equals, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -127,9 +127,8 @@ async def test_a_device_that_is_there_and_carries_nothing_any_more_is_put_right(
     cluster.ip("link add bridge type bridge")
     before = shown()
     cluster.ip(f"link set flannel.1 {fault}")
-    async with asyncio.timeout(PATIENCE):
-        while "flannel.1" not in cluster.ip("-br link") or shown() != before:  # noqa: ASYNC110 - the kernel is polled
-            await asyncio.sleep(0.01)
+    await eventually(lambda: cluster.ip("-br link"), contains("flannel.1"))
+    await eventually(shown, equals(before))
     await healed(cluster)
     await running.until(peers=2)
     await cluster.quiet()
@@ -205,9 +204,10 @@ async def test_an_address_that_was_removed_comes_back(cluster: Cluster, running:
     own = (await running.status()).lease.subnets[0].split("/")[0]
     cluster.ip(f"addr del {own}/32 dev flannel.1")
     cluster.ip("addr add 10.5.200.7/24 dev flannel.1")
-    async with asyncio.timeout(PATIENCE):
-        while f"inet {own}/32 " not in (shown := cluster.ip("addr show flannel.1")) or "10.5.200.7" in shown:  # noqa: ASYNC110 - the kernel is polled
-            await asyncio.sleep(0.01)
+    await eventually(
+        lambda: cluster.ip("addr show flannel.1"),
+        lambda shown: f"inet {own}/32 " in shown and "10.5.200.7" not in shown,
+    )
     await healed(cluster)
     assert "ADDRESS_REMOVED" in await running.repairs()
 
@@ -236,9 +236,7 @@ async def test_a_process_without_a_file_descriptor_left_says_so_goes_on_and_catc
     cluster: Cluster, running: Running
 ) -> None:
     async def said(words: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while words not in running.log:  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.05)
+        await eventually(lambda: running.log, contains(words))
 
     pid = running.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

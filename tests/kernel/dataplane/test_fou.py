@@ -15,6 +15,7 @@ from tests.flannel.udp import UdpHosts, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 pytestmark = pytest.mark.modules("fou", "ipip")
 PORT: Final = "port 8285 ipproto 4 local 10.99.0.11"
@@ -188,9 +189,7 @@ async def test_a_peer_in_user_space_gets_no_datagram_whose_checksum_nobody_compl
             async with hosts.cluster.dataplane("--probe-rate=20", f"--checksum-offload={offload}") as running:
                 await running.until(peers=1)
                 assert await hosts.answers()
-                async with asyncio.timeout(PATIENCE):
-                    while state not in await offloads(running):  # noqa: ASYNC110 - another process probes
-                        await asyncio.sleep(0.1)
+                await eventually(lambda: offloads(running), contains(state))
                 causes = [(each.check, each.cause[-41:]) for each in (await running.status()).findings]
                 is_broken = state == pb.CHECKSUM_OFFLOAD_BROKEN
                 assert causes == [("peer-checksum", "start it without `--checksum-offload=on`.")] * is_broken

@@ -1,6 +1,5 @@
 """Leases that no honest node would publish: refused, shown, and without effect on the others or on the underlay."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 WIDE = '{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","Backend":{"Type":"vxlan"}}'
 MAC = "06:0c:56:6d:fb:b3"
@@ -54,18 +53,16 @@ async def test_a_network_that_the_operator_does_not_allow_is_a_reason_and_nothin
 ) -> None:
     await cluster.join("n2", "10.99.0.12", MAC, "10.5.53.0/24")
     async with cluster.dataplane("--allowed-network=172.16.0.0/12") as running:
-        async with asyncio.timeout(PATIENCE):
-            while "lies outside what --allowed-network allows here" not in " ".join((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        await eventually(running.reasons, contains("lies outside what --allowed-network allows here"))
         assert "flannel" not in cluster.ip("-br link")
 
 
 async def test_our_own_lease_is_not_used_where_the_operator_does_not_allow_it(cluster: Cluster) -> None:
     await cluster.join("n2", "10.99.0.12", MAC, "10.6.53.0/24")
     async with cluster.dataplane("--allowed-network=10.6.0.0/16") as running:
-        async with asyncio.timeout(PATIENCE):
-            while "the own lease cannot be used" not in " ".join((status := await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        status = await eventually(
+            running.status, lambda status: "the own lease cannot be used" in " ".join(status.reasons)
+        )
         assert "subnet 10.5.27.0/24 lies outside" in " ".join(status.reasons)
         await running.until(ready=False, peers=1)
         assert "inet 10.5." not in cluster.ip("addr show flannel.1")

@@ -21,6 +21,7 @@ from tests.charon.traffic import LARGEST, LARGEST_IN_UDP, PSK, measured, network
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 pytestmark = pytest.mark.modules("esp4", "dummy")
 
@@ -211,9 +212,7 @@ async def test_a_wrong_key_is_told_and_the_right_one_with_other_options_is_taken
         await stranger.load_connection(connection)
 
         await until(lambda: "AUTH_FAILED" in n1.charon.log, lambda: n1.charon.log)
-        async with asyncio.timeout(PATIENCE):
-            while not any("no IPsec tunnel with 10.99.0.12" in r for r in (await dataplane.status()).reasons):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.1)
+        await eventually(dataplane.reasons, contains("no IPsec tunnel with 10.99.0.12"))
         (failed,) = [peer for peer in await dataplane.peers() if "10.5.53.0/24" in peer.subnets]
         assert "has it the same PSK" in failed.reason
         assert not [line for line in n1.policies() if "10.5.90.0" in line or "10.6.0.0" in line or "127.0" in line]

@@ -11,7 +11,7 @@ from tests.charon.hosts import Node, Wire, nodes
 from tests.charon.traffic import measured, network, pings_of, reaches, until
 from tests.hosts.dataplane import VXLAN
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.modules("esp4", "dummy")
 
@@ -104,9 +104,7 @@ async def test_a_network_changes_to_ipsec_to_another_key_and_back_without_a_lost
 
         # a teardown takes what a killed charon has left
         await change(network(), "ipsec")
-        async with asyncio.timeout(PATIENCE):
-            while len(n1.states()) < 4:  # noqa: ASYNC110 - charon does it
-                await asyncio.sleep(0.1)
+        await eventually(n1.states, lambda states: len(states) >= 4)
         n1.charon.kill()
         await n1.dataplane.teardown()
         assert n1.states() == []

@@ -11,6 +11,7 @@ from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import TwoHosts, two_hosts
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 _BYTES = 200_000
 _TIMEOUT = 3.0
@@ -81,14 +82,7 @@ async def test_a_smaller_path_mtu_stops_tcp_and_the_cure_that_is_named_lets_it_p
 
 
 async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Status:
-    status = pb.Status()
-    try:
-        async with asyncio.timeout(2 * PATIENCE):
-            while not holds(status := await running.status()):  # noqa: ASYNC110 - another process probes
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"it did not come to that:\n{status}") from None
-    return status
+    return await eventually(running.status, holds, 2 * PATIENCE)
 
 
 async def received(hosts: TwoHosts) -> int:

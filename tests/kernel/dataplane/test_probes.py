@@ -15,6 +15,7 @@ from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import BACKENDS, FAMILIES, TwoHosts, two_hosts
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 STEPPED = ("bash", "-c", 'exec "$2" -m lab.chaos.clock "$1" "${@:4}"', "bash")
 """Runs a module of Python under the wall clock of a file, which comes behind these words."""
@@ -38,14 +39,7 @@ async def probing(hosts: TwoHosts, *arguments: str, around: tuple[str, ...] = ()
 
 
 async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Status:
-    status = pb.Status()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not holds(status := await running.status()):  # noqa: ASYNC110 - another process probes
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"it did not come to that:\n{status.probes}\n{status.findings}") from None
-    return status
+    return await eventually(running.status, holds)
 
 
 async def with_all_answered(running: Running) -> pb.Peer:
@@ -110,12 +104,12 @@ async def test_a_step_of_the_wall_clock_is_no_round_trip(hosts: TwoHosts, tmp_pa
         with clock.open("r+b") as file:
             file.write(OFFSET.pack(years * 365 * 86_400.0))
         answered = [probe.answered for probe in (await running.peers())[0].probes]
-        async with asyncio.timeout(PATIENCE):
-            while any(  # noqa: ASYNC110 - another process probes
-                probe.answered == before
-                for probe, before in zip((await running.peers())[0].probes, answered, strict=True)
-            ):
-                await asyncio.sleep(0.05)
+        await eventually(
+            running.peers,
+            lambda seen: (
+                not any(probe.answered == before for probe, before in zip(seen[0].probes, answered, strict=True))
+            ),
+        )
         asked = [
             told.probe async for told in running.stub.ProbePeers(pb.ProbePeersRequest()) if told.HasField("probe")
         ]
@@ -151,11 +145,13 @@ async def test_a_silent_peer_that_is_probed_anew_does_not_answer_again(hosts: Tw
         hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -j DROP".split())
         await until(running, lambda status: "peer-tunnel" in checks(status))
         hosts.cluster.namespace.ip("link", "set", "eth0", "mtu", "1400")  # so the MTU of the overlay is another
-        async with asyncio.timeout(PATIENCE):
-            while (1350, pb.ANSWERING_SILENT) not in [  # noqa: ASYNC110 - another process probes
-                (probe.mtu, probe.state) for (peer,) in [await running.peers()] for probe in peer.probes
-            ]:
-                await asyncio.sleep(0.05)
+        await eventually(
+            running.peers,
+            lambda seen: (
+                (1350, pb.ANSWERING_SILENT)
+                in [(probe.mtu, probe.state) for (peer,) in [seen] for probe in peer.probes]
+            ),
+        )
         events = [event.what for event in await running.events()]
     assert [what for what in events if "answer" in what] == ["n2 does not answer through the overlay"]
 

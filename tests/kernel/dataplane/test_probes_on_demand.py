@@ -13,6 +13,7 @@ from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import FAMILIES, TwoHosts, two_hosts
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 WITHOUT_RAW = ("setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
 OVERLAY, UNDERLAY = pb.PROBE_LAYER_OVERLAY, pb.PROBE_LAYER_UNDERLAY
@@ -48,9 +49,7 @@ async def probe_addresses(running: Running, *addresses: str) -> list[pb.PathProb
 
 
 async def until_pods(running: Running, expected: list[str]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while list((await ask_peers(running))[0].pods) != expected:  # noqa: ASYNC110 - a pod comes or goes
-            await asyncio.sleep(0.05)
+    await eventually(lambda: ask_peers(running), lambda seen: list(seen[0].pods) == expected)
 
 
 async def refusal(calls: AsyncIterable[object]) -> tuple[grpc.StatusCode, str]:

@@ -1,6 +1,5 @@
 """What a dataplane process reports to a real lease service is what its kernel has."""
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from flannelette.lease.v1 import lease_pb2 as pb
 from tests.hosts.dataplane import Cluster
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 MAC = "06:0c:56:6d:fb:b3"
@@ -31,9 +31,7 @@ async def node(cluster: Cluster) -> pb.Node:
 async def until(
     cluster: Cluster, condition: Callable[[pb.GetConvergenceResponse], bool], within: float = PATIENCE
 ) -> None:
-    async with asyncio.timeout(within):
-        while not condition(await convergence(cluster)):  # noqa: ASYNC110 - it happens in other processes
-            await asyncio.sleep(0.01)
+    await eventually(lambda: convergence(cluster), condition, within)
 
 
 async def is_converged(cluster: Cluster) -> None:

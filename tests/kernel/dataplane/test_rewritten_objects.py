@@ -14,8 +14,8 @@ import pytest_asyncio
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.two_hosts import TwoHosts, two_hosts
-from tests.patience import PATIENCE, pauses
 from tests.shared import Shared, sharing
+from tests.waiting import equals, eventually
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 """Of n2's device."""
@@ -75,10 +75,7 @@ async def scene(scenes: Shared[None, Scene]) -> AsyncIterator[Scene]:
 
 async def is_again(hosts: TwoHosts, before: list[str]) -> None:
     """Returns when the kernel's objects are these."""
-    pause = pauses()
-    async with asyncio.timeout(PATIENCE):
-        while await asyncio.to_thread(hosts.objects) != before:  # noqa: ASYNC110 - the kernel is polled
-            await asyncio.sleep(next(pause))
+    await eventually(lambda: asyncio.to_thread(hosts.objects), equals(before))
 
 
 @pytest.mark.parametrize("what", REWRITES)

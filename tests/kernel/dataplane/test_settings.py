@@ -8,8 +8,8 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE, RETIREMENT
-from tests.waiting import contains, eventually
+from tests.patience import RETIREMENT
+from tests.waiting import contains, eventually, lacks
 
 MAC = "06:0c:56:6d:fb:b3"
 VNI_7 = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":7}}'
@@ -38,9 +38,7 @@ async def test_another_vni_makes_a_new_device_and_keeps_the_old_one_while_a_peer
 
 async def until_gone(cluster: Cluster, device: str) -> None:
     """Returns when the device of an earlier backend is gone: 20 s after the last lease that says it."""
-    async with asyncio.timeout(RETIREMENT):
-        while device in cluster.ip("-br link"):  # noqa: ASYNC110 - the kernel is polled
-            await asyncio.sleep(0.1)
+    await eventually(lambda: cluster.ip("-br link"), lacks(device), RETIREMENT)
 
 
 async def test_from_vxlan_to_host_gw_and_back(cluster: Cluster) -> None:
@@ -67,9 +65,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
         await running.until()
         cluster.network_file.write_text('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
         await cluster.renumber(running)
-        async with asyncio.timeout(PATIENCE):
-            while not (await running.status()).lease.name.startswith("10.6."):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        await eventually(running.status, lambda status: status.lease.name.startswith("10.6."))
         status = await running.until()
         own = status.lease.subnets[0].split("/")[0]
         text = (cluster.directory / "subnet.env").read_text()
@@ -78,9 +74,7 @@ async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:
         assert running.log.count("lease lost") == 1
         cluster.network_file.write_text(VXLAN)  # the change was a mistake
         await cluster.renumber(running)
-        async with asyncio.timeout(PATIENCE):
-            while not (await running.status()).lease.name.startswith("10.5."):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        await eventually(running.status, lambda status: status.lease.name.startswith("10.5."))
         assert (await running.until()).lease.name == "10.5.27.0-24", "its own subnet, as before"
 
 
@@ -99,9 +93,7 @@ async def test_a_network_it_cannot_carry_is_a_reason_and_a_better_one_is_taken(
 ) -> None:
     cluster.network_file.write_text(network)
     async with cluster.dataplane() as running:
-        async with asyncio.timeout(PATIENCE):
-            while reason not in " ".join((status := await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        status = await eventually(running.status, lambda status: reason in " ".join(status.reasons))
         assert not status.ready
         assert "flannel" not in cluster.ip("-br link")
         await asyncio.sleep(1)

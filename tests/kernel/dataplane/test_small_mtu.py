@@ -14,6 +14,7 @@ from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import two_hosts
 from tests.patience import PATIENCE
+from tests.waiting import contains, equals, eventually
 
 MAC = "06:0c:56:6d:fb:b3"
 
@@ -24,19 +25,16 @@ def network(**options: Any) -> str:
 
 async def refused(cluster: Cluster, mtu: int) -> None:
     """Returns once the lease service has refused this MTU, and the dataplane was told."""
-    async with cluster.calls() as stub, asyncio.timeout(PATIENCE):
-        while True:
-            status = await stub.GetStatus(lease_pb2.GetStatusRequest(), timeout=PATIENCE)
-            if f"MTU {mtu} of Backend" in status.network_error:
-                return
-            await asyncio.sleep(0.05)
+    async with cluster.calls() as stub:
+        await eventually(
+            lambda: stub.GetStatus(lease_pb2.GetStatusRequest(), timeout=PATIENCE),
+            lambda status: f"MTU {mtu} of Backend" in status.network_error,
+        )
 
 
 async def complaint(running: Running, words: str) -> None:
     """Returns once the dataplane says so."""
-    async with asyncio.timeout(PATIENCE):
-        while words not in " ".join((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
+    await eventually(running.reasons, contains(words))
 
 
 async def test_an_mtu_that_leaves_nothing_is_refused_and_the_last_good_one_stays(cluster: Cluster) -> None:
@@ -51,9 +49,7 @@ async def test_an_mtu_that_leaves_nothing_is_refused_and_the_last_good_one_stays
         await running.until(peers=1)
         assert cluster.everything()[0] == before[0]
         cluster.network_file.write_text(network(MTU=118))
-        async with asyncio.timeout(PATIENCE):
-            while " mtu 68 " not in cluster.ip("link show flannel.1"):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+        await eventually(lambda: cluster.ip("link show flannel.1"), contains(" mtu 68 "))
         await running.until(peers=1)
 
 
@@ -98,12 +94,10 @@ async def test_an_underlay_with_too_little_for_ipv6_carries_ipv4_with_its_mtu(
         await hosts.join()
 
         async def until(mtu: int, *, has_ipv6: bool) -> None:
-            async with asyncio.timeout(PATIENCE):
-                while (f" mtu {mtu} " in hosts.cluster.ip("link show flannel.1"), "flannel-v6.1" in links()) != (  # noqa: ASYNC110 - another process decides
-                    True,
-                    has_ipv6,
-                ):
-                    await asyncio.sleep(0.05)
+            await eventually(
+                lambda: (f" mtu {mtu} " in hosts.cluster.ip("link show flannel.1"), "flannel-v6.1" in links()),
+                equals((True, has_ipv6)),
+            )
 
         def links() -> str:
             return hosts.cluster.ip("-br link show")

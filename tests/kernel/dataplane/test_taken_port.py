@@ -1,13 +1,12 @@
 """A UDP port that another program has: its process is named, with the command that ends it."""
 
-import asyncio
 import os
 import socket
 
 from flannelette.services.dataplane.diagnose.host_programs import taken_port
 from tests.hosts.dataplane import VXLAN, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
-from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 
 async def test_the_process_that_has_the_port_of_vxlan_is_named(netns: NetworkNamespace) -> None:
@@ -17,9 +16,7 @@ async def test_the_process_that_has_the_port_of_vxlan_is_named(netns: NetworkNam
         thief.bind(("0.0.0.0", 8472))  # noqa: S104 - in a namespace of its own
         async with cluster.dataplane() as running:
             said = f"(process {os.getpid()}); cure: kill {os.getpid()}"
-            async with asyncio.timeout(PATIENCE):
-                while said not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.05)
+            await eventually(running.reasons, contains(said))
             thief.close()
             await running.until()
 

@@ -16,7 +16,7 @@ from tests.flannel.udp import UdpHosts, UserPeer, udp_hosts
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.modules import has_module
 from tests.patience import PATIENCE
-from tests.waiting import equals, eventually, has
+from tests.waiting import contains, equals, eventually, has
 
 USER: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"udp","Mode":"user"}}'
 
@@ -91,8 +91,7 @@ async def test_mode_kernel_waits_for_the_module(netns: NetworkNamespace, make_ne
     kernel = USER.replace('"user"', '"kernel"')
     with udp_hosts(netns, make_netns, kernel) as hosts:
         async with hosts.cluster.dataplane() as running, asyncio.timeout(PATIENCE):
-            while "modprobe fou" not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.05)
+            await eventually(running.reasons, contains("modprobe fou"))
 
 
 async def test_a_packet_to_a_subnet_that_no_node_has_is_answered(scene: UdpHosts) -> None:
@@ -171,8 +170,7 @@ async def test_a_taken_port_is_told_and_used_as_soon_as_it_is_free(scene: UdpHos
         assert thief.stdout
         assert thief.stdout.readline(), "it has the port before the dataplane starts"
         async with scene.cluster.dataplane() as running, asyncio.timeout(PATIENCE):
-            while not any("Address already in use" in reason for reason in (await running.status()).reasons):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await eventually(running.reasons, contains("Address already in use"))
             thief.kill()
             thief.wait()
             await running.until(peers=1)

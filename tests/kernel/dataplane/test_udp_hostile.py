@@ -1,6 +1,5 @@
 """udp, both ways: leases that no honest node would publish, and a port that another program has."""
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.flannel.udp import UdpHosts, UserPeer, make_kernel_peer, udp_hosts
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 HOSTILE: Final = {
     "10.5.60.0/24": ("10.99.0.11", "public address 10.99.0.11 is our own"),
@@ -62,9 +61,7 @@ async def test_what_must_not_be_carried_is_refused_and_the_others_are_carried(ho
 
 
 async def until_not_ready(running: Running, words: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while words not in str((await running.status()).reasons):  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
+    await eventually(running.reasons, contains(words))
 
 
 @pytest.mark.modules("fou", "ipip")

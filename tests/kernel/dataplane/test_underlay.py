@@ -10,6 +10,7 @@ from flannelette.lease.v1 import lease_pb2
 from tests.hosts.dataplane import HOST_GW, Cluster, Running, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 MAC: Final = "06:0c:56:6d:fb:b3"
 ROUTE: Final = "10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"
@@ -114,11 +115,8 @@ async def test_an_mtu_that_changes_is_that_of_the_device_and_of_new_pods(cluster
     for mtu in (9000, 1400):
         for name in ("eth0", "far"):
             cluster.ip(f"link set {name} mtu {mtu}")
-        async with asyncio.timeout(PATIENCE):
-            while (await running.status()).mtu != mtu - 50 or f" mtu {mtu - 50} " not in cluster.ip(  # noqa: ASYNC110 - another process decides
-                "link show flannel.1"
-            ):
-                await asyncio.sleep(0.02)
+        await running.until(mtu=mtu - 50)
+        await eventually(lambda: cluster.ip("link show flannel.1"), contains(f" mtu {mtu - 50} "))
         await follows(cluster, running, "eth0", "10.99.0.11")
         assert f"FLANNEL_MTU={mtu - 50}\n" in (cluster.directory / "subnet.env").read_text()
     assert "running pods keep their previous values" in running.log

@@ -1,6 +1,5 @@
 """The VXLAN device is as configured: kept when it fits, made again when it cannot, and nothing old stays."""
 
-import asyncio
 import json
 import re
 from typing import Any, Final
@@ -162,10 +161,9 @@ async def moved(cluster: Cluster, running: Running) -> None:
         shown = cluster.ip("-4 -o addr show flannel.1")
         return sorted(re.findall(r"inet (\S+)", shown))
 
-    async with asyncio.timeout(PATIENCE):
-        while not (await running.status()).lease.name.startswith("10.6.") or not any(  # noqa: ASYNC110 - another process decides
-            a.startswith("10.6.") for a in addresses()
-        ):
-            await asyncio.sleep(0.05)
+    await eventually(
+        running.status,
+        lambda status: status.lease.name.startswith("10.6.") and any(a.startswith("10.6.") for a in addresses()),
+    )
     own = (await running.until()).lease.subnets[0].split("/")[0]
     await eventually(addresses, equals([f"{own}/32", "192.0.2.1/32"]))

@@ -23,6 +23,7 @@ from tests.hosts.dataplane import Cluster, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import Row, network
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.modules("wireguard")
 PSK: Final = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -157,9 +158,7 @@ async def test_a_peer_that_answers_again_is_seen_although_nobody_sends_to_it(
     async with two(netns, make_netns) as (cluster, n2), cluster.dataplane("--audit-interval=2") as running:
         await running.until(peers=0)
         await n2.join(cluster)  # whose kernel has no device yet
-        async with asyncio.timeout(PATIENCE):
-            while not (status := await running.status()).peers.failed:  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.5)
+        status = await eventually(running.status, lambda status: status.peers.failed)
         assert "no peer is reached: no WireGuard handshake with 10.99.0.12:51820 succeeds" in str(status.reasons)
         # The kernel tries for 90 s; as if these were over:
         settings = f"preshared-key {cluster.directory}/psk endpoint 10.99.0.12:51820 allowed-ips 10.5.53.0/24"

@@ -1,6 +1,5 @@
 """WatchEvents of masq, as a process on a host: whose change was put back, what was found, also over a restart."""
 
-import asyncio
 import signal
 from typing import Any
 
@@ -9,6 +8,7 @@ from flannelette.services.masq.reconcile.journal import EventKind
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE
 from tests.services.masq import Masq, acquire, lease_service, masq_on
+from tests.waiting import contains, eventually
 
 
 async def events(masq: Masq, **request: Any) -> list[pb.WatchEventsResponse]:
@@ -18,10 +18,7 @@ async def events(masq: Masq, **request: Any) -> list[pb.WatchEventsResponse]:
 
 async def until(masq: Masq, kind: "pb.EventKind.ValueType", count: int = 1) -> list[pb.WatchEventsResponse]:
     """The events of a kind, once there are so many."""
-    async with asyncio.timeout(PATIENCE):
-        while len(told := await events(masq, kinds=[kind])) < count:  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.05)
-    return told
+    return await eventually(lambda: events(masq, kinds=[kind]), lambda told: len(told) >= count)
 
 
 def test_kinds_are_those_of_the_proto() -> None:
@@ -58,9 +55,7 @@ async def test_what_masq_did_and_why_is_in_its_journal_and_a_kill_loses_at_most_
             (torn,) = await until(masq, pb.EVENT_KIND_TEARDOWN)
             assert (torn.what, torn.cause) == ("rules torn down", "an operator")
             written = host.lock.parent / "state" / "masq.events"
-            async with asyncio.timeout(PATIENCE):
-                while not written.exists() or b"TEARDOWN" not in written.read_bytes():  # noqa: ASYNC110 - another process writes
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: written.read_text() if written.exists() else "", contains("TEARDOWN"))
             before = await events(masq)
             position = torn.position
             await masq.end(signal.SIGKILL)

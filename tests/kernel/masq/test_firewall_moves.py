@@ -16,15 +16,15 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.family import FAMILIES, IPV4
 from flannelette.services.masq.diagnose.flows import flows_of
 from flannelette.services.masq.diagnose.obstacles import dropping
-from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.detect import HostProbe, HostState
 from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
 from flannelette.services.masq.firewalls.firewall import Placement
 from tests.ctl.process import run
 from tests.hosts.four_hosts import IN, Lab, ports, source_seen
 from tests.hosts.masq import DUAL_CHAINS, NETWORK, SUBNETS, Host, HostsFirewall, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
-from tests.patience import PATIENCE
 from tests.services.masq import Masq, acquire, lease_service, masq_on
+from tests.waiting import eventually
 
 FOREIGN = "iptables-nft -A FORWARD -p tcp --dport 9999 -j ACCEPT"
 NATIVE = """
@@ -88,9 +88,7 @@ async def running(
         with lease_service(host) as leases:
             async with masq_on(host, "--ip-masq", f"--firewall={firewall}", "--iptables-resync=1") as masq:
                 await acquire(leases)
-                async with asyncio.timeout(PATIENCE):
-                    while (await masq.status()).rules_present < 10:  # noqa: ASYNC110 - another process decides
-                        await asyncio.sleep(0.02)
+                await eventually(masq.status, lambda status: status.rules_present >= 10)
                 yield host, masq
 
 
@@ -102,10 +100,7 @@ def lab(make_netns: NamespaceMaker) -> Lab:
 async def checked(masq: Masq) -> pb.Status:
     """The status after a check that began later than now."""
     begin = (await masq.stub.ResyncRules(pb.ResyncRulesRequest(dry_run=True)), await masq.status())[1]
-    async with asyncio.timeout(PATIENCE):
-        while (status := await masq.status()).last_check_time == begin.last_check_time:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return status
+    return await eventually(masq.status, lambda status: status.last_check_time != begin.last_check_time)
 
 
 async def test_a_foreign_rule_of_iptables_nft_does_not_move_ours_to_where_packets_are_dropped(
@@ -151,12 +146,10 @@ async def test_the_rules_come_back_when_the_sign_goes(lab: Lab, tmp_path: Path) 
 
 
 async def _until_in(masq: Masq, kind: Kind) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while (await masq.status()).firewall != kind or HostProbe().state().with_our_rules != {kind}:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{await masq.status()}\n{HostProbe().state()}\n{masq.log.read_text()}") from None
+    async def seen() -> tuple[pb.Status, HostState]:
+        return await masq.status(), HostProbe().state()
+
+    await eventually(seen, lambda both: both[0].firewall == kind and both[1].with_our_rules == {kind})
 
 
 async def test_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: Lab, tmp_path: Path) -> None:

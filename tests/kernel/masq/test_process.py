@@ -9,7 +9,6 @@ from grpc_health.v1 import health_pb2
 
 from flannelette.masq.v1 import masq_pb2 as pb
 from tests.hosts.masq import Host, golden
-from tests.patience import PATIENCE
 from tests.services.masq import NETWORK, acquire, lease_service, masq_on, release
 from tests.waiting import equals, eventually
 
@@ -132,10 +131,7 @@ async def test_a_network_that_asks_for_nftables_moves_the_rules_there_and_back(h
             config = host.lock.parent / "net-conf.json"
             for asked, firewall in (("true", "nftables"), ("false", before)):
                 config.write_text(NETWORK.replace('"Network"', f'"EnableNFTables":{asked},"Network"'))
-                async with asyncio.timeout(PATIENCE):
-                    while (await masq.until()).firewall != firewall:  # noqa: ASYNC110 - another process decides
-                        await asyncio.sleep(0.05)
-                await masq.until()
+                await masq.until(fits=lambda status: status.firewall == firewall)  # noqa: B023 - it is done in this turn
                 assert ("table ip flannelette" in host.run("nft", "list", "ruleset")) is (firewall == "nftables")
                 assert bool(host.save()) is (firewall != "nftables")
 

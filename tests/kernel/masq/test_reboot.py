@@ -13,7 +13,6 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.runtime.cache.node_state import NodeState, decode, encode
 from tests.hosts.masq import Host, entered, golden
 from tests.hosts.namespaces import NamespaceMaker
-from tests.patience import PATIENCE
 from tests.services.masq import NETWORK, Masq, acquire, lease_service, masq_on
 from tests.waiting import contains, equals, eventually
 
@@ -46,11 +45,8 @@ async def first_life(host: Host, *arguments: str) -> None:
 
 
 async def remembering(masq: Masq) -> pb.Status:
-    async with asyncio.timeout(PATIENCE):
-        while not any(reason.startswith(REMEMBERED) for reason in (await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.02)
-        while (status := await masq.status()).rules_present == 0:  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0.02)
+    await eventually(masq.status, lambda status: any(reason.startswith(REMEMBERED) for reason in status.reasons))
+    status = await eventually(masq.status, lambda status: status.rules_present != 0)
     assert not status.ready
     assert not status.lease_service_connected
     return status
@@ -102,10 +98,7 @@ async def test_a_state_of_before_the_network_asked_for_another_firewall_moves_no
         for asks in (asked, "false" if asked == "true" else "true"):
             config.write_text(NETWORK.replace('"Network"', f'"EnableNFTables":{asks},"Network"'))
             async with masq_on(host, "--ip-masq") as masq:
-                async with asyncio.timeout(PATIENCE):
-                    while ((await masq.until()).firewall == "nftables") is not (asks == "true"):  # noqa: ASYNC110 - another process decides
-                        await asyncio.sleep(0.05)
-                await masq.until()
+                await masq.until(fits=lambda status: (status.firewall == "nftables") is (asks == "true"))  # noqa: B023 - it is done in this turn
                 assert await masq.end() == 0
             old = old or state_file(host).read_bytes()
     before = shown(host)
@@ -140,9 +133,7 @@ async def test_a_network_that_is_not_allowed_is_not_taken_from_memory(host: Host
     await first_life(host)
     async with rebooted(host, make_netns, "--allowed-network=10.9.0.0/16") as (fresh, masq):
         await eventually(masq.log.read_text, contains("cached leases are in force"))
-        async with asyncio.timeout(PATIENCE):
-            while "not within what --allowed-network allows" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
-                await asyncio.sleep(0.02)
+        await eventually(masq.reasons, contains("not within what --allowed-network allows"))
         assert fresh.tables() <= {"filter"}
         assert fresh.save() == []
 

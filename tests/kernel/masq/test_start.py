@@ -16,6 +16,7 @@ from tests.hosts.masq import Host, golden
 from tests.patience import PATIENCE
 from tests.services.certificates import Certificates, flags
 from tests.services.masq import Masq, acquire, lease_service, masq_on
+from tests.waiting import contains, eventually
 
 pytestmark = pytest.mark.usefixtures("legacy")
 
@@ -27,9 +28,7 @@ async def test_over_tls_a_certificate_that_is_not_trusted_is_the_reason_until_it
     with lease_service(host, f"--listen=unix:{host.lock.parent}/lease.sock,{address}", *flags(served)) as leases:
         await acquire(leases)
         async with masq_on(host, "--ip-masq", f"--lease-address={address}", *flags(mine)) as masq:
-            async with asyncio.timeout(PATIENCE):
-                while "has signed the server's certificate" not in str((await masq.status()).reasons):  # noqa: ASYNC110 - another process decides
-                    await asyncio.sleep(0.02)
+            await eventually(masq.reasons, contains("has signed the server's certificate"))
             for new, old in zip(astuple(ours.client("h1-masq")), astuple(mine), strict=True):
                 new.replace(old)
             await masq.until()

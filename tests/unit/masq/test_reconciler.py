@@ -13,6 +13,7 @@ from flannelette.services.core.leases.table import Removed, Step, StoreStatus, U
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
+from tests.waiting import equals, eventually
 
 
 def repairs_counted(cause: str) -> float:
@@ -169,8 +170,7 @@ async def test_a_check_where_nothing_has_changed_reads_no_rules_and_is_told_as_a
     async with Running(resync_seconds=0.001) as it, asyncio.timeout(5):
         await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
         reads, it.now = it.firewall.reads, 2000.0
-        while it.reconciler.last_check_time != 2000.0:  # noqa: ASYNC110 - checks tell nobody
-            await asyncio.sleep(0.001)
+        await eventually(lambda: it.reconciler.last_check_time, equals(2000.0))
         assert it.firewall.reads == reads
         it.firewall.insert("nat", "-A POSTROUTING -j OTHER")
         while it.firewall.reads == reads:  # noqa: ASYNC110 - as above

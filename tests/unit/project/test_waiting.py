@@ -36,11 +36,15 @@ async def test_a_failure_shows_the_last_value_and_the_end_of_each_log(tmp_path: 
     log = tmp_path / "service.log"
     process_logs.started(["sh", "-c", SAY], log).wait(PATIENCE)
     routes = ["10.5.1.0/24 via 10.99.0.1"]
-    with pytest.raises(AssertionError) as failed:
+
+    async def wait() -> None:
         if is_sync:
             eventually_sync(lambda: routes, equals([]), within=0.05)
         else:
             await eventually(lambda: routes, equals([]), within=0.05)
+
+    with pytest.raises(AssertionError) as failed:
+        await wait()
     first, value, head, *lines = str(failed.value).splitlines()
     assert re.fullmatch(r"not so within 0\.\d s. Seen last:", first)
     assert value == str(routes)

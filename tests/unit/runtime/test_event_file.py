@@ -11,6 +11,7 @@ import pytest
 
 from flannelette.services.runtime.events.event_file import HALF, EventFile
 from flannelette.services.runtime.events.journal import REMEMBERED, Event, Journal, RecordedEvent, Subject
+from tests.waiting import contains, eventually
 
 
 class Kind(Enum):
@@ -231,9 +232,7 @@ async def test_what_is_noted_is_in_the_file_soon_without_being_asked_for(path: P
     life = Life(path)
     job = asyncio.ensure_future(life.file.run(life.journal))
     try:
-        async with asyncio.timeout(30):
-            while b"started" not in content(path):  # noqa: ASYNC110 - a thread writes
-                await asyncio.sleep(0.05)
+        await eventually(lambda: content(path), contains(b"started"), 30)
     finally:
         job.cancel()
         await life.end()
