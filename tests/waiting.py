@@ -5,7 +5,8 @@ A wait that takes too long fails with the last value, how long it took, and the 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Sized
+from collections.abc import Awaitable, Callable, Container, Iterator, Sized
+from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
 from pprint import pformat
@@ -29,14 +30,16 @@ async def eventually(seen: Callable[[], Any], until: Callable[[Any], object] = b
     """The value of `seen()`, which may be a coroutine function, as soon as `until` is true of it.
 
     AssertionError: it has not been within so many seconds. TypeError: it is a plain yes or no, which says nothing.
+    An error of `seen()` ends the wait; its note has the same report.
     """
     wait, pause, limit = _Wait(until), pauses(), asyncio.timeout(within)
     try:
         async with limit:
             while True:
-                value = seen()
-                if wait.is_over(await value if isawaitable(value) else value):
-                    return wait.last
+                with wait.noting():
+                    value = seen()
+                    if wait.is_over(await value if isawaitable(value) else value):
+                        return wait.last
                 await asyncio.sleep(next(pause))
     except TimeoutError:
         if not limit.expired():
@@ -47,11 +50,13 @@ async def eventually(seen: Callable[[], Any], until: Callable[[Any], object] = b
 def eventually_sync(seen: Callable[[], T], until: Callable[[T], object] = bool, within: float = PATIENCE) -> T:
     """The same for tests without an event loop."""
     wait, pause = _Wait(until), pauses()
-    while not wait.is_over(value := seen()):
+    while True:
+        with wait.noting():
+            if wait.is_over(seen()):
+                return wait.last
         if wait.seconds > within:
             wait.fail()
         time.sleep(next(pause))
-    return value
 
 
 async def eventually_exists(path: Path, within: float = PATIENCE) -> None:
@@ -100,10 +105,22 @@ class _Wait(Generic[T]):
         self.last = value
         return bool(self._until(value))
 
-    def fail(self) -> NoReturn:
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """An error of a look gets the report as a note."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(self.report())
+            raise
+
+    def report(self) -> str:
+        """How long it took, what was seen last, and what processes have said."""
         seen = shown(self.last) if hasattr(self, "last") else "nothing: the first look did not end"
-        logs = "".join(f"\n{tail}" for tail in process_logs.tails())
-        raise AssertionError(f"not so within {self.seconds:.1f} s. Seen last:\n{seen}{logs}") from None
+        return "\n".join([f"not so within {self.seconds:.1f} s. Seen last:", seen, *process_logs.tails()])
+
+    def fail(self) -> NoReturn:
+        raise AssertionError(self.report()) from None
 
 
 def shown(value: object) -> str:

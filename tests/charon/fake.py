@@ -36,6 +36,8 @@ class FakeCharon:
         """The reason for which every connection is refused; empty: none is."""
         self.calls: list[str] = []
         """What changed something."""
+        self.looks = 0
+        """How often the IKE SAs were listed."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._listeners: set[asyncio.StreamWriter] = set()
 
@@ -93,6 +95,7 @@ class FakeCharon:
             for child in ("x", "answered")
         )
         if name == "list-sas":
+            self.looks += 1
             older = [{each: {"uniqueid": number, **up}} for number, each in self.older.items()]
             theirs = [{each: {"uniqueid": "900", **answered}} for each in sorted(self.answered)]
             theirs += [{each: {"uniqueid": "2000", **answered}} for each in sorted(self.answered_anew)]

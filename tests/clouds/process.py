@@ -21,6 +21,7 @@ from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
 from tests.tools import cached, lacking
+from tests.waiting import eventually
 
 _KEYS: Final = ("AWS_", "ALIBABA_CLOUD_", "TENCENTCLOUD_", "ACCESS_KEY_", "GOOGLE_")
 
@@ -66,16 +67,7 @@ class CloudProcess:
 
     async def until(self, condition: Callable[[pb.GetStatusResponse], bool]) -> pb.GetStatusResponse:
         """The status, as soon as it is like that."""
-        status = await self.status()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not condition(status):
-                    assert self.process.poll() is None, self.log.read_text()
-                    await asyncio.sleep(0.05)
-                    status = await self.status()
-        except TimeoutError:
-            raise AssertionError(f"{status}\n{self.log.read_text()[-4000:]}") from None
-        return status
+        return await eventually(self.status, condition)
 
     async def until_routes(self, *nodes: str) -> pb.GetStatusResponse:
         """The status, once exactly these nodes have an active route, and nothing else is to be told."""

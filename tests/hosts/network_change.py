@@ -65,12 +65,10 @@ class Scene:
     async def until_stored(self, cidrs: Iterable[str]) -> None:
         """Returns when etcd has a lease of each."""
         names = {cidr.replace("/", "-") for cidr in cidrs}
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                listed = await self._etcdctl("get", "--prefix", "--keys-only", f"{_PREFIX}/subnets/")
-                if {line.rpartition("/")[2] for line in listed.split()} == names:
-                    return
-                await asyncio.sleep(0.1)
+        await eventually(
+            lambda: self._etcdctl("get", "--prefix", "--keys-only", f"{_PREFIX}/subnets/"),
+            lambda listed: {line.rpartition("/")[2] for line in listed.split()} == names,
+        )
 
     async def _etcdctl(self, *words: str) -> str:
         program = find_program("etcdctl")

@@ -1,7 +1,6 @@
 """What the dataplane loads into charon, what it finds there, and how it notices that charon ends."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_n
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, plan
 from tests.charon.fake import FakeCharon
-from tests.patience import PATIENCE
+from tests.waiting import contains, eventually
 
 PSK = Secret(b"0123456789abcdef" * 6)
 KEY = IkeKey("10.99.0.12", PSK)
@@ -24,10 +23,12 @@ WANTED = frozenset[KernelObject]([KEY, CONNECTION])
 NOTHING = frozenset[KernelObject]()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110 - another task does it
-            await asyncio.sleep(0.01)
+async def looked(charon: FakeCharon) -> None:
+    """Returns once a follower has done what follows from what is there now: it looks when the one before is done."""
+    for _ in range(2):
+        before = charon.looks
+        charon.tell()
+        await eventually(lambda: charon.looks, lambda looks: looks > before)  # noqa: B023 - it is done in this turn
 
 
 async def test_what_was_loaded_is_found_and_drift_is_a_difference(tmp_path: Path) -> None:
@@ -116,14 +117,14 @@ async def test_the_end_of_charon_and_its_return_are_told_at_once(
     reports, audits = list[str](), list[int]()
     path = tmp_path / "vici"
     following = asyncio.create_task(follow_charon(path, reports.append, lambda: audits.append(1), lambda up: None))
-    await until(lambda: reports != [])
+    await eventually(lambda: reports)
     assert reports[-1].startswith(f"charon (strongSwan) does not answer on {path} (No such file or directory)")
     assert "; cure: start charon" in reports[-1]
     for _ in range(2):
         async with FakeCharon(path):
             audits.clear()
-            await until(lambda: reports[-1] == "" and audits != [])
-        await until(lambda: reports[-1] != "")
+            await eventually(lambda: (reports[-1], audits), lambda told: told[0] == "" and told[1])
+        await eventually(lambda: reports[-1])
     following.cancel()
 
 
@@ -139,12 +140,12 @@ async def test_a_tunnel_that_charon_gave_up_is_asked_for_again(
         following = asyncio.create_task(
             follow_charon(charon.path, lambda reason: None, lambda: audits.append(1), lambda up: None)
         )
-        await until(lambda: "initiate" in charon.calls)
+        await eventually(lambda: charon.calls, contains("initiate"))
         charon.up.add(NAME)
-        await asyncio.sleep(0.1)
+        await looked(charon)
         seen = len(audits)
         charon.connections.clear()
-        await until(lambda: len(audits) > seen)
+        await eventually(lambda: len(audits), lambda count: count > seen)
         following.cancel()
 
 
@@ -158,12 +159,12 @@ async def test_where_the_peers_tunnel_is_up_the_own_one_is_asked_for_again_soon(
         following = asyncio.create_task(
             follow_charon(charon.path, lambda reason: None, lambda: None, lambda up: None)
         )
-        await asyncio.sleep(0.3)
+        await eventually(lambda: charon.looks)
         charon.answered.add(NAME)
         assert "initiate" not in charon.calls
         charon.tell()
-        await until(lambda: "initiate" in charon.calls)
-        await asyncio.sleep(0.5)
+        await eventually(lambda: charon.calls, contains("initiate"))
+        await looked(charon)
         assert charon.calls.count("initiate") == 1, "charon has time to negotiate"
         following.cancel()
 
@@ -177,13 +178,12 @@ async def test_when_the_peers_charon_was_replaced_the_own_tunnel_is_made_anew_at
         following = asyncio.create_task(
             follow_charon(charon.path, lambda reason: None, lambda: None, lambda up: None)
         )
-        await asyncio.sleep(0.3)
+        await eventually(lambda: charon.looks)
         charon.answered_anew.add(NAME)
         assert "initiate" not in charon.calls
         charon.tell()
-        await until(lambda: "initiate" in charon.calls)
-        charon.tell()
-        await asyncio.sleep(0.5)
+        await eventually(lambda: charon.calls, contains("initiate"))
+        await looked(charon)
         assert charon.calls.count("initiate") == 1
         following.cancel()
 
@@ -200,8 +200,8 @@ async def test_an_ike_sa_ends_when_its_end_has_made_a_newer_one(
         following = asyncio.create_task(
             follow_charon(charon.path, lambda reason: None, lambda: None, lambda up: None)
         )
-        await until(lambda: "terminate" in charon.calls)
-        await asyncio.sleep(0.1)
+        await eventually(lambda: charon.calls, contains("terminate"))
+        await looked(charon)
         assert charon.older == {"4": "users"}
         assert "initiate" not in charon.calls
         following.cancel()

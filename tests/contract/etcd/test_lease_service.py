@@ -17,6 +17,7 @@ from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.lease import ServiceProcess, next_step, stub_of
+from tests.waiting import eventually
 
 
 def start(directory: Path, endpoint: str, *arguments: str) -> ServiceProcess:
@@ -117,12 +118,10 @@ async def test_the_service_of_one_node_knows_from_etcd_who_is_connected_to_the_o
 
 
 async def until_connected(stub: lease_pb2_grpc.LeaseServiceStub, wanted: dict[str, bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            nodes = (await stub.ListNodes(pb.ListNodesRequest(), timeout=PATIENCE)).nodes
-            if {node.name: node.connected for node in nodes} == wanted:
-                return
-            await asyncio.sleep(0.02)
+    await eventually(
+        lambda: stub.ListNodes(pb.ListNodesRequest(), timeout=PATIENCE),
+        lambda answer: {node.name: node.connected for node in answer.nodes} == wanted,
+    )
 
 
 async def test_the_metrics_say_how_full_the_network_is(tmp_path: Path, own_etcd: EtcdServer) -> None:

@@ -25,6 +25,7 @@ from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE
 from tests.services.follower import following
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 CONFIG = b'{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
 QUICK = Timing(retry_first=0.05, retry_most=0.2)
@@ -59,12 +60,10 @@ class Cluster:
 
     async def until(self, node: str, *, there: bool, not_on: int = 0) -> Item | None:
         """The session as soon as it is there (on another etcd lease) or not: a call may take 10 s, and a pause 5."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                item = await self.session(node)
-                if (item is not None) is there and (item is None or item.etcd_lease != not_on):
-                    return item
-                await asyncio.sleep(0.02)
+        return await eventually(
+            lambda: self.session(node),
+            lambda item: (item is not None) is there and (item is None or item.etcd_lease != not_on),
+        )
 
 
 @pytest.fixture

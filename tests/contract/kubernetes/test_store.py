@@ -133,11 +133,14 @@ async def test_the_overwritten_public_address_is_the_nodes_own_too(kube: ApiServ
 async def test_a_node_without_pod_cidr_is_waited_for_and_then_leased_at_once(kube: ApiServer, opened: Open) -> None:
     kube.make_node("a")
     store = opened(timing=replace(QUICK, pod_cidr=3600.0))
-    async with following(store), asyncio.timeout(PATIENCE):
+    async with following(store) as seen, asyncio.timeout(PATIENCE):
         with pytest.raises(NotYet, match="node a has no podCIDR yet: waiting for Kubernetes"):
             await store.acquire(asks("a"))
         waiting = asyncio.create_task(store.acquire(asks("a")))
-        await asyncio.sleep(0.3)
+        kube.annotate("a", public_ip_overwrite="203.0.113.7")
+        kube.make_node("b", "10.244.2.0/24")
+        await store.acquire(asks("b", mac="02:00:00:00:00:0b", public="192.168.0.2"))
+        await seen.until(lambda f: "b" in f.leases)  # told after what happened to a
         assert not waiting.done()
         kube.assign("a", "10.244.9.0/24")
         lease = await waiting

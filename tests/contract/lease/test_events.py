@@ -38,12 +38,11 @@ async def until(stub: Any, kind: "pb.EventKind.ValueType", count: int = 1) -> li
 
 async def told_of_store(stub: Any, what: str, after: str = "") -> pb.WatchEventsResponse:
     """The first event that says this, once it is there."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            for event in await events(stub, kinds=[pb.EVENT_KIND_STORE], after=after):
-                if event.what == what:
-                    return event
-            await asyncio.sleep(0.05)
+    told = await eventually(
+        lambda: events(stub, kinds=[pb.EVENT_KIND_STORE], after=after),
+        lambda told: what in [event.what for event in told],
+    )
+    return next(event for event in told if event.what == what)
 
 
 async def acquire(stub: Any, node: str, address: str) -> pb.Lease:

@@ -21,6 +21,7 @@ from flannelette.services.runtime.lease.wire import request_to_proto, step_from_
 from tests.examples.leases import NETWORK_JSON, make_lease, make_request
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 STREAMS = 5_000 if os.environ.get("FLANNELETTE_SOAK") else 200
 LEASES = 3_000
@@ -87,11 +88,7 @@ async def test_who_does_not_read_blocks_nobody_costs_little_and_ends_with_the_ta
         await stub.GetStatus(pb.GetStatusRequest(), wait_for_ready=True)
         before = service.resident_mib
         sleepers = [stub.WatchLeases(pb.WatchLeasesRequest()) for _ in range(STREAMS)]
-        watchers = 0
-        async with asyncio.timeout(PATIENCE):
-            while watchers < STREAMS:
-                await asyncio.sleep(0.05)
-                watchers = (await stub.GetStatus(pb.GetStatusRequest())).watchers
+        await eventually(lambda: stub.GetStatus(pb.GetStatusRequest()), lambda status: status.watchers >= STREAMS)
         reader, table = stub.WatchLeases(pb.WatchLeasesRequest()), Table()
         await read_until(reader, table, lambda: table.synced)
         for number in range(100):

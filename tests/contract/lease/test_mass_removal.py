@@ -1,6 +1,5 @@
 """Defect 1 of flannel v0.28, against a real etcd: one bad key, or a listing that lacks them, removed every peer."""
 
-import asyncio
 from pathlib import Path
 
 import grpc
@@ -11,6 +10,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from tests.etcd.server import EtcdMaker, EtcdServer
 from tests.examples.leases import SMALL_JSON
 from tests.flannel.network import NAMES, Network, value, watching
+from tests.waiting import eventually
 
 BAD = [
     ("nonsense", "x", "key 'nonsense' is not a lease: expected something like 10.5.52.0-24"),
@@ -101,9 +101,10 @@ async def test_an_etcd_that_comes_back_empty_leaves_all_peers_until_it_is_confir
         await client.until_held(20)
         assert client.lost == set()
         empty.kill()  # and now there is nobody to confirm it
-        await asyncio.sleep(2)
-        status = await client.stub.GetStatus(pb.GetStatusRequest())
-        assert "the second listing failed: etcd at" in status.held_reason
+        status = await eventually(
+            lambda: client.stub.GetStatus(pb.GetStatusRequest()),
+            lambda status: "the second listing failed: etcd at" in status.held_reason,
+        )
         assert not status.ready
         assert client.lost == set()
         empty.start()

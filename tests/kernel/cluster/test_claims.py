@@ -1,13 +1,12 @@
 """Leases that another program has written into etcd, with what a living node has: every node names them."""
 
-import asyncio
 import json
 import re
 
 from tests.etcd.server import EtcdServer
 from tests.findings.claim_rows import CLAIM_FAULTS
 from tests.hosts.nodes import Nodes, cluster_of_nodes
-from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 KEY = "subnets/10.5.77.0-24"
 STRANGER = {"PublicIP": "10.99.0.77", "BackendData": {"VNI": 1, "VtepMAC": "02:00:00:00:00:77"}}
@@ -15,12 +14,8 @@ STRANGER = {"PublicIP": "10.99.0.77", "BackendData": {"VNI": 1, "VtepMAC": "02:0
 
 async def findings(cluster: Nodes, number: int) -> list[tuple[str, str, str, str]]:
     """Of the first node, once it has so many."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = (await cluster.nodes[0].dataplane.status()).findings
-            if len(found) == number:
-                return [(each.check, each.problem, each.cause, each.evidence) for each in found]
-            await asyncio.sleep(0.05)
+    status = await eventually(cluster.nodes[0].dataplane.status, lambda status: len(status.findings) == number)
+    return [(each.check, each.problem, each.cause, each.evidence) for each in status.findings]
 
 
 async def test_a_lease_with_the_mac_or_the_address_of_another_node_is_named(own_etcd: EtcdServer) -> None:

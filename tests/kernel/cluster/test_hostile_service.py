@@ -3,7 +3,6 @@
 Regression tests of hole 3.
 """
 
-import asyncio
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -87,11 +86,8 @@ async def test_a_relay_stays_and_serves_what_is_honest(cluster: Cluster) -> None
         with ServiceProcess(below, "--store=relay", f"--upstream={above}", "--guard-seconds=0") as relay:
             async with stub_of(relay.address) as stub:
                 await eventually(lambda: len(service.messages), equals(0))
-                async with asyncio.timeout(PATIENCE):
-                    while True:
-                        status = await stub.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)
-                        if status.ready:
-                            break
-                        await asyncio.sleep(0.05)
+                await eventually(
+                    lambda: stub.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE), lambda status: status.ready
+                )
                 listed = await stub.ListLeases(pb.ListLeasesRequest(), timeout=PATIENCE)
                 assert {lease.name for lease in HONEST} <= {lease.name for lease in listed.leases}

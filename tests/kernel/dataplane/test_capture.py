@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -183,17 +184,15 @@ async def test_only_packets_of_the_peer_and_the_pod_are_told(hosts: TwoHosts) ->
             assert all(
                 each.data[50 + 16 : 50 + 20] != bytes([10, 5, 53, 1]) for each in wanted if each.interface == 1
             )
-        async with asyncio.timeout(PATIENCE):
-            while len(events := [event async for event in event_texts(running)]) < 4:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.02)
+        events = await eventually(partial(event_texts, running), lambda told: len(told) >= 4)
         assert events[0] == ("capturing packets of n2, 256 bytes of each", "an operator on this host")
         assert events[2][0] == "capturing packets of n2 with 10.5.53.9, 256 bytes of each"
 
 
-async def event_texts(running: Running) -> AsyncIterator[tuple[str, str]]:
-    for event in await running.events(kinds=[pb.EVENT_KIND_CAPTURE]):
-        assert [each.node for each in event.peers] == ["n2"]
-        yield event.what, event.cause
+async def event_texts(running: Running) -> list[tuple[str, str]]:
+    events = await running.events(kinds=[pb.EVENT_KIND_CAPTURE])
+    assert all([each.node for each in event.peers] == ["n2"] for event in events)
+    return [(event.what, event.cause) for event in events]
 
 
 async def test_a_capture_is_bounded_and_ends_with_the_service(hosts: TwoHosts) -> None:
@@ -260,7 +259,7 @@ async def test_over_tls_an_administrator_captures_and_is_named(hosts: TwoHosts, 
         told = json.loads(admin.communicate()[0])
         assert (sum(told["packets"].values()), told["dropped"], told["ended"]) == (1, 0, "the limit of packets (1)")
         assert len(read(file)) == 1
-        assert {cause async for _, cause in event_texts(running)} == {"flannelette://admin/ada"}
+        assert {cause for _, cause in await event_texts(running)} == {"flannelette://admin/ada"}
 
 
 def test_without_a_place_to_write_the_command_says_what_to_pipe_to(tmp_path: Path) -> None:

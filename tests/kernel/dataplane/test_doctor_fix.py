@@ -214,13 +214,14 @@ async def found(running: Running, check: str) -> None:
 
 async def told(cluster: Cluster, *, is_wrong: bool) -> list[lease_pb2.Finding]:
     """What the lease service shows of the node, once it has problems, or none any more."""
-    async with asyncio.timeout(PATIENCE), cluster.calls() as calls:
-        while True:
-            (node,) = (await calls.ListNodes(lease_pb2.ListNodesRequest())).nodes
-            if bool(node.findings) is is_wrong:
-                assert node.version
-                return [*node.findings]
-            await asyncio.sleep(0.05)
+    async with cluster.calls() as calls:
+        answer = await eventually(
+            lambda: calls.ListNodes(lease_pb2.ListNodesRequest()),
+            lambda answer: [bool(node.findings) for node in answer.nodes] == [is_wrong],
+        )
+    (node,) = answer.nodes
+    assert node.version
+    return [*node.findings]
 
 
 async def doctor(cluster: Cluster, *words: str, where: str) -> tuple[int, str]:

@@ -289,13 +289,10 @@ async def test_an_address_that_is_still_being_checked_is_waited_for_and_then_fol
             cluster.run("sysctl -qw net.ipv6.conf.eth0.accept_dad=1")
             cluster.ip("addr add fd00:99::12/64 dev eth0")
             cluster.ip("addr del fd00:99::11/64 dev eth0")
-            status = await running.until(ready=False)
+            await running.until(ready=False)
             await join(cluster, "n3", ("fd00:10:5:36::/64", "fd00:99::13", MAC))
             await until_seen(True, lambda: any("fd00:10:5:36::/64" in line for line in routes_v6(cluster)))
-            async with asyncio.timeout(PATIENCE):
-                while list(status.underlay.addresses) != ["fd00:99::12"]:
-                    status = await running.status()
-                    await asyncio.sleep(0.05)
+            await eventually(running.status, lambda status: list(status.underlay.addresses) == ["fd00:99::12"])
             await running.until(peers=1)
             assert " local fd00:99::12 " in cluster.ip("-d link show flannel-v6.1")
 

@@ -228,7 +228,7 @@ async def test_a_burst_of_faults_is_one_comparison_or_two(cluster: Cluster, runn
             cluster.run(f"bridge fdb replace {mac} dev flannel.1 dst {dst} self permanent")
     cluster.ip("route flush proto 77")
     await healed(cluster)
-    await asyncio.sleep(0.3)
+    await running.quiet()
     assert len(await running.events(kinds=[pb.EVENT_KIND_REPAIR])) - turns <= 2
 
 

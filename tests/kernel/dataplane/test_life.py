@@ -154,7 +154,8 @@ async def test_a_revoked_lease_is_acquired_again_with_its_subnet(cluster: Cluste
         await cluster.leave("n1", status.lease.name)
         await eventually(lambda: running.log, contains("was revoked"))
         assert (await running.until()).lease.name == status.lease.name
-        await asyncio.sleep(0.5)
+        await cluster.join("n2", "10.99.0.12", MAC)
+        await running.until(peers=1)  # told after all that became of the own lease
         assert running.log.count("was revoked") == 1
 
 

@@ -1,6 +1,5 @@
 """An underlay that is slow, reorders or loses packets: what probes and doctor make of it."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -11,6 +10,7 @@ from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import TwoHosts, two_hosts
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.modules("netem")
 
@@ -27,15 +27,11 @@ async def probing(netns: NetworkNamespace, make_netns: NamespaceMaker) -> AsyncI
 
 
 async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Status:
-    status = pb.Status()
-    try:
-        async with asyncio.timeout(2 * PATIENCE):
-            while not holds(status):
-                status = (await running.stub.GetStatus(pb.GetStatusRequest(figures=True))).status
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        raise AssertionError(f"it did not come to that:\n{status}") from None
-    return status
+    asked = pb.GetStatusRequest(figures=True)
+    answer = await eventually(
+        lambda: running.stub.GetStatus(asked), lambda answer: holds(answer.status), 2 * PATIENCE
+    )
+    return answer.status
 
 
 async def test_an_underlay_that_is_slow_and_reorders_is_no_finding_and_its_round_trips_are_shown(

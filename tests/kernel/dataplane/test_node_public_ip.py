@@ -12,6 +12,7 @@ from tests.hosts.namespaces import NetworkNamespace
 from tests.kubernetes.api_server import ApiServer, serving
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess
+from tests.waiting import eventually
 
 ANNOTATION: Final = "annotation flannel.alpha.coreos.com/node-public-ip"
 BY_DEFAULT: Final = ("eth0", "10.99.0.11", "has the default route")
@@ -89,15 +90,7 @@ async def stands_on(cluster: KubeCluster, running: Running, underlay: tuple[str,
 
 
 async def until_it_says(running: Running, words: str) -> pb.Status:
-    status = pb.Status()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while words not in "; ".join(status.reasons):
-                await asyncio.sleep(0.05)
-                status = await running.status()
-    except TimeoutError:
-        raise AssertionError(f"it does not say {words!r}: {status}\n{running.log}") from None
-    return status
+    return await eventually(running.status, lambda status: words in "; ".join(status.reasons))
 
 
 async def follows_the_annotation(cluster: KubeCluster) -> None:

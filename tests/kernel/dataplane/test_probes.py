@@ -42,17 +42,25 @@ async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Stat
     return await eventually(running.status, holds)
 
 
+async def answered_again(running: Running) -> None:
+    """Returns once each probe of the one peer has an answer that came after this was called."""
+    answered = [probe.answered for probe in (await running.peers())[0].probes]
+    await eventually(
+        running.peers,
+        lambda peers: all(probe.answered != before for probe, before in zip(peers[0].probes, answered, strict=True)),
+    )
+
+
 async def with_all_answered(running: Running) -> pb.Peer:
     """The peer, once it has answered every kind of probe on every path."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            (peer,) = await running.peers()
-            overlay = {probe.checksum_offload for probe in peer.probes if probe.layer == OVERLAY}
-            if overlay == {pb.CHECKSUM_OFFLOAD_WORKS} and {probe.state for probe in peer.probes} == {
-                pb.ANSWERING_YES
-            }:
-                return peer
-            await asyncio.sleep(0.05)
+
+    def has_answered(peers: list[pb.Peer]) -> bool:
+        probes = [probe for peer in peers for probe in peer.probes]
+        offloads = {probe.checksum_offload for probe in probes if probe.layer == OVERLAY}
+        return offloads == {pb.CHECKSUM_OFFLOAD_WORKS} and {probe.state for probe in probes} == {pb.ANSWERING_YES}
+
+    (peer,) = await eventually(running.peers, has_answered)
+    return peer
 
 
 def answers(status: pb.Status) -> bool:
@@ -103,13 +111,7 @@ async def test_a_step_of_the_wall_clock_is_no_round_trip(hosts: TwoHosts, tmp_pa
         await until(running, answers)
         with clock.open("r+b") as file:
             file.write(OFFSET.pack(years * 365 * 86_400.0))
-        answered = [probe.answered for probe in (await running.peers())[0].probes]
-        await eventually(
-            running.peers,
-            lambda seen: (
-                not any(probe.answered == before for probe, before in zip(seen[0].probes, answered, strict=True))
-            ),
-        )
+        await answered_again(running)
         asked = [
             told.probe async for told in running.stub.ProbePeers(pb.ProbePeersRequest()) if told.HasField("probe")
         ]
@@ -187,9 +189,11 @@ async def test_a_detour_to_a_peer_that_works_is_no_finding(hosts: TwoHosts) -> N
         )
         await running.resync()
         since = hosts.cluster.namespace.ip("-s", "link", "show", "away")
-        await asyncio.sleep(2)
+        await eventually(
+            lambda: hosts.cluster.namespace.ip("-s", "link", "show", "away"), lambda shown: shown != since
+        )
+        await answered_again(running)
         status = await running.status()
-        assert hosts.cluster.namespace.ip("-s", "link", "show", "away") != since
         assert answers(status)
         assert not status.findings
         hosts.n2.ip("link", "set", "eth0", "down")

@@ -10,20 +10,13 @@ from tests.hosts.dataplane import Running, environment
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import two_hosts
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 
 async def found(running: Running, fits: Callable[[pb.Finding], bool]) -> pb.Finding:
     """The one finding, once it is like that."""
-    status = pb.Status()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                status = await running.status()
-                if len(status.findings) == 1 and fits(status.findings[0]):
-                    return status.findings[0]
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"it did not come to that:\n{status}\n{running.log}") from None
+    status = await eventually(running.status, lambda status: len(status.findings) == 1 and fits(status.findings[0]))
+    return status.findings[0]
 
 
 async def exit_code(running: Running, word: str) -> int:

@@ -182,9 +182,11 @@ async def test_a_dry_run_is_the_commands_that_do_it(cluster: Cluster) -> None:
         assert "flannel" not in cluster.ip("-br link")
         await running.until(ready=False, because="torn down by an operator")
         await cluster.join("n4", "10.99.0.14", "06:0c:56:6d:fb:b5", "10.5.55.0/24")
-        await asyncio.sleep(0.3)
+        repair = await eventually(
+            lambda: running.resync(dry_run=True), lambda plan: "10.5.55.0/24" in str(plan.commands)
+        )
         assert cluster.routes() == []
-        for command in (await running.resync(dry_run=True)).commands:
+        for command in repair.commands:
             cluster.run(command)
         # The new device accepts router advertisements until it is told not to, which nobody could foresee.
         rest = list((await running.resync(dry_run=True)).commands)

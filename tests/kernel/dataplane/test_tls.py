@@ -1,6 +1,5 @@
 """A dataplane far from its lease service: over TCP with TLS, beyond loopback."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.services.certificates import Certificates, flags
 from tests.services.lease import ServiceProcess
+from tests.waiting import contains, eventually
 
 LEASES, DATAPLANE = "10.99.0.11:7070", "10.99.0.11:7071"
 N1 = Wanted("n1", uris=(Principal(Role.DATAPLANE, "n1").uri,), addresses=("10.99.0.11",))
@@ -54,11 +54,7 @@ def cluster(netns: NetworkNamespace) -> Iterator[FarCluster]:
 
 async def reason(running: Running, text: str) -> None:
     """Until the dataplane gives a reason with this text for not being ready."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if any(text in sentence for sentence in (await running.status()).reasons):
-                return
-            await asyncio.sleep(0.02)
+    await eventually(running.reasons, contains(text))
 
 
 async def test_a_refused_certificate_is_the_reason_until_a_good_one_is_in_its_place(cluster: FarCluster) -> None:

@@ -140,7 +140,7 @@ async def test_no_packet_is_lost_while_the_dataplane_is_stopped_or_killed_and_st
                 for number in (signal.SIGTERM, signal.SIGKILL):
                     (proxy,) = scene.proxies()
                     await running.end(number)
-                    await asyncio.sleep(0.3)
+                    assert await scene.answers()
                     assert scene.proxies() == [proxy], "it carries on alone"
                     running = await stack.enter_async_context(scene.cluster.dataplane())
                     await running.until(peers=1)

@@ -25,6 +25,13 @@ async def running(cluster: Cluster) -> AsyncIterator[Running]:
         yield made
 
 
+async def handled(cluster: Cluster, running: Running) -> None:
+    """Returns once the dataplane has done what follows from what the kernel has told: its last word is a new MTU."""
+    for name in ("far", "eth0"):
+        cluster.ip(f"link set {name} mtu 1400")
+    await running.until(mtu=1350)
+
+
 def add_interface(cluster: Cluster, name: str, address: str) -> None:
     cluster.ip(f"link add {name} type veth peer {name}-far")
     for each in (name, f"{name}-far"):
@@ -79,7 +86,7 @@ async def test_a_default_route_that_moves_to_another_interface_is_followed(
 async def test_a_second_default_route_counts_by_its_metric(cluster: Cluster, running: Running) -> None:
     add_interface(cluster, "eth1", "10.98.0.11/16")
     cluster.ip("route add default via 10.98.0.1 dev eth1 metric 100")
-    await asyncio.sleep(0.3)
+    await handled(cluster, running)
     await follows(cluster, running, "eth0", "10.99.0.11")
     cluster.ip("route del default via 10.99.0.1 dev eth0")
     await follows(cluster, running, "eth1", "10.98.0.11")
@@ -91,7 +98,7 @@ async def test_the_interface_of_a_flag_is_kept_whatever_the_default_route_does(c
         await running.until(peers=1)
         add_interface(cluster, "eth1", "10.98.0.11/16")
         cluster.ip("route replace default via 10.98.0.1 dev eth1")
-        await asyncio.sleep(0.3)
+        await handled(cluster, running)
         await running.resync()
         await follows(cluster, running, "eth0", "10.99.0.11")
 
@@ -101,7 +108,7 @@ async def test_an_address_that_is_added_changes_nothing_and_takes_over_when_the_
 ) -> None:
     cluster.ip("addr add 10.99.0.111/16 dev eth0")
     cluster.ip("addr add 10.97.0.111/16 dev eth0")
-    await asyncio.sleep(0.3)
+    await handled(cluster, running)
     await follows(cluster, running, "eth0", "10.99.0.11")
     assert running.log.count("underlay chosen") == 1
     cluster.ip("addr del 10.97.0.111/16 dev eth0")

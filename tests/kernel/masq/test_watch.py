@@ -11,6 +11,7 @@ from flannelette.services.masq.firewalls.firewall import Digest, FirewallKind, P
 from flannelette.services.masq.rules.model import wanted_chains
 from tests.hosts.masq import CHAINS, NETWORK, SETTINGS, SUBNETS, Host, HostsFirewall, put_right
 from tests.patience import PATIENCE
+from tests.waiting import eventually
 
 RULES = {
     FirewallKind.LEGACY: "iptables-legacy -w -t nat",
@@ -81,15 +82,29 @@ async def test_a_change_between_a_check_and_the_wait_is_not_missed(host: Host, f
     await asyncio.wait_for(firewall.changed(since), PATIENCE)
 
 
+def digests_of(firewall: HostsFirewall, monkeypatch: pytest.MonkeyPatch) -> list[Digest]:
+    """Those that it makes from now on: it makes one when it was woken."""
+    digests, digest = list[Digest](), firewall.digest
+
+    def noted() -> Digest:
+        digests.append(digest())
+        return digests[-1]
+
+    monkeypatch.setattr(firewall, "digest", noted)
+    return digests
+
+
 async def test_a_program_that_only_reads_legacy_tables_changes_nothing(
-    host: Host, legacy_firewall: HostsFirewall
+    host: Host, legacy_firewall: HostsFirewall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put_right(legacy_firewall)
     changed = asyncio.create_task(legacy_firewall.changed(legacy_firewall.digest()))
     await asyncio.sleep(0.1)
-    host.iptables("-t nat -L -n")
+    digests = digests_of(legacy_firewall, monkeypatch)
     host.run("iptables-legacy-save")
-    await asyncio.sleep(1.5)
+    host.iptables("-t nat -L -n")  # it takes the lock, which wakes
+    await eventually(lambda: digests)
+    await asyncio.sleep(0)
     assert not changed.done()
     changed.cancel()
 
@@ -100,17 +115,9 @@ async def test_changes_of_nftables_do_not_keep_a_host_with_legacy_tables_busy(
     await put_right(legacy_firewall)
     changed = asyncio.create_task(legacy_firewall.changed(legacy_firewall.digest()))
     await asyncio.sleep(0.1)
-    digests, digest = list[Digest](), legacy_firewall.digest
-
-    def noted() -> Digest:
-        digests.append(digest())
-        return digests[-1]
-
-    monkeypatch.setattr(legacy_firewall, "digest", noted)
+    digests = digests_of(legacy_firewall, monkeypatch)
     host.run("nft", "add table ip foreign")
-    async with asyncio.timeout(PATIENCE):
-        while not digests:  # noqa: ASYNC110 - the kernel tells of it
-            await asyncio.sleep(0.01)
+    await eventually(lambda: digests)
     await asyncio.sleep(1)
     assert not changed.done()
     assert len(digests) == 1, "it wakes again and again for one change"

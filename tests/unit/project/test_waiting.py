@@ -59,12 +59,17 @@ async def test_a_first_look_that_does_not_end_is_ended() -> None:
         await eventually(asyncio.Event().wait, within=0.05)
 
 
-async def test_an_error_of_the_look_is_no_end_of_the_wait() -> None:
+async def test_an_error_of_the_look_has_the_report_as_its_note() -> None:
+    looks = iter(["pending"])
+
     async def asked() -> str:
+        for state in looks:
+            return state
         raise TimeoutError("nobody answers")
 
-    with pytest.raises(TimeoutError, match="nobody answers"):
-        await eventually(asked)
+    with pytest.raises(TimeoutError, match="nobody answers") as failed:
+        await eventually(asked, equals("done"))
+    assert failed.value.__notes__[0].splitlines()[1] == "pending"
 
 
 async def test_a_plain_yes_or_no_is_refused() -> None:
