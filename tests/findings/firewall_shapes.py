@@ -253,6 +253,135 @@ SHAPES: Final = {
         cure=f"iptables-legacy -t filter -I INPUT 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
         is_broken=False,
     ),
+    "the mark of a connection": Shape(
+        _nft(
+            "table inet cm { chain pre { type filter hook prerouting priority mangle; "
+            "udp dport 8472 ct mark set 0x9; }; chain in { type filter hook input priority 0; ct mark 0x9 drop; }; }"
+        ),
+        named="ct mark 9 drop",
+        cure=f"nft insert rule inet cm in handle 4 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "the mark of a connection, by iptables": Shape(
+        "iptables-legacy -t mangle -A PREROUTING -i eth0 -j CONNMARK --set-mark 5; "
+        "iptables-legacy -A INPUT -p udp -m connmark --mark 5 -j DROP",
+        named="-m connmark --mark 0x5/0xffffffff",
+        cure=f"iptables-legacy -t filter -I INPUT 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "a VPN that lets nothing else pass": Shape(
+        _nft(
+            "table inet mullvad { chain input { type filter hook input priority 0; policy drop; iif lo accept; "
+            "ct mark 0xf41 accept; icmp type { echo-request, echo-reply } accept; "
+            "ct state established,related accept; tcp dport 22 accept; reject; }; }"
+        ),
+        named="`reject`, chain input of table inet mullvad (nft)",
+        cure="nft insert rule inet mullvad input handle ",
+    ),
+    "who began a connection": Shape(
+        _nft(
+            "table inet p { chain i { type filter hook input priority 0; "
+            "ct original ip saddr 10.99.0.12 ct direction original udp dport 8472 drop; }; }"
+        ),
+        named="ct original ip saddr 10.99.0.12/32 ct direction 0 meta l4proto udp th dport 8472 drop",
+        cure=f"nft insert rule inet p i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "where a connection goes": Shape(
+        "iptables-legacy -I INPUT -p udp -m conntrack --ctproto udp --ctorigdstport 8472 -j DROP",
+        named="--ctorigdstport 8472",
+        cure=f"iptables-legacy -t filter -I INPUT 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "packets of no class": Shape(
+        _nft("table inet q { chain i { type filter hook input priority 0; udp dport 8472 ip dscp cs0 drop; }; }"),
+        named="ip dscp & 0xfc == 0x0",
+        cure=f"nft insert rule inet q i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "packets of another class": Shape(
+        "iptables-legacy -A FORWARD -m dscp --dscp 0x2e -j DROP; "
+        "iptables-legacy -A FORWARD -m tos --tos 0x10 -j DROP",
+        is_broken=False,
+    ),
+    "the version of IP": Shape(_input("ip version 6 accept; ip hdrlength 6 accept;"), "policy of chain i", _ADDED),
+    "hours of the day": Shape(
+        _nft('table inet n { chain f { type filter hook forward priority 0; meta hour "00:00"-"23:59" drop; }; }'),
+        named="meta hour",
+        cure="nft insert rule inet n f handle 2 ip saddr 10.5.",
+    ),
+    "a time that is over": Shape(
+        _nft('table inet n { chain f { type filter hook forward priority 0; meta time < "2001-01-01" drop; }; }'),
+        is_broken=False,
+    ),
+    "what users of the host may send": Shape(
+        _restored(
+            "iptables-legacy",
+            "-A OUTPUT -o lo -j ACCEPT",
+            "-A OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+            "-A OUTPUT -m owner --uid-owner 0 -j ACCEPT",
+            "-A OUTPUT -p udp -j REJECT",
+        ),
+        named="`-A OUTPUT -p udp -j REJECT`",
+        cure=f"iptables-legacy -t filter -I OUTPUT 4 -d {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "what some users of the host may send": Shape(
+        _nft(
+            "table inet p { chain o { type filter hook output priority 0; policy drop; "
+            "meta skuid { 0, 1000 } accept; oif lo accept; ct state established,related accept; "
+            "icmp type echo-request accept; }; }"
+        ),
+        named="policy of chain o",
+        cure=f"nft add rule inet p o ip daddr {_PEER} udp dport 8472 accept",
+    ),
+    "the length of a datagram": Shape(
+        _nft("table inet p { chain i { type filter hook input priority 0; udp length > 1000 drop; }; }"),
+        named="udp length > 1000",
+        cure=f"nft insert rule inet p i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "an inspection that does not run": Shape(
+        "iptables-legacy -I FORWARD -j NFQUEUE --queue-num 0",
+        named="`-A FORWARD -j NFQUEUE`",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.",
+    ),
+    "an inspection of some ports that does not run": Shape(
+        _nft("table inet ips { chain i { type filter hook input priority 10; udp dport 8000-9000 queue num 3; }; }"),
+        named="th dport 8000-9000 queue to 3",
+        cure=f"nft insert rule inet ips i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "an inspection that packets pass by": Shape(
+        "iptables-legacy -I FORWARD -j NFQUEUE --queue-num 0 --queue-bypass; "
+        "iptables-nft -I INPUT -j NFQUEUE --queue-num 0 --queue-bypass",
+        is_broken=False,
+    ),
+    "all that comes is another host's": Shape(
+        "iptables-nft -t nat -A PREROUTING -i eth0 -p udp -j DNAT --to-destination 10.88.0.2",
+        named="A rule of another program changes it: `iifname eth0 meta l4proto udp ",
+        cure=f"iptables-nft -t nat -I PREROUTING 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "a trap for scans": Shape(
+        _nft(
+            'table ip trap { chain pre { type nat hook prerouting priority dstnat; iifname "eth0" udp dport != 53 '
+            "redirect to :9999; }; }"
+        ),
+        named="which sends them to port 9999 of this host, where no program listens",
+        cure=f"nft insert rule ip trap pre handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "a proxy that does not run": Shape(
+        "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.0.0.0/8 -j REDIRECT --to-ports 3129",
+        named="which sends them to port 3129 of this host, where no program listens",
+        cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 -j ACCEPT",
+    ),
+    "a resolver for pods": Shape(
+        "iptables-nft -t nat -A PREROUTING -i cni0 -p udp --dport 53 -j REDIRECT --to-ports 53", is_broken=False
+    ),
+    "the ports of virtual machines": Shape(
+        "iptables-nft -N sg; iptables-nft -A sg -j DROP; "
+        "iptables-nft -I FORWARD -m physdev --physdev-out tap12345 --physdev-is-bridged -j sg",
+        is_broken=False,
+    ),
+    "a rate, after which packets go on": Shape(
+        "iptables-legacy -N FLOOD; iptables-legacy -A FLOOD -m limit --limit 10000/s --limit-burst 10000 -j RETURN; "
+        "iptables-legacy -A FLOOD -j DROP; iptables-legacy -A INPUT -p udp -j FLOOD",
+        named="may drop them: `-A FLOOD -j DROP`",
+        cure=f"iptables-legacy -t filter -I FLOOD 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+        is_broken=False,
+    ),
     "a table that sleeps": Shape(
         _nft("table inet off { flags dormant; chain c { type filter hook input priority 0; policy drop; }; }"),
         is_broken=False,

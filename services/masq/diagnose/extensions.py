@@ -6,15 +6,33 @@ The structures are those of linux/netfilter/xt_*.h.
 import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from ipaddress import ip_address, summarize_address_range
+from ipaddress import ip_address, ip_network, summarize_address_range
 from typing import Final
 
 from flannelette.services.core.family import Network
-from flannelette.services.masq.diagnose.verdict import Condition, Effect, Flow, Match, State, Test
+from flannelette.services.masq.diagnose.verdict import (
+    WORD,
+    Bits,
+    Condition,
+    Effect,
+    Flow,
+    Marking,
+    Match,
+    State,
+    Test,
+    of_connection,
+    of_owner,
+    tracked_only,
+)
 from flannelette.services.masq.kernel.ip_sets import is_member, set_name
+from flannelette.services.masq.kernel.local_programs import has_program
 
-_STATE, _UNTRACKED = 0x01, 0x100  # XT_CONNTRACK_STATE, XT_CONNTRACK_STATE_UNTRACKED
+_STATE, _PROTO, _STATUS, _EXPIRES, _DIRECTION = 0x01, 0x02, 0x40, 0x80, 0x1000  # XT_CONNTRACK_
+_UNTRACKED: Final = 0x100  # XT_CONNTRACK_STATE_UNTRACKED
+_SAVE, _RESTORE = 1, 2  # XT_CONNMARK_
+_PORT_IS_SAID: Final = 2  # NF_NAT_RANGE_PROTO_SPECIFIED
 _LOCAL, _UNICAST = 0x04, 0x02  # XT_ADDRTYPE_
 _DAY: Final = 86400
 
@@ -23,14 +41,15 @@ _NOTHING: Final = (
     "LOG NFLOG ULOG TCPMSS TCPOPTSTRIP DSCP TOS TTL HL ECN TRACE AUDIT CHECKSUM CLASSIFY SET TEE SECMARK CONNSECMARK "
     "IDLETIMER RATEEST LED"
 )
-_ACCEPTS: Final = "NFQUEUE QUEUE TPROXY SYNPROXY DNAT REDIRECT"
-"""Targets that hand the packet to another program, or let it go on."""
+QUEUES: Final = ("NFQUEUE", "QUEUE")
+_DIVERTS: Final = "DNAT REDIRECT TPROXY"
 TARGETS: Final = {
     "REJECT": Effect.DROP,
     **dict.fromkeys(("MASQUERADE", "SNAT", "NETMAP"), Effect.TRANSLATE),
     **dict.fromkeys(_NOTHING.split(), Effect.NOTHING),
     **dict.fromkeys(("MARK", "CONNMARK", "CT"), Effect.NOTHING),
-    **dict.fromkeys(_ACCEPTS.split(), Effect.ACCEPT),
+    **dict.fromkeys(_DIVERTS.split(), Effect.DIVERT),
+    "SYNPROXY": Effect.ACCEPT,
     "NOTRACK": Effect.UNTRACK,
 }
 """Beside the verdicts; any other target may do anything."""
@@ -38,18 +57,53 @@ TARGETS: Final = {
 Asked = Iterator[tuple[Condition, str]]
 """Each condition with its text, as iptables writes it."""
 UNKNOWN: Final = Condition(unknown=True)
+STATUS: Final = Condition(asks=lambda flow: Match.NO if flow.states == State.NEW else Match.MAYBE)
+"""Condition on a bit of the status of a connection: of a new one none is set yet."""
 
 
-def effect_of(name: str, revision: int, data: bytes) -> tuple[Effect, tuple[int, int] | None]:
-    """The effect of a target, and its change of the mark; see ForeignRule."""
+def effect_of(name: str, revision: int, data: bytes) -> tuple[Effect, Marking | None]:
+    """The effect of a target, and its change of a mark."""
     if name == "CT" and len(data) >= 2 and struct.unpack_from("=H", data)[0] & 1:
         return Effect.UNTRACK, None
+    if name in QUEUES:
+        first, count, flags = struct.unpack_from("=HHH", data.ljust(6, b"\0"))
+        return queueing(first, count if revision else 1, is_bypassed=revision >= 2 and bool(flags & 1)), None
     if name == "MARK" and len(data) >= 8 and revision >= 2:
         mark, mask = struct.unpack_from("=II", data)
-        return Effect.NOTHING, (mask, mark)
-    if name == "CONNMARK" and len(data) >= 13 and data[12] == 2:  # restore: a new connection has none
-        return Effect.NOTHING, (struct.unpack_from("=I", data, 8)[0], 0)
+        return Effect.NOTHING, Marking(kept=~mask & WORD, toggled=Bits(mark))
+    if name == "CONNMARK" and len(data) >= 15:
+        return Effect.NOTHING, _connection_marking(revision, data)
     return TARGETS.get(name, Effect.UNKNOWN), None
+
+
+def port_of(name: str, revision: int, data: bytes, version: int) -> int:
+    """The port of this host to which a target hands packets; 0: that of the packets, or another host's."""
+    try:
+        if name == "TPROXY":
+            return int(struct.unpack_from(">H", data, 24 if revision else 12)[0])
+        if name == "REDIRECT":
+            flags_at, port_at = (4, 16) if version == 4 else (0, 36)
+            has_port = bool(struct.unpack_from("=I", data, flags_at)[0] & _PORT_IS_SAID)
+            return int(struct.unpack_from(">H", data, port_at)[0]) if has_port else 0
+    except struct.error:
+        pass
+    return 0
+
+
+def queueing(first: int, count: int, *, is_bypassed: bool) -> Effect:
+    """The effect of handing packets to the program that has one of these queues: without any they are dropped."""
+    return Effect.DROP if not is_bypassed and has_program(first, count) is False else Effect.ACCEPT
+
+
+def _connection_marking(revision: int, data: bytes) -> Marking:
+    mark, mask, mask_of_packets = struct.unpack_from("=III", data)
+    shift, mode = (data[13], data[14]) if revision >= 2 else (0, data[12])
+    if shift:
+        return Marking(toggled=Bits(0, WORD), is_of_connection=mode != _RESTORE)
+    if mode == _RESTORE:
+        return Marking(kept=~mask_of_packets & WORD, taken=mask)
+    taken, toggled = (mask_of_packets, 0) if mode == _SAVE else (0, mark)
+    return Marking(kept=~mask & WORD, taken=taken, toggled=Bits(toggled), is_of_connection=True)
 
 
 def conditions_of(name: str, revision: int, data: bytes, version: int) -> Asked:
@@ -114,7 +168,7 @@ def _multiport(revision: int, data: bytes) -> Asked:
     yield Condition(one_of=one_of, negated=negated), f"-m multiport {_not(f'{option} {text}', negated)}"
 
 
-def _conntrack(revision: int, data: bytes) -> Asked:
+def _conntrack(version: int, revision: int, data: bytes) -> Asked:
     flags, inverse = struct.unpack_from("=HH", data, 146)
     states = struct.unpack_from("=H", data, 150)[0] if revision >= 2 else data[150]
     if flags & _STATE:
@@ -123,8 +177,47 @@ def _conntrack(revision: int, data: bytes) -> Asked:
         text = ",".join(state.name or "" for state in State if state & known)
         text += ",DNAT" if states & 0x80 else ""
         yield Condition(states=known, negated=negated), f"-m conntrack {_not(f'--ctstate {text}', negated)}"
-    if flags & ~_STATE:
-        yield UNKNOWN, "-m conntrack ..."
+    for flag, text, condition in _connection(version, revision, data):
+        if flags & flag:
+            negated = bool(inverse & flag)
+            yield condition(negated), f"-m conntrack {_not(text, negated)}"
+    if flags & _DIRECTION:  # what inverts it is the other direction
+        word, wanted = ("REPLY", 1) if inverse & _DIRECTION else ("ORIGINAL", 0)
+        yield tracked_only(Condition(test=Test("direction", wanted, wanted))), f"-m conntrack --ctdir {word}"
+    if flags & _EXPIRES:
+        yield UNKNOWN, "-m conntrack --ctexpire ..."
+
+
+def _connection(version: int, revision: int, data: bytes) -> Iterator[tuple[int, str, Callable[[bool], Condition]]]:
+    """What may be asked of a connection: the flag that asks it, its text, and the condition, or its negation."""
+    number = struct.unpack_from("=H", data, 136)[0]
+    asked = [(_PROTO, f"--ctproto {PROTOCOLS.get(number, number)}", Condition(protocol=number), False)]
+    ends, size = ("orig", "repl"), 4 if version == 4 else 16
+    for place in range(4):
+        is_source, is_answer, end = place % 2 == 0, place > 1, ends[place // 2]
+        option = f"--ct{end}{'src' if is_source else 'dst'}"
+        network = network_of(data[32 * place :][:size], data[32 * place + 16 :][:size])
+        of_address = Condition(source=network) if is_source else Condition(destination=network)
+        asked.append((0x04 << place, f"{option} {network or '...'}", of_address if network else UNKNOWN, is_answer))
+        form, places = ("=H", (138, 154)) if revision >= 3 else (">H", (138, 138))
+        first, last = (struct.unpack_from(form, data, at + 2 * place)[0] for at in places)
+        of_port = Condition(test=Test("source port" if is_source else "port", first, last))
+        asked.append((0x100 << place, _span(f"{option}port", first, last), of_port, is_answer))
+    for flag, text, condition, is_answer in asked:
+        yield flag, text, partial(_asked_of_connection, condition, is_answer)
+    yield _STATUS, "--ctstatus ...", lambda negated: tracked_only(replace(STATUS, negated=negated))
+
+
+def _asked_of_connection(condition: Condition, is_answer: bool, negated: bool) -> Condition:
+    return of_connection(replace(condition, negated=negated), is_answer=is_answer)
+
+
+def network_of(address: bytes, mask: bytes) -> Network | None:
+    """The network of an address with its mask; None: the ones of the mask do not stand together."""
+    bits = bin(int.from_bytes(mask, "big"))[2:].zfill(8 * len(mask))
+    if "01" in bits:
+        return None
+    return ip_network(f"{ip_address(address)}/{bits.count('1')}", strict=False)
 
 
 def _state(_revision: int, data: bytes) -> Asked:
@@ -141,6 +234,61 @@ def _mark(_revision: int, data: bytes) -> Asked:
         Condition(test=Test("mark", mark, mark, mask), negated=negated),
         f"-m mark {_not(f'--mark {mark:#x}/{mask:#x}', negated)}",
     )
+
+
+def _connmark(_revision: int, data: bytes) -> Asked:
+    mark, mask, negated = struct.unpack_from("=II?", data)
+    asked = Condition(test=Test("connection mark", mark, mark, mask), negated=negated)
+    yield tracked_only(asked), f"-m connmark {_not(f'--mark {mark:#x}/{mask:#x}', negated)}"
+
+
+def _dscp(_revision: int, data: bytes) -> Asked:
+    number, negated = data[0], bool(data[1])
+    asked = Condition(test=Test("tos", number << 2, number << 2, 0xFC), negated=negated)
+    yield asked, f"-m dscp {_not(f'--dscp {number:#x}', negated)}"
+
+
+def _tos(revision: int, data: bytes) -> Asked:
+    mask, number, negated = (data[0], data[1], bool(data[2])) if revision else (0xFF, data[0], bool(data[1]))
+    asked = Condition(test=Test("tos", number, number, mask), negated=negated)
+    yield asked, f"-m tos {_not(f'--tos {number:#x}/{mask:#x}', negated)}"
+
+
+def _physdev(_revision: int, data: bytes) -> Asked:
+    """Condition of `physdev`: the ports of a bridge that packets cross, or come by before they are routed."""
+    inverse, asked = data[64], data[65]
+    for flag, option, at, only_bridged in (
+        (0x01, "--physdev-in", 0, False),
+        (0x02, "--physdev-out", 32, True),
+        (0x04, "--physdev-is-bridged", None, True),
+        (0x08, "--physdev-is-in", None, False),
+        (0x10, "--physdev-is-out", None, True),
+    ):
+        if not asked & flag:
+            continue
+        name, mask = ("", b"") if at is None else (_text(data[at : at + 16]), data[at + 16 : at + 32])
+        is_prefix = at is not None and not mask[len(name)]
+        negated = bool(inverse & flag)
+        condition = Condition(asks=partial(_crosses, name, is_prefix, only_bridged), negated=negated)
+        yield condition, f"-m physdev {_not(f'{option} {name}'.strip(), negated)}"
+
+
+def _crosses(name: str, is_prefix: bool, only_bridged: bool, flow: Flow) -> Match:
+    """Whether a packet comes by, or leaves by, a port with the name; any, if it is empty."""
+    if only_bridged and flow.name != "local":
+        return Match.NO
+    is_one = [port.startswith(name) if is_prefix or not name else port == name for port in flow.ports]
+    return (Match.YES if all(is_one) else Match.MAYBE) if any(is_one) else Match.NO
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode(errors="replace")
+
+
+def _helper(_revision: int, data: bytes) -> Asked:
+    """Condition of the match `helper`: protocols with further connections, such as FTP; no packet here is of one."""
+    negated = bool(struct.unpack_from("=i", data)[0])
+    yield tracked_only(Condition(always=negated)), "-m helper"
 
 
 def _addrtype(version: int, revision: int, data: bytes) -> Asked:
@@ -189,8 +337,7 @@ def _owner(_revision: int, data: bytes) -> Asked:
     A packet that no process of this host sends has no owner, and matches only negations.
     """
     is_negation = data[16] == data[17]
-    elsewhere = Condition(is_ours=False) if is_negation else Condition(always=False)
-    yield Condition(one_of=(elsewhere, Condition(is_ours=True, unknown=True))), "-m owner"
+    yield of_owner(has_none=is_negation), "-m owner"
 
 
 def _length(_revision: int, data: bytes) -> Asked:
@@ -279,10 +426,11 @@ def _comment(_revision: int, _data: bytes) -> Asked:
 
 
 _MATCHES_OF_VERSION: Final[dict[str, Callable[[int, int, bytes], Asked]]] = {
-    "addrtype": _addrtype, "iprange": _iprange,
+    "addrtype": _addrtype, "iprange": _iprange, "conntrack": _conntrack,
 }  # fmt: skip
 _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
-    "tcp": _tcp, "udp": _udp, "udplite": _udp, "multiport": _multiport, "conntrack": _conntrack, "state": _state,
+    "tcp": _tcp, "udp": _udp, "udplite": _udp, "multiport": _multiport, "state": _state,
+    "connmark": _connmark, "dscp": _dscp, "tos": _tos, "helper": _helper, "physdev": _physdev,
     "mark": _mark, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
     "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,

@@ -86,11 +86,12 @@ def flows_of(
         back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge, is_from_peers=True)
         back = replace(back, only_by=device)
         there = replace(there, only_by=bridge if around.ports else "")  # without a bridge each pod has an interface
+        there = replace(there, ports=around.ports if around.is_bridge_filtered else ())
         flows += [there, back, *_going_on(there), *_going_on(back)]
         if uplink := uplinks.get(version):
             out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
             answer = replace(
-                out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge, only_by=""
+                out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge, only_by="", ports=()
             )
             flows += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         if bridge and around.is_bridge_filtered:
@@ -130,8 +131,11 @@ def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundi
         )  # fmt: skip
         peers = [peer for peer in around.peers if peer.address.version == version]
         found += [flow for peer in peers for flow in _of_peer(base, peer)] or [base]
+    if network.backend_type == "udp":  # where the kernel has no FOU
+        found = [replace(each, is_of_process=True) for each in found]
     is_keyed = network.backend_type == "ipsec"
-    return found + [replace(each, protocol=UDP, port=_IKE_PORT) for each in found if is_keyed]
+    ike = [replace(each, protocol=UDP, port=_IKE_PORT, is_of_process=True) for each in found if is_keyed]
+    return found + ike
 
 
 def _of_peer(base: Flow, peer: Peer) -> Iterator[Flow]:
@@ -188,12 +192,10 @@ def single_pods(flows: Iterable[Flow], tables: Iterable[ForeignTable]) -> list[t
         if is_second or flow.name not in ("pods", "outside", "local"):
             continue
         for each in mentioned:
-            is_source, is_destination = (
-                end != each and contains(end, each) for end in (flow.source, flow.destination)
-            )
-            if is_source or is_destination:
-                source = each if is_source else flow.source
-                destination = flow.destination if is_source else each
+            ends = [end for end in (flow.source, flow.destination) if end != each and contains(end, each)]
+            if ends:
+                is_source = max(ends, key=lambda end: end.prefixlen) == flow.source  # in the network, too
+                source, destination = (each, flow.destination) if is_source else (flow.source, each)
                 found.append((each, replace(flow, source=source, destination=destination)))
     return found[:_MOST_MENTIONED]
 

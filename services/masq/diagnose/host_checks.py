@@ -9,7 +9,7 @@ from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.core.finding import Finding
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.flows import Surroundings
-from flannelette.services.masq.diagnose.obstacles import dropping, translating, untracking
+from flannelette.services.masq.diagnose.obstacles import diverting, dropping, translating, untracking
 from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
 from flannelette.services.masq.firewalls.firewall import FirewallKind
 from flannelette.services.masq.rules.model import RuleSettings
@@ -56,6 +56,7 @@ def findings(
     found = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
     found += dropping(around.tables, kind if settings.forward else "", flows, files)
     found += dropping(around.tables, "", tunnel, files)
+    found += diverting(around.tables, [*flows, *tunnel], files)
     found += translating(around.tables, flows, files)
     found += untracking(around.tables, flows) if settings.masquerade else []
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:

@@ -7,11 +7,17 @@ linux/netfilter/x_tables.h.
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_network
 from typing import Final
 
-from flannelette.services.core.family import IPV4, Network
-from flannelette.services.masq.diagnose.extensions import PROTOCOLS, conditions_of, effect_of
+from flannelette.services.core.family import IPV4
+from flannelette.services.masq.diagnose.extensions import (
+    PROTOCOLS,
+    QUEUES,
+    conditions_of,
+    effect_of,
+    network_of,
+    port_of,
+)
 from flannelette.services.masq.diagnose.verdict import (
     IPTABLES,
     LEGACY,
@@ -20,6 +26,7 @@ from flannelette.services.masq.diagnose.verdict import (
     ForeignChain,
     ForeignRule,
     ForeignTable,
+    Marking,
     NfHook,
 )
 from flannelette.services.masq.kernel.legacy_tables import RawTable
@@ -97,7 +104,8 @@ def read_legacy(raw: RawTable) -> ForeignTable:
         mine = tuple(rules if hook is not None else rules[:-1])
         priority = 0 if hook is None else _priority(name, hook)
         found[each] = ForeignChain(each, mine, hook, priority, hook in drops, translates=name == "nat")
-    return ForeignTable(LEGACY, version, name, found)
+    is_volatile = any(rule.target in QUEUES for chain in found.values() for rule in chain.rules)
+    return ForeignTable(LEGACY, version, name, found, is_volatile=is_volatile)
 
 
 def _priority(table: str, hook: NfHook) -> int:
@@ -112,7 +120,9 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) ->
     words = [f"-A {chain}", *(text for _, text in asked if text)]
     name = _name(entry, target)
     is_goto = bool(entry[layout.flags] & layout.goto)
-    kind, marks = _effect(entry, target, name)
+    kind, marking = _effect(entry, target, name)
+    has_target = bool(name) and len(entry) >= target + _HEADER
+    port = port_of(name, entry[target + _HEADER - 1], entry[target + _HEADER :], version) if has_target else 0
     destination = name
     if not name:
         verdict = _verdict(entry, target)
@@ -124,10 +134,10 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) ->
             destination = ""
     words += [f"{'-g' if is_goto else '-j'} {destination}"] if destination else []
     conditions = tuple(condition for condition, _ in asked)
-    return ForeignRule(" ".join(words), conditions, kind, destination, chain, marks=marks)
+    return ForeignRule(" ".join(words), conditions, kind, destination, chain, marking=marking, port=port)
 
 
-def _effect(entry: bytes, target: int, name: str) -> tuple[Effect, tuple[int, int] | None]:
+def _effect(entry: bytes, target: int, name: str) -> tuple[Effect, Marking | None]:
     if not name or len(entry) < target + _HEADER:
         return Effect.UNKNOWN, None
     return effect_of(name, entry[target + _HEADER - 1], entry[target + _HEADER :])
@@ -138,7 +148,7 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
     inverse, size = entry[layout.inverse], layout.address
     for place, option, flag in ((0, "-s", _NOT_SOURCE), (1, "-d", _NOT_DESTINATION)):
         negated = bool(inverse & flag)
-        network = _network(entry[place * size :][:size], entry[(place + 2) * size :][:size])
+        network = network_of(entry[place * size :][:size], entry[(place + 2) * size :][:size])
         if network is None:
             yield Condition(unknown=True), f"{option} ..."
         elif network.prefixlen or negated:
@@ -170,14 +180,6 @@ def _conditions(version: int, layout: _Layout, entry: bytes, target: int) -> Ite
         name, revision = _name(entry, place), entry[place + _HEADER - 1]
         yield from conditions_of(name, revision, entry[place + _HEADER : place + size], version)
         place += size
-
-
-def _network(address: bytes, mask: bytes) -> Network | None:
-    """None: the ones of the mask do not stand together."""
-    bits = bin(int.from_bytes(mask, "big"))[2:].zfill(8 * len(mask))
-    if "01" in bits:
-        return None
-    return ip_network(f"{ip_address(address)}/{bits.count('1')}", strict=False)
 
 
 def _places(layout: _Layout, entries: bytes) -> Iterator[tuple[int, int]]:

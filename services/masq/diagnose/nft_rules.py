@@ -8,7 +8,17 @@ from ipaddress import ip_network
 from typing import Final
 
 from flannelette.services.core.family import Network
-from flannelette.services.masq.diagnose.extensions import PROTOCOLS, UNKNOWN, conditions_of, effect_of
+from flannelette.services.core.tunnel import UDP
+from flannelette.services.masq.diagnose.extensions import (
+    PROTOCOLS,
+    QUEUES,
+    STATUS,
+    UNKNOWN,
+    conditions_of,
+    effect_of,
+    port_of,
+    queueing,
+)
 from flannelette.services.masq.diagnose.nft_sets import (
     EVERY,
     RTN_LOCAL,
@@ -18,18 +28,22 @@ from flannelette.services.masq.diagnose.nft_sets import (
     condition_of_state,
     condition_of_type,
     integer,
+    of_part,
     word_of,
 )
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     TCP,
+    WORD,
     WORDS,
+    Bits,
     Condition,
     Effect,
     ForeignRule,
-    Match,
+    Marking,
     State,
     Test,
+    of_owner,
 )
 from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
@@ -37,23 +51,36 @@ _LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
 _HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {
     (_LINK_HEADER, 0): ((6, 6, "mac"), (12, 2, "ethertype")),
     (_NETWORK_HEADER, 4): (
-        (2, 2, "length"), (6, 2, "fragment"), (8, 1, "ttl"), (9, 1, "protocol"),
+        (0, 1, "version"), (1, 1, "tos"), (2, 2, "length"), (6, 2, "fragment"), (8, 1, "ttl"), (9, 1, "protocol"),
         (12, 4, "source"), (16, 4, "destination"),
     ),
-    (_NETWORK_HEADER, 6): ((6, 1, "protocol"), (7, 1, "ttl"), (8, 16, "source"), (24, 16, "destination")),
+    (_NETWORK_HEADER, 6): (
+        (0, 1, "version"), (1, 1, "traffic class"), (6, 1, "protocol"), (7, 1, "ttl"),
+        (8, 16, "source"), (24, 16, "destination"),
+    ),
     (_TRANSPORT_HEADER, 0): ((0, 2, "source port"), (2, 2, "port")),
     (_TRANSPORT_HEADER, TCP): ((0, 2, "source port"), (2, 2, "port"), (13, 1, "tcp flags")),
+    (_TRANSPORT_HEADER, UDP): ((0, 2, "source port"), (2, 2, "port"), (4, 2, "udp length")),
     **{(_TRANSPORT_HEADER, number): ((0, 1, "icmp type"), (1, 1, "icmp code")) for number in ECHO},
 }  # fmt: skip
 """Place, size and name of the fields of a header, by header and, of the network header, IP version; of the transport
 header, protocol (0: any other)."""
 _META: Final = {
     0: "length", 1: "ethertype", 3: "mark", 4: "incoming index", 5: "outgoing index", 6: "incoming", 7: "outgoing",
-    15: "family", 16: "protocol", 17: "bridge", 18: "bridge", 19: "kind",
+    10: "owner", 11: "owner", 15: "family", 16: "protocol", 17: "bridge", 18: "bridge", 19: "kind", 23: "owner",
+    30: "time", 31: "day", 32: "hour",
 }  # fmt: skip
 """NFT_META_..."""
-_META_SIZES: Final = {"protocol": 1, "family": 1, "ethertype": 2, "incoming": 16, "outgoing": 16, "kind": 1}
-_CT: Final = {0: "state", 2: "status"}  # NFT_CT_...
+_META_SIZES: Final = {
+    "protocol": 1, "family": 1, "ethertype": 2, "incoming": 16, "outgoing": 16, "kind": 1, "time": 8, "day": 1,
+}  # fmt: skip
+_CT: Final = {
+    0: ("state", 4), 1: ("direction", 1), 2: ("status", 4), 3: ("connection mark", 4), 10: ("protocol", 1),
+    11: ("source port", 2), 12: ("port", 2), 19: ("source", 4), 20: ("destination", 4), 21: ("source", 16),
+    22: ("destination", 16),
+}  # fmt: skip
+"""NFT_CT_...: the name and size of what is known of a connection."""
+_CT_DIRECTIONS: Final = ("original", "reply")
 _VERDICTS: Final = {
     0: Effect.DROP, 1: Effect.ACCEPT, 3: Effect.ACCEPT, -1: Effect.NOTHING, -2: Effect.NOTHING,
     -3: Effect.JUMP, -4: Effect.GOTO, -5: Effect.RETURN,
@@ -62,20 +89,22 @@ NAMES: Final = {
     "port": "th dport", "source port": "th sport", "protocol": "meta l4proto", "incoming": "iifname",
     "outgoing": "oifname", "state": "ct state", "mark": "meta mark", "length": "meta length", "mac": "ether saddr",
     "fragment": "ip frag-off", "tcp flags": "tcp flags", "icmp type": "icmp type", "ttl": "ip ttl",
+    "connection mark": "ct mark", "direction": "ct direction", "version": "ip version", "tos": "ip dscp",
+    "traffic class": "ip6 dscp", "udp length": "udp length",
+    "hour": "meta hour", "day": "meta day", "time": "meta time",
 }  # fmt: skip
+_WAYS: Final = {"source": "saddr", "destination": "daddr"}
 _FIB_SADDR, _FIB_DADDR = 1, 2  # NFTA_FIB_F_
-_STATUS: Final = Condition(asks=lambda flow: Match.NO if flow.states == State.NEW else Match.MAYBE)
-"""A bit of the status of a connection: of a new one none is set yet."""
 _MOST_WORDS: Final = 4
 """Elements of a set that are shown."""
 _QUIET: Final = frozenset(("counter", "log", "dynset", "objref", "last", "flow_offload"))
 _ENDS: Final = {
     "reject": (Effect.DROP, "reject"), "notrack": (Effect.UNTRACK, "notrack"),
     "masq": (Effect.TRANSLATE, "masquerade"),
-    "redir": (Effect.ACCEPT, "redirect"), "queue": (Effect.ACCEPT, "queue"), "tproxy": (Effect.ACCEPT, "tproxy"),
     "synproxy": (Effect.ACCEPT, "synproxy"), "fwd": (Effect.ACCEPT, "fwd"), "dup": (Effect.NOTHING, "dup"),
 }  # fmt: skip
 """What an expression of this name does, and how it is written."""
+_CT_MARK: Final = 3  # NFT_CT_MARK
 _LIMITING_OBJECTS: Final = frozenset((2, 4, 5))
 """NFT_OBJECT_QUOTA, _LIMIT, _CONNLIMIT: the rule goes on as they say."""
 _DYNSET_EXPRESSIONS: Final = frozenset((7, 10))
@@ -100,6 +129,13 @@ _PLAIN: Final = frozenset(
     )
 )
 """Expressions that iptables-nft can show."""
+_RANGED: Final = frozenset(
+    (
+        "port", "source port", "length", "ttl", "mark", "connection mark", "protocol", "icmp type", "icmp code",
+        "udp length", "hour", "day", "time",
+    )
+)  # fmt: skip
+"""Fields whose numbers are compared with a range."""
 _SLOT: Final = 4
 """Bytes of a register."""
 
@@ -141,8 +177,11 @@ class RuleReader:
     target: str = ""
     says: str = ""
     """The verdict, as it is written."""
-    marks: tuple[int, int] | None = None
+    marking: Marking | None = None
+    port: int = 0
     is_plain: bool = True
+    is_volatile: bool = False
+    """What the rule does changes without it: it adds elements to a set, or asks whether a program has a queue."""
     verdicts: list[tuple[Condition, Mapping[int, bytes]]] = field(default_factory=list)
     """The verdicts of a map."""
 
@@ -152,12 +191,22 @@ class RuleReader:
             expression = attributes(element)
             name = text(expression.get(1, b""))
             self.is_plain = self.is_plain and name in _PLAIN
+            self.is_volatile = self.is_volatile or name in ("dynset", "queue")
             self._take(name, attributes(expression.get(2, b"")))
         chain = text(values.get(2, b""))
         said = " ".join(filter(None, (*self.words, self.says, self.target)))
         handle = int.from_bytes(values.get(3, b""), "big")
         made = ForeignRule(
-            said, tuple(self.conditions), self.kind, self.target, chain, number, handle, self.marks, self.is_plain
+            said,
+            tuple(self.conditions),
+            self.kind,
+            self.target,
+            chain,
+            number,
+            handle,
+            self.marking,
+            self.port,
+            self.is_plain,
         )
         if not self.verdicts:
             return [made]
@@ -176,10 +225,14 @@ class RuleReader:
             case "meta" if 1 in values:
                 what = _META.get(_number(values, 2), "")
                 self._put(_number(values, 1), _Load((Part(what, _META_SIZES.get(what, 4)),)))
-            case "meta" if 3 in values:
-                self._set_mark(_number(values, 2), _number(values, 3))
+            case "meta" if 3 in values and _META.get(_number(values, 2)) == "mark":
+                self._set_mark("mark", "connection mark", _number(values, 3))
+            case "ct" if 4 in values and _number(values, 2) == _CT_MARK:
+                self._set_mark("connection mark", "mark", _number(values, 4))
             case "ct" if 1 in values:
-                self._put(_number(values, 1), _Load((Part(_CT.get(_number(values, 2), ""), 4),)))
+                what, size = _CT.get(_number(values, 2), ("", 4))
+                direction = _CT_DIRECTIONS[_number(values, 3) & 1] if 3 in values else ""
+                self._put(_number(values, 1), _Load((Part(what, size, connection=direction),)))
             case "fib" if 1 in values:
                 self._put(_number(values, 1), _Load((Part(_fib(values), 4),)))
             case "bitwise":
@@ -200,22 +253,33 @@ class RuleReader:
             case "immediate":
                 data = attributes(values.get(2, b""))
                 self.numbers[_number(values, 1)] = data.get(1, b"")
+                self.registers.pop(_slot(_number(values, 1)), None)
                 if verdict := attributes(data.get(2, b"")):
                     self.kind, self.target = _verdict(verdict)
                     self.says = self.kind.value
             case "nat":
                 is_source = _number(values, 1) == 0
-                self.kind, self.says = (Effect.TRANSLATE, "snat") if is_source else (Effect.ACCEPT, "dnat")
+                self.kind, self.says = (Effect.TRANSLATE, "snat") if is_source else (Effect.DIVERT, "dnat")
+            case "queue":
+                queue, count = _number(values, 1), max(_number(values, 2), 1)
+                is_bypassed = bool(_number(values, 3) & 1) or 1 not in values  # or a map has the number
+                self.kind, self.says = queueing(queue, count, is_bypassed=is_bypassed), f"queue to {queue}"
             case "match":
                 match = text(values.get(1, b"")), _number(values, 2), values.get(3, b"")
                 for condition, said in conditions_of(*match, self.version):
                     self._add(condition, said)
             case "target":
                 self.says = text(values.get(1, b""))
-                self.kind, self.marks = effect_of(self.says, _number(values, 2), values.get(3, b""))
+                self.is_volatile = self.is_volatile or self.says in QUEUES
+                self.kind, self.marking = effect_of(self.says, _number(values, 2), values.get(3, b""))
+                self.port = port_of(self.says, _number(values, 2), values.get(3, b""), self.version)
+            case "redir" | "tproxy":
+                self.kind, self.says = Effect.DIVERT, name.replace("redir", "redirect")
+                port = self.numbers.get(_number(values, 1 if name == "redir" else 3), b"")
+                self.port = int.from_bytes(port[:2], "big")
             case "lookup":
                 self._look_up(values)
-            case "payload" | "ct" | "exthdr" if 1 not in values:  # they write
+            case "payload" | "ct" | "meta" | "exthdr" if 1 not in values:  # they write
                 pass
             case "objref" if _number(values, 1) in _LIMITING_OBJECTS or 1 not in values:
                 self._add(UNKNOWN, "limit ...")
@@ -253,7 +317,7 @@ class RuleReader:
     def _payload(self, base: int, offset: int, size: int) -> _Load:
         about = {
             _NETWORK_HEADER: self.version,
-            _TRANSPORT_HEADER: self.protocol if self.protocol in (TCP, *ECHO) else 0,
+            _TRANSPORT_HEADER: self.protocol if self.protocol in (TCP, UDP, *ECHO) else 0,
         }
         parts, place, end = list[Part](), offset, offset + size
         for start, length, what in _HEADERS.get((base, about.get(base, 0)), ()):
@@ -295,21 +359,21 @@ class RuleReader:
 
     def _name(self, what: str) -> str:
         """Names the content of a register as nft does."""
-        ways = {"source": "saddr", "destination": "daddr"}
-        return f"{WORDS[self.version]} {ways[what]}" if what in ways else NAMES.get(what, what)
+        return f"{WORDS[self.version]} {_WAYS[what]}" if what in _WAYS else NAMES.get(what, what)
 
-    def _set_mark(self, key: int, register: int) -> None:
-        if _META.get(key) != "mark":
-            return
-        load, slot = self.registers.get(_slot(register), _Load()), register
-        if load.what == "mark":
-            mask, xor = (int.from_bytes(each, sys.byteorder) for each in (load.mask or b"\xff" * 4, load.xor))
-            self.marks = (~mask & 0xFFFF_FFFF, xor)
-        elif slot in self.numbers:
-            self.marks = (0xFFFF_FFFF, int.from_bytes(self.numbers[slot], sys.byteorder))
+    def _set_mark(self, own: str, other: str, register: int) -> None:
+        """A change of this mark, to what is in the register."""
+        load, number = self.registers.get(_slot(register), _Load()), self.numbers.get(register)
+        mask, xor = (int.from_bytes(each, sys.byteorder) for each in (load.mask or b"\xff" * 4, load.xor))
+        if load.what in (own, other):
+            kept, taken = (mask, 0) if load.what == own else (0, mask)
+            marking = Marking(kept, taken, Bits(xor))
+        elif number is not None and not load.parts:
+            marking = Marking(toggled=Bits(int.from_bytes(number, sys.byteorder)))
         else:
-            self.marks = (0xFFFF_FFFF, 0)  # such as the mark of a connection, which a new one has not
-        self.says = "meta mark set ..."
+            marking = Marking(toggled=Bits(0, WORD))
+        self.marking = replace(marking, is_of_connection=own == "connection mark")
+        self.says = f"{NAMES[own]} set ..."
 
     def _ask(self, load: _Load, operator: int, value: bytes) -> None:
         if operator > 1:
@@ -326,7 +390,9 @@ class RuleReader:
             mask = load.mask[place : place + part.size]
             place += part.size
             if size and part.what != "padding":
-                asked.append(self._equal(part, one, mask, negated=negated and len(load.parts) == 1))
+                condition, said = self._equal(part, one, mask, negated=negated and len(load.parts) == 1)
+                words = f"ct {part.connection} " if part.connection else ""
+                asked.append((of_part(part, condition), f"{words}{said}" if said else ""))
         if len(asked) > 1 and negated:
             self._add(Condition(each=tuple(condition for condition, _ in asked), negated=True), "...")
             return
@@ -341,7 +407,8 @@ class RuleReader:
             if network is None:
                 return UNKNOWN, "..."
             source, destination = (network, None) if what == "source" else (None, network)
-            return Condition(source, destination, negated=negated), f"{self._name(what)} {word}{network}"
+            said = f"{WORDS[network.version]} {_WAYS[what]} {word}{network}"
+            return Condition(source, destination, negated=negated), said
         if what in ("incoming", "outgoing", "incoming index", "outgoing index"):
             name = text(value) + ("" if value.endswith(b"\0") else "+")
             name = text(_name_of(value)) if what.endswith("index") else name
@@ -356,7 +423,7 @@ class RuleReader:
             )
         number = integer(part, value)
         if what == "protocol" and not mask:
-            self.protocol = 0 if negated else number
+            self.protocol = 0 if negated or part.connection else number
             return Condition(protocol=number, negated=negated), f"meta l4proto {word}{PROTOCOLS.get(number, number)}"
         if what == "port" and not mask:
             return Condition(ports=(number, number), negated=negated), f"th dport {word}{number}"
@@ -368,7 +435,9 @@ class RuleReader:
             asked = Condition(states=bits) if has_any else condition_of_state(number)
             return replace(asked, negated=negated), f"ct state {'!= ' if negated else ''}{text_of}"
         if what == "status":
-            return replace(_STATUS, negated=negated is not (number == 0)), "ct status ..."
+            return replace(STATUS, negated=negated is not (number == 0)), "ct status ..."
+        if what == "owner":
+            return of_owner(), "meta skuid ..."
         if what == "ttl":
             return UNKNOWN, f"ip ttl {word}{number}"
         if what == "kind":
@@ -413,11 +482,8 @@ class RuleReader:
         )
 
     def _within(self, load: _Load, first: int, last: int, said: str, *, negated: bool) -> None:
-        if (
-            load.what in ("port", "source port", "length", "ttl", "mark", "protocol", "icmp type", "icmp code")
-            and not load.mask
-        ):
-            self._add(Condition(test=Test(load.what, first, last), negated=negated), said)
+        if load.what in _RANGED and not load.mask:
+            self._add(of_part(load.parts[0], Condition(test=Test(load.what, first, last), negated=negated)), said)
         else:
             self._add(UNKNOWN, said if load.what else "...")
 
@@ -429,8 +495,8 @@ class RuleReader:
         return Condition(source=EVERY[version], negated=negated), ""
 
     def _network(self, part: Part, value: bytes, mask: bytes) -> Network | None:
-        size = 4 if self.version == 4 else 16
-        mask = (mask or b"\xff" * part.size).ljust(size, b"\0")
+        size = 4 if self.version == 4 or (part.connection and part.size == 4) else 16
+        mask = (mask or b"\xff" * min(part.size, len(value))).ljust(size, b"\0")
         bits = "".join(f"{byte:08b}" for byte in mask)
         if "01" in bits or len(value) > size:
             return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network, summarize_address_range
 from typing import Final
 
-from flannelette.services.masq.diagnose.verdict import Condition, Flow, Test
+from flannelette.services.masq.diagnose.verdict import Condition, Flow, Test, of_connection, of_owner, tracked_only
 from flannelette.services.runtime.os.netlink import attributes, text
 
 MOST_ELEMENTS: Final = 200
@@ -14,10 +14,18 @@ MOST_ELEMENTS: Final = 200
 RTN_LOCAL: Final = 2
 _RTN_UNICAST: Final = 1
 _KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_
+_EXPIRATION: Final = 5  # NFTA_SET_ELEM_EXPIRATION
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
 _VALUE, _VERDICT = 1, 2  # NFTA_DATA_
 EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
-_HOST_ORDER: Final = frozenset(("mark", "state", "status", "fib type"))
+_HOST_ORDER: Final = frozenset(("mark", "connection mark", "state", "status", "fib type", "time", "hour"))
+_OF_CONNECTION: Final = frozenset(("connection mark", "direction", "status"))
+_NUMBERS: Final = frozenset(
+    (
+        "source port", "icmp type", "length", "udp length", "mac", "time", "hour", "day", "direction", "tos",
+        "version",
+    )
+)  # fmt: skip
 _SIZES: Final = {
     "port": (2,),
     "source port": (2,),
@@ -37,6 +45,8 @@ class Part:
     size: int
     is_swapped: bool = False
     """The bytes are in another order than the kernel has them."""
+    connection: str = ""
+    """It is of the first packets of the connection (`original`), or of answers (`reply`); empty: of this packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,11 @@ def elements(dump: Iterable[Mapping[int, bytes]]) -> list[Element]:
     return found
 
 
+def has_timeouts(dump: Iterable[Mapping[int, bytes]]) -> bool:
+    """Whether elements of the set go by themselves."""
+    return any(_EXPIRATION in values for values in dump)
+
+
 def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
     """Condition that these parts have the values of an element."""
     if not element.first:
@@ -82,8 +97,15 @@ def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
         first, last = (end[place : place + size] for end in (element.first, element.last))
         place += size
         if part.what != "padding" and first:
-            each.append(Condition(one_of=tuple(_conditions(part, first, last))))
+            each.append(of_part(part, Condition(one_of=tuple(_conditions(part, first, last)))))
     return each[0] if len(each) == 1 else Condition(each=tuple(each))
+
+
+def of_part(part: Part, condition: Condition) -> Condition:
+    """The condition on what a part is of."""
+    if part.connection:
+        return of_connection(condition, is_answer=part.connection == "reply")
+    return tracked_only(condition) if part.what in _OF_CONNECTION else condition
 
 
 def integer(part: Part, value: bytes) -> int:
@@ -148,16 +170,32 @@ def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
         yield Condition(unknown=True)
     elif what == "port":
         yield Condition(ports=(int.from_bytes(first, "big"), int.from_bytes(last, "big")))
-    elif what in ("source port", "icmp type", "length", "mac"):
+    elif what in (
+        "source port",
+        "icmp type",
+        "length",
+        "mac",
+        "time",
+        "hour",
+        "day",
+        "direction",
+        "tos",
+        "version",
+        "udp length",
+    ):
         yield Condition(test=Test(what, integer(part, first), integer(part, last)))
     elif what == "protocol":
         yield from (Condition(protocol=number) for number in range(first[0], last[0] + 1))
     elif what in ("source", "destination"):
         for network in summarize_address_range(ip_address(first), ip_address(last)):
             yield Condition(source=network) if what == "source" else Condition(destination=network)
-    elif what in ("state", "mark") and first == last:
+    elif what in ("state", "mark", "connection mark") and first == last:
         number = integer(part, first)
-        yield condition_of_state(number) if what == "state" else Condition(test=Test("mark", number, number))
+        yield condition_of_state(number) if what == "state" else Condition(test=Test(what, number, number))
+    elif what == "owner":
+        yield of_owner()
+    elif what == "kind" and first == last:
+        yield Condition(always=not any(first))  # unicast, of this host
     elif what == "fib type" and first == last:
         yield condition_of_type(integer(part, first))
     elif what in ("family", "ethertype") and first == last:

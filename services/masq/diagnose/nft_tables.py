@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from flannelette.services.masq.diagnose.nft_rules import RuleReader
-from flannelette.services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, Part, elements, key_of
+from flannelette.services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, Part, elements, has_timeouts, key_of
 from flannelette.services.masq.diagnose.verdict import (
     IPTABLES,
     NFT,
@@ -137,10 +137,13 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
     read = list(islice(rule_dump(family, name), _MOST_RULES + 1))
     rules: dict[str, list[ForeignRule]] = {}
     sets: dict[str, list[Element]] = {}
+    is_volatile = False
 
     def read_set(of: str) -> list[Element]:
+        nonlocal is_volatile
         if of not in sets:
-            sets[of] = elements(islice(element_dump(family, name, of), 2 * MOST_ELEMENTS + 2))
+            dump = list(islice(element_dump(family, name, of), 2 * MOST_ELEMENTS + 2))
+            sets[of], is_volatile = elements(dump), is_volatile or has_timeouts(dump)
         return sets[of]
 
     def ask_set(of: str, parts: tuple[Part, ...]) -> Condition:
@@ -152,9 +155,11 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
         numbers[chain] += 1
         reader = RuleReader(version, read_set, ask_set, lambda of: len(read_set(of)) > MOST_ELEMENTS)
         rules.setdefault(chain, []).extend(reader.rules(values, numbers[chain]))
+        is_volatile = is_volatile or reader.is_volatile
     found = {each: replace(chain, rules=tuple(rules.get(each, ()))) for each, chain in chains.items()}
     is_plain = all(rule.is_plain for each in rules.values() for rule in each)
-    return ForeignTable(NFT, version, name, found, len(read) <= _MOST_RULES, _OTHERS.get(family, ""), is_plain)
+    is_whole, word = len(read) <= _MOST_RULES, _OTHERS.get(family, "")
+    return ForeignTable(NFT, version, name, found, is_whole, word, is_plain, is_volatile)
 
 
 def _is_in(family: int, table: str, name: str, parts: Sequence[Part], flow: Flow) -> Match:

@@ -15,6 +15,7 @@ from flannelette.services.masq.diagnose.verdict import (
     LEGACY,
     NFT,
     PROGRAMS,
+    UNKNOWN_MARK,
     Drop,
     Effect,
     Flow,
@@ -28,6 +29,7 @@ from flannelette.services.masq.diagnose.verdict import (
     without,
 )
 from flannelette.services.masq.firewalls.firewall import FirewallKind
+from flannelette.services.masq.kernel.local_programs import is_listening
 from flannelette.services.masq.rules.model import no_chains
 
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
@@ -55,7 +57,7 @@ def dropping(
     found = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
     made = [_finding(each, whole, flows, files) for each in found]
     certain = {each.drop for each in found if each.drop.is_certain}
-    for pod, flow in single_pods(flows, whole):
+    for pod, flow in single_pods(_with_marks(flows, whole), whole):
         for drop in _certain(concerning(whole, flow), flow):
             if drop not in certain and not is_before_policy(drop, kind):
                 finding = _of_one(pod, drop, flow, whole, flows, files)
@@ -91,12 +93,29 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Fi
     return list(dict.fromkeys(found))
 
 
+def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Finding]:
+    """Findings about rules that give the tunnel's packets, or those between pods, another destination.
+
+    Packets of pods are lost if no program has the port that they are sent to, else a proxy has them.
+    """
+    whole, found = tuple(tables), dict[Drop, dict[Flow, None]]()
+    for flow in flows:
+        if flow.name not in ("pods", "tunnel") or not flow.states & State.NEW:
+            continue
+        way = tuple(hook for hook in flow.way if hook in _TRACKED)
+        for probe in probes(flow, whole):
+            for drop in fate(whole, way, probe, kind=Effect.DIVERT)[:1]:
+                if drop.is_certain:
+                    found.setdefault(drop, {})[probe] = None
+    return [_diversion(Obstacle(drop, tuple(lost)), whole, flows, files) for drop, lost in found.items()]
+
+
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obstacle]:
     """Rules and policies that drop these packets, for certain or perhaps."""
     whole = tuple(tables)
     lost = dict[Drop, dict[Flow, None]]()
     has_frames = any(table.family for table in whole)
-    for flow in flows:
+    for flow in _with_marks(flows, whole):
         if flow.name == "port" and not has_frames:
             continue
         near = concerning(whole, flow)
@@ -145,6 +164,17 @@ def _with_ours(table: ForeignTable, kind: FirewallKind) -> ForeignTable:
     ours = ForeignRule("", (), Effect.ACCEPT)
     kept = replace(chain, rules=(*rules[: span.best], ours, *rules[span.best :]))
     return replace(table, chains={**table.chains, chain.name: kept})
+
+
+def _with_marks(flows: Sequence[Flow], tables: Iterable[ForeignTable]) -> list[Flow]:
+    """The flows, with marks that a rule may have given to connections by an earlier packet."""
+    markings = (rule.marking for table in tables for chain in table.chains.values() for rule in chain.rules)
+    if not any(each and each.is_of_connection for each in markings):
+        return [*flows]
+    return [
+        replace(flow, connection_mark=UNKNOWN_MARK) if flow.name == "tunnel" or flow.states != State.NEW else flow
+        for flow in flows
+    ]
 
 
 def _certain(tables: Sequence[ForeignTable], flow: Flow) -> list[Drop]:
@@ -301,6 +331,26 @@ def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], files: 
         f"A rule of {owner.name if owner else 'another program'} changes their source: `{text}`, {where}.",
         cure.text,
         f"{asked}: {text}",
+    )
+
+
+def _diversion(
+    found: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
+) -> Finding:
+    drop, first = found.drop, found.lost[0]
+    owner = owner_of(drop, _table_of(drop, tables))
+    cure = exempting(drop, accepts(found.lost, flows), owner, files)
+    where, asked = _where(drop)
+    text, port = (drop.rule.text, drop.rule.port) if drop.rule else ("", 0)
+    is_unheard = port > 0 and is_listening(first.protocol, port) is False
+    to = f", which sends them to port {port} of this host{', where no program listens' * is_unheard}" * bool(port)
+    return Finding(
+        "firewall-dnat",
+        f"{_packets(found, flows)} get another destination.",
+        f"A rule of {owner.name if owner else 'another program'} changes it: `{text}`, {where}{to}.",
+        cure.text,
+        f"{asked}: {text}",
+        is_broken=first.name == "tunnel" or is_unheard,
     )
 
 

@@ -98,6 +98,8 @@ class Effect(Enum):
     """The rule counts, marks or logs, and the packet goes on."""
     TRANSLATE = "snat"
     """The rule gives the packet another source address, in a chain for that."""
+    DIVERT = "dnat"
+    """The rule gives the packet another destination, or hands it to a program of this host."""
     UNTRACK = "notrack"
     """Connection tracking leaves the packet alone."""
     UNKNOWN = "unknown"
@@ -110,6 +112,33 @@ class Bits:
 
     value: int = 0
     unknown: int = 0
+
+    def within(self, mask: int) -> "Bits":
+        """The same, with all other bits zero."""
+        return Bits(self.value & mask, self.unknown & mask)
+
+
+WORD: Final = 0xFFFF_FFFF
+"""All bits of a mark."""
+UNKNOWN_MARK: Final = Bits(0, WORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """A change of the mark of a packet, or of its connection: (mark & kept) ^ (the other mark & taken) ^ toggled."""
+
+    kept: int = 0
+    taken: int = 0
+    toggled: Bits = Bits()
+    is_of_connection: bool = False
+    """The connection's mark changes, and `taken` are bits of the packet's; else the reverse."""
+
+    def changed(self, own: Bits, other: Bits) -> Bits:
+        """The mark after the change."""
+        value, unknown = self.toggled.value, self.toggled.unknown
+        for part in (own.within(self.kept), other.within(self.taken)):
+            value, unknown = value ^ part.value, unknown | part.unknown
+        return Bits(value & ~unknown, unknown)
 
 
 def is_before_tracking(hook: NfHook | None, priority: int) -> bool:
@@ -140,16 +169,21 @@ class Flow:
     states: State = State.NEW
     """What connection tracking may know of them. Packets that begin a connection are NEW, and not translated."""
     mark: Bits = Bits()
+    connection_mark: Bits = Bits()
     mac: bytes = b""
     """MAC of the sender, as the packets come in; empty: unknown."""
     is_for_us: bool | None = None
     """The destination is an address of this host; None: unknown."""
     is_ours: bool = False
     """Whether this host sends the packets."""
+    is_of_process: bool = False
+    """Whether a process of this host sends or gets the packets; else they have no socket here, and no owner."""
     is_from_peers: bool = False
     """Pods of other nodes send them."""
     only_by: str = ""
     """The interface by which all of them come: by any other, the source is forged. Empty: there is none such."""
+    ports: tuple[str, ...] = ()
+    """Ports of a bridge that they come by, where its packets meet the rules of IP (br_netfilter)."""
     is_answer: bool = False
     """Whether the packets belong to connections that exist."""
     clock: int = 0
@@ -169,6 +203,18 @@ class Flow:
         states = early if is_before_tracking(hook, priority) else self.states
         return replace(self, incoming=incoming, outgoing=outgoing, states=states)
 
+    @property
+    def may_go_both_ways(self) -> bool:
+        """Whether some of the packets may be of the end that began the connection, and others of the other end."""
+        return self.states not in (State.NEW, State.ESTABLISHED)
+
+    @property
+    def reversed(self) -> "Flow":
+        """Packets between the same ends the other way."""
+        return replace(
+            self, source=self.destination, destination=self.source, source_port=self.port, port=self.source_port
+        )
+
     def numbers(self, field: str) -> tuple[Bits, ...]:
         """What may stand in a field of these packets: these, and all between; none: unknown."""
         if field == "ttl":
@@ -187,8 +233,26 @@ class Flow:
                 return Bits(self.source_port) if self.source_port else None
             case "length":
                 return Bits(self.length) if self.length else None
+            case "udp length" if self.length and self.protocol == _UDP:
+                return Bits(self.length - (20 if self.source.version == 4 else 40))
             case "mark":
                 return self.mark
+            case "connection mark":
+                return self.connection_mark
+            case "direction":
+                return None if self.may_go_both_ways else Bits(int(self.is_answer))
+            case "version":
+                return Bits(0x45 if self.source.version == 4 else 0x60)
+            case "tos":
+                return Bits()  # no program has asked for a class; VXLAN's own datagrams have none either
+            case "traffic class":
+                return Bits(0, 0x0F)  # its lower half is of the flow label
+            case "hour" if self.clock:
+                return Bits(self.clock % _DAY)
+            case "day" if self.clock:
+                return Bits((self.clock // _DAY + 4) % 7)  # 1970 began with a Thursday; Sunday is 0
+            case "time" if self.clock:
+                return Bits(self.clock * 1_000_000_000)
             case "mac":
                 return Bits(int.from_bytes(self.mac, "big")) if self.mac else None
             case "fragment":
@@ -206,7 +270,9 @@ class Flow:
                 return None
 
 
+_DAY: Final = 86400
 TCP: Final = 6
+_UDP: Final = 17
 ECHO: Final = {1: 8, 58: 128}
 """The type of a ping, by the protocol."""
 ECHO_REPLY: Final = {1: 0, 58: 129}
@@ -329,8 +395,10 @@ class ForeignRule:
     """Position in the chain; the first is 1."""
     handle: int = 0
     """The number by which nftables knows it."""
-    marks: tuple[int, int] | None = None
-    """Bits of the mark that the rule clears, and then toggles; None: the mark stays."""
+    marking: Marking | None = None
+    """None: the marks stay."""
+    port: int = 0
+    """The port of this host to which it diverts packets; 0: unknown, or another host's."""
     is_plain: bool = True
     """iptables-nft can show the rule."""
 
@@ -372,6 +440,8 @@ class ForeignTable:
     """`netdev`, `bridge`; empty: that of the version."""
     is_plain: bool = True
     """iptables-nft can show the table."""
+    is_volatile: bool = False
+    """What its rules do changes without them: elements of sets come and go by themselves, or programs with queues."""
 
     @property
     def word(self) -> str:
@@ -437,7 +507,8 @@ def _passed(table: ForeignTable, chain: ForeignChain, flow: Flow) -> tuple["_End
     seen = flow.at(chain.hook, chain.priority)
     end, after = _walk(table, chain, seen, {})
     states = flow.states | after.states & State.UNTRACKED
-    return end, replace(flow, mark=after.mark, states=after.states if after.states == State.UNTRACKED else states)
+    states = after.states if after.states == State.UNTRACKED else states
+    return end, replace(flow, mark=after.mark, connection_mark=after.connection_mark, states=states)
 
 
 def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -> Drop | None:
@@ -513,8 +584,10 @@ class _End:
     untracking: ForeignRule | None = None
 
 
-_Known = dict[tuple[str, Bits, State], tuple[_End, Flow]]
-_ENDS: Final = (Effect.ACCEPT, Effect.DROP, Effect.TRANSLATE)
+_Known = dict[tuple[str, Bits, Bits, State], tuple[_End, Flow]]
+_ENDS: Final = (Effect.ACCEPT, Effect.DROP, Effect.TRANSLATE, Effect.DIVERT)
+_LETS_GO: Final = (Effect.ACCEPT, Effect.DIVERT)
+"""Ends after which no rule of the chain drops the packet."""
 
 
 def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -> tuple[_End, Flow]:
@@ -542,16 +615,20 @@ def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -
         end, after = _end(table, rule, flow, known)
         flow = after if is_certain else _either(flow, after)
         untracking = end.untracking or untracking
-        may_accept = may_accept or end.may_accept or (end.kind is Effect.ACCEPT and not is_certain)
+        may_accept = may_accept or end.may_accept or (end.kind in _LETS_GO and not is_certain)
         may_end |= dict.fromkeys(end.may_end)
         if rule.kind in (Effect.RETURN, Effect.GOTO) and end.kind is Effect.NOTHING:
-            if is_certain:
-                return _End(Effect.NOTHING, rule, may_accept, tuple(may_end), untracking), flow
+            if match is Match.YES:
+                left = None if may_have_left else rule
+                return _End(Effect.NOTHING, left, may_accept, tuple(may_end), untracking), flow
             may_have_left = True
         elif end.kind in _ENDS and is_certain:
             return _End(end.kind, end.rule, may_accept, tuple(may_end), untracking), flow
-        elif end.kind in _ENDS and end.kind is not Effect.ACCEPT and end.rule:
-            may_end[end.rule] = None
+        elif end.kind in _ENDS:
+            if end.kind is not Effect.ACCEPT and end.rule:
+                may_end[end.rule] = None
+            if match is Match.YES:
+                break  # it ends all that have not left before
     return _End(Effect.NOTHING, None, may_accept, tuple(may_end), untracking), flow
 
 
@@ -562,7 +639,7 @@ def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: _Known) -> t
     if rule.kind in _ENDS:
         return _End(rule.kind, rule), flow
     if rule.kind in (Effect.JUMP, Effect.GOTO) and rule.target in table.chains:
-        key = (rule.target, flow.mark, flow.states)
+        key = (rule.target, flow.mark, flow.connection_mark, flow.states)
         if key not in known:
             known[key] = _End(Effect.NOTHING, None, may_accept=True), flow  # should it jump to itself
             known[key] = _walk(table, table.chains[rule.target], flow, known)
@@ -571,11 +648,13 @@ def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: _Known) -> t
 
 
 def _marked(flow: Flow, rule: ForeignRule, *, is_certain: bool) -> Flow:
-    if rule.marks is None:
+    change = rule.marking
+    if change is None:
         return flow
-    cleared, toggled = rule.marks
-    mark = Bits((flow.mark.value & ~cleared ^ toggled) & 0xFFFF_FFFF, flow.mark.unknown & ~cleared)
-    after = replace(flow, mark=mark)
+    if change.is_of_connection:
+        after = replace(flow, connection_mark=change.changed(flow.connection_mark, flow.mark))
+    else:
+        after = replace(flow, mark=change.changed(flow.mark, flow.connection_mark))
     return after if is_certain else _either(flow, after)
 
 
@@ -583,8 +662,42 @@ def _either(one: Flow, other: Flow) -> Flow:
     """Packets that may be one or the other."""
     if one == other:
         return one
-    unknown = one.mark.unknown | other.mark.unknown | (one.mark.value ^ other.mark.value)
-    return replace(one, mark=Bits(one.mark.value & ~unknown, unknown), states=one.states | other.states)
+    marks = _either_bits(one.mark, other.mark), _either_bits(one.connection_mark, other.connection_mark)
+    return replace(one, mark=marks[0], connection_mark=marks[1], states=one.states | other.states)
+
+
+def _either_bits(one: Bits, other: Bits) -> Bits:
+    unknown = one.unknown | other.unknown | (one.value ^ other.value)
+    return Bits(one.value & ~unknown, unknown)
+
+
+def of_connection(condition: Condition, *, is_answer: bool = False) -> Condition:
+    """Condition that the first packet of the connection holds this, or an answer to it does.
+
+    A packet that is not tracked has no connection, and the condition does not hold, nor does its negation.
+    """
+
+    def asks(flow: Flow) -> Match:
+        if is_answer and flow.name == "outside":
+            return Match.MAYBE  # answers are for the address that masquerading gives
+        ways = (flow, flow.reversed) if flow.may_go_both_ways else (flow,)
+        found = {condition.holds(way if flow.is_answer is is_answer else way.reversed) for way in ways}
+        return found.pop() if len(found) == 1 else Match.MAYBE
+
+    return tracked_only(Condition(asks=asks))
+
+
+def of_owner(*, has_none: bool = False) -> Condition:
+    """Condition on the process that sends a packet; `has_none`: it holds if there is none."""
+    return Condition(asks=lambda flow: Match.MAYBE if flow.is_of_process else Match.YES if has_none else Match.NO)
+
+
+def tracked_only(condition: Condition) -> Condition:
+    """Condition on what connection tracking knows of a packet; without that, it does not hold."""
+    return Condition(each=(_TRACKED, condition))
+
+
+_TRACKED: Final = Condition(states=State.NEW | State.ESTABLISHED | State.RELATED)
 
 
 def all_of(matches: Sequence[Match]) -> Match:

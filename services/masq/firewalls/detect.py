@@ -97,7 +97,10 @@ class HostProbe:
 
     def tables(self) -> tuple[ForeignTable, ...]:
         """The tables of all programs but those of ours in nftables. Tables that cannot be read are left out."""
-        return self._unchanged("tables", self._read_tables)
+        tables = self._unchanged("tables", self._read_tables)
+        if any(table.is_volatile for table in tables):
+            self._kept.pop("tables", None)
+        return tables
 
     def checks(self) -> HostChecks:
         """The settings and rules of the host as they are now. What cannot be read counts as absent."""

@@ -51,6 +51,8 @@ from flannelette.services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _JUDGEMENT_SHARE: Final = 40
+_LONGEST_SECONDS: Final = 60.0
+"""Longest time between two judgements: a ban ends, a curfew begins, and no rule has changed."""
 """The rules of other programs are judged at most one part in this many of the time."""
 _TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
 
@@ -94,8 +96,9 @@ class Reconciler:
         self._lock = Exclusive()
         self._news = asyncio.Event()
         self._failure, self._paused = "", False
-        self._judgement_is_due, self._next_judgement = False, 0.0
-        """Whether the rules of others may have changed since the findings, and when these may be made again."""
+        self._judgement_is_due, self._next_judgement, self._last_judgement = False, 0.0, 0.0
+        """Whether the rules of others may have changed since the findings, when these may be made again, and when
+        they were made."""
         self._seen: Digest | None = None
         """The tables before the last check."""
         self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
@@ -247,7 +250,7 @@ class Reconciler:
         thousands of foreign rules change all the time, not every change is judged at once.
         """
         if self._judgement_is_due and time.monotonic() >= self._next_judgement:
-            start = time.thread_time()
+            start, self._last_judgement = time.thread_time(), time.monotonic()
             self._judgement_is_due = False
             self.findings()
             self._next_judgement = time.monotonic() + _JUDGEMENT_SHARE * (time.thread_time() - start)
@@ -271,6 +274,7 @@ class Reconciler:
             if (chains, placement, digest) == self._clean:
                 self.last_check_time, self._failure = self._clock(), ""
                 self._health.set("firewall", "")
+                self._judgement_is_due |= time.monotonic() > self._last_judgement + _LONGEST_SECONDS
                 return self.states
             self._clean = None
         with CHECK_SECONDS.time():

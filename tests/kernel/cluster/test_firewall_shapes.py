@@ -37,6 +37,12 @@ NEEDS = {
     "-m multiport": "xt_multiport",
     "-m time": "xt_time",
     "-j CT": "xt_CT",
+    "CONNMARK": "xt_connmark",
+    "-m dscp": "xt_dscp",
+    "-m owner": "xt_owner",
+    "-m physdev": "xt_physdev",
+    "NFQUEUE": "xt_NFQUEUE",
+    " queue num": "nft_queue",
     "hook egress": "nf_tables_egress",
     "table bridge": "nf_tables_bridge",
 }
@@ -155,6 +161,56 @@ async def _cured(scene: Scene, shape: Shape, cures: list[str]) -> None:
             cures = [each.cure for each in (await scene.pods.status("masq")).findings if each.cure not in done]
             if shape.stands_in:
                 cures = []
+
+
+async def test_a_ban_that_ends_is_no_longer_found(scene: Scene) -> None:
+    """Elements of a set go by themselves, and no rule changes."""
+    try:
+        await scene.typed(
+            "nft 'table ip crowdsec { set bans { type ipv4_addr; flags timeout; "
+            "elements = { 10.99.0.12 timeout 8s }; }; "
+            "chain c { type filter hook input priority -10; ip saddr @bans drop; }; }'"
+        )
+        assert [each.broken for each in (await scene.settled(found=True)).findings] == [True]
+        await scene.pods.until_nothing_is_found("masq")
+        assert not await asyncio.to_thread(scene.node.lost)
+    finally:
+        await scene.restore()
+
+
+async def test_a_sender_that_a_rule_remembers_is_found(scene: Scene) -> None:
+    """Packets put elements into a set, and no rule changes."""
+    try:
+        await scene.typed(
+            "nft 'table inet scan { set bad { type ipv4_addr; flags dynamic, timeout; timeout 10m; }; "
+            "chain i { type filter hook input priority 0; ip saddr @bad drop; "
+            "udp dport 8000-9000 add @bad { ip saddr }; }; }'"
+        )
+        await scene.settled(found=False)
+        assert await asyncio.to_thread(scene.node.lost)
+        (finding,) = (await scene.settled(found=True)).findings
+        assert "ip saddr { 10.99.0.12 } drop" in finding.cause
+        await scene.typed(finding.cure)
+        await scene.pods.until_nothing_is_found("masq")
+        assert not await asyncio.to_thread(scene.node.lost)
+    finally:
+        await scene.restore()
+
+
+async def test_a_single_pod_that_nobody_may_reach_directly_is_reached_after_the_cure(scene: Scene) -> None:
+    """As docker 28 does for its containers, before connection tracking."""
+    try:
+        await scene.typed("iptables-legacy -t raw -A PREROUTING -d 10.5.27.2 ! -i cni0 -j DROP")
+        status = await scene.settled(found=True)
+        assert any(each.broken for each in status.findings)
+        (cure,) = {each.cure for each in status.findings if each.cure}
+        opening = "iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.2 -i flannel.1 -j ACCEPT"
+        assert cure.startswith(opening), cure
+        await scene.typed(cure)
+        lost = await asyncio.to_thread(scene.node.lost)
+        assert not [each for each in lost if not each.startswith("outside")], lost
+    finally:
+        await scene.restore()
 
 
 async def test_an_isolated_pod_is_explained_by_the_name_of_the_engine(scene: Scene) -> None:

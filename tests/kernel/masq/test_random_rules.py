@@ -102,6 +102,41 @@ ROWS = {
         "forward", "meta mark { 0x0, 0x5 } udp dport 787 drop; icmp code { 0 } drop; tcp flags { syn } drop;"
     ),
     "status and directions in a set": _chain("forward", "ct status { assured } drop; ct direction { reply } drop;"),
+    "the mark of a connection": _chain(
+        "forward", 'iifname "pod" ct mark set 0x9; ct mark & 0x8 == 0x8 oifname "vtep" drop;'
+    ),
+    "a mark that a connection has kept": _chain(
+        "forward", 'iifname "pod" udp dport 787 ct mark set 0x9; meta mark set ct mark; meta mark 0x9 drop;'
+    ),
+    "a mark that is saved, and restored": "iptables-legacy -t mangle -A PREROUTING -i vtep -j MARK --set-mark 6; "
+    "iptables-legacy -t mangle -A PREROUTING -j CONNMARK --save-mark; "
+    "iptables-legacy -t mangle -A PREROUTING -j MARK --set-mark 0; "
+    "iptables-legacy -t mangle -A PREROUTING -j CONNMARK --restore-mark; "
+    "iptables-legacy -A FORWARD -m mark --mark 6 -m conntrack --ctstate NEW -j DROP",
+    "no connection before connection tracking": _chain(
+        "prerouting", "ct mark != 5 drop; ct direction original drop;", -300
+    ),
+    "who began a connection": _chain(
+        "forward",
+        "ct original ip saddr 10.5.27.0/24 meta l4proto tcp drop; ct original ip6 daddr fd00:10:5:1b::2 drop;",
+    ),
+    "answers in a connection": "iptables-legacy -A FORWARD -p tcp -m conntrack --ctdir REPLY -j DROP",
+    "addresses of a connection": "iptables-legacy -A FORWARD -p icmp "
+    "-m conntrack --ctorigsrc 10.5.27.2 --ctproto icmp -j DROP; "
+    "iptables-legacy -A FORWARD -m conntrack ! --ctorigdstport 787 -p udp -j DROP; "
+    "ip6tables-legacy -A FORWARD -i pod -o vtep -m conntrack --ctrepldst fd00:10:5:1b::2 -j DROP",
+    "classes of packets": _chain(
+        "forward", "ip dscp != cs0 drop; ip6 dscp { cs0 } meta l4proto udp drop; ip version 6 drop;"
+    ),
+    "a class in iptables": "iptables-legacy -A FORWARD -p udp -m dscp ! --dscp 0x2e -j DROP; "
+    "ip6tables-legacy -A FORWARD -m tos --tos 0x10 -j DROP",
+    "no owner of what is forwarded": _chain("forward", "meta skuid != 0 drop; meta skuid { 0, 1000 } drop;"),
+    "no owner of what carries pods' packets": "iptables-legacy -A OUTPUT -p udp --dport 8472 "
+    "-m owner ! --uid-owner 77 -j DROP",
+    "the length of a datagram": _chain("forward", "udp length 1000-2000 drop;"),
+    "a return of some, and an end of all others": "iptables-legacy -N C; "
+    "iptables-legacy -A C -m limit --limit 1/h --limit-burst 1 -j RETURN; iptables-legacy -A C -j ACCEPT; "
+    "iptables-legacy -A C -j DROP; iptables-legacy -A FORWARD -j C",
     "a TTL that packets have": _chain("forward", "ip ttl < 65 drop; ip6 hoplimit < 63 drop;"),
     "a TTL that packets do not have": _chain("forward", "ip ttl < 55 drop; ip6 hoplimit > 64 drop;"),
     "a limit of each element": _chain("forward", "drop;")
@@ -116,7 +151,6 @@ ROWS = {
 """Rules of which a wrong verdict was given once."""
 UNDECIDED = {
     "the status of connections that exist",
-    "status and directions in a set",
     "a TTL that packets have",
     "a limit of each element",
     "a limit with a name",

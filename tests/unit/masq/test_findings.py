@@ -11,11 +11,13 @@ from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import HostChecks, findings
 from flannelette.services.masq.diagnose.verdict import (
+    Bits,
     Condition,
     Flow,
     ForeignChain,
     ForeignRule,
     ForeignTable,
+    Marking,
     NfHook,
     concerning,
     fate,
@@ -181,8 +183,8 @@ def random_table(random: Random) -> ForeignTable:
         conditions = tuple(condition() for _ in range(random.choice((0, 1, 1, 2))))
         kind = random.choice((Does.DROP, Does.ACCEPT, Does.RETURN, Does.NOTHING, Does.JUMP, Does.GOTO))
         target = below if kind in (Does.JUMP, Does.GOTO) else ""
-        marks = (0xFF, random.randrange(4)) if kind is Does.NOTHING else None
-        return ForeignRule(str(random.random()), conditions, kind, target, chain, marks=marks)
+        marking = Marking(0xFFFF_FF00, 0, Bits(random.randrange(4))) if kind is Does.NOTHING else None
+        return ForeignRule(str(random.random()), conditions, kind, target, chain, marking=marking)
 
     chains = {
         name: ForeignChain(name, tuple(rule(name, below) for _ in range(random.randrange(8))), hook)
