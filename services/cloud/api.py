@@ -12,7 +12,7 @@ from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1 import cloud_pb2_grpc
 from flannelette.services.cloud.routes import Row
 from flannelette.services.cloud.writer import Writer
-from flannelette.services.core.finding import Finding
+from flannelette.services.runtime.conditions import condition_to_proto, older_finding
 from flannelette.services.runtime.events.journal import Journal, RecordedEvent
 from flannelette.services.runtime.events.stream import Reading, watch
 from flannelette.services.runtime.process.version import version
@@ -30,7 +30,7 @@ class CloudServicer(cloud_pb2_grpc.CloudServiceServicer):
         self._start_time = time.time()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
-        writer = self._writer
+        writer, found = self._writer, self._health.findings
         return pb.GetStatusResponse(
             ready=self._health.ready,
             reasons=self._health.reasons,
@@ -38,7 +38,8 @@ class CloudServicer(cloud_pb2_grpc.CloudServiceServicer):
             backend=writer.backend,
             paused=writer.is_paused,
             routes=[_route(row) for row in writer.rows()],
-            findings=map(_finding, self._health.findings),
+            findings=[older_finding(pb.Finding, each) for each in found],
+            conditions=[condition_to_proto(each) for each in (*self._health.unready, *found)],
             last_look_time=_timestamp(writer.looked_at),
             start_time=_timestamp(self._start_time),
             time=_timestamp(time.time()),
@@ -66,17 +67,6 @@ def _route(row: Row) -> pb.Route:
         node=row.node,
         problem=row.problem,
         planned=row.is_planned,
-    )
-
-
-def _finding(found: Finding) -> pb.Finding:
-    return pb.Finding(
-        problem=found.problem,
-        cure=found.cure,
-        check=found.check,
-        cause=found.cause,
-        broken=found.is_broken,
-        soon=found.is_soon,
     )
 
 

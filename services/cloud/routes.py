@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from flannelette.services.core.conditions import BROKEN, SOON, Condition, found
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import IPV4, Address, Network
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.conflicts import losses
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig, contains
@@ -149,7 +149,7 @@ class Plan:
     changes: tuple[Change, ...]
     """In this order."""
     rows: tuple[Row, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Condition, ...] = ()
 
     def desired(self) -> frozenset[Key]:
         """The keys of the routes that leases need, those in the way of which is nothing."""
@@ -201,7 +201,7 @@ def plan(wanted: Sequence[Wanted], view: View, seen: Collection[Key], outer: Seq
     nodes = {target.name for target in view.targets.values()}
     changes: list[Change] = []
     rows: list[Row] = []
-    findings: list[Finding] = []
+    findings: list[Condition] = []
     all_known = all(each.address in view.targets for each in wanted)
     for table in view.tables:
         there: dict[Network, list[Route]] = {}
@@ -268,33 +268,35 @@ def _one(
     return Row(replace(route, state="missing"), each.node, is_planned=True), [Change(Verb.REPLACE, route, found[0])]
 
 
-def problems_of(rows: Iterable[Row]) -> list[Finding]:
+def problems_of(rows: Iterable[Row]) -> list[Condition]:
     """A finding for each route that does not carry packets, or is nobody's."""
     return [
-        Finding(
-            "cloud-route",
-            f"Packets to the pods of {row.node} ({row.route.destination}) are lost: table {row.route.table or '?'}."
-            if row.node
-            else f"Table {row.route.table} has a route to {row.route.destination} that no node needs.",
-            row.problem,
-            is_broken=bool(row.node),
+        found(
+            "cloud.route",
+            node=row.node,
+            destination=row.route.destination,
+            table=row.route.table or "?",
+            reason=row.problem,
+        )
+        if row.node
+        else found(
+            "cloud.route-unneeded", destination=row.route.destination, table=row.route.table, reason=row.problem
         )
         for row in rows
         if row.problem and not row.is_planned
     ]
 
 
-def _limit(table: Table, needed: int) -> list[Finding]:
+def _limit(table: Table, needed: int) -> list[Condition]:
     """Returns a finding if a table that nodes need is full or nearly full."""
     if not (table.is_used and table.most) or needed <= table.most * _NEARLY_FULL:
         return []
-    over = needed > table.most
     return [
-        Finding(
-            "cloud-limit",
-            f"Table {table.name} needs {needed} routes, and takes {table.most}.",
-            "Each node needs one in each table: have the provider raise the quota, then set --cloud-routes-limit.",
-            is_broken=over,
-            is_soon=not over,
+        found(
+            "cloud.limit",
+            table=table.name,
+            needed=needed,
+            most=table.most,
+            weight=BROKEN if needed > table.most else SOON,
         )
     ]

@@ -27,9 +27,9 @@ from flannelette.services.cloud.routes import (
 )
 from flannelette.services.cloud.threads import in_thread
 from flannelette.services.core.backend_options import CLOUDS
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import FlanneletteError, NotYet, Unavailable
 from flannelette.services.core.family import IPV4
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.backoff import Backoff
@@ -143,15 +143,14 @@ class Writer:
             self.notice()
             return commands
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Condition]:
         """What the operator should know, of the last look."""
-        found = [*self.plan.findings, *problems_of(self.rows())]
+        told = [*self.plan.findings, *problems_of(self.rows())]
         if denied := self._refusals.get(Trouble.DENIED):
-            what = "The cloud's routes cannot be read or written."
-            found.append(Finding("cloud-credentials", what, denied, is_soon=True))
+            told.append(found("cloud.credentials", reason=denied))
         if (full := self._refusals.get(Trouble.FULL)) and not self.plan.findings:
-            found.append(Finding("cloud-limit", "A table takes no more routes.", full, is_broken=True))
-        return found
+            told.append(found("cloud.limit-refused", reason=full))
+        return told
 
     def rows(self) -> list[Row]:
         """The routes with what the last round said of them, and of the instance that they lead to."""

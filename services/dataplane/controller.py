@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.dataplane.backends.backend import Backends
 from flannelette.services.dataplane.diagnose.seen import KnownPods
 from flannelette.services.dataplane.events.causes import Observations
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.actuator import Actuator
@@ -79,9 +79,9 @@ class Controller:
         """Why the last iteration failed; empty: it succeeded."""
         self.progress: Progress | None = None
         """What the lease service is told; None until we have been ready for the first time."""
-        self.findings: tuple[Finding, ...] = ()
+        self.findings: tuple[Condition, ...] = ()
         """What other programs have done on this host that keeps packets from peers or pods."""
-        self.detours: Mapping[str, Finding] = {}
+        self.detours: Mapping[str, Condition] = {}
         """Findings by lease name, reported if the peer is silent: packets to it do not leave by the underlay."""
         self.known_pods = KnownPods()
         self.suspicious = asyncio.Event()

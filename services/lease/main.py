@@ -140,12 +140,12 @@ def show(table: Table, health: Health, *, is_central: bool) -> None:
     store = table.store
     assert store is not None  # noqa: S101 - the broker's always has one
     if not store.connected:
-        health.set("store", f"the {store.kind} store is away: {store.error}", outage=not is_central)
+        health.set("own store", f"the {store.kind} store is away: {store.error}", outage=not is_central)
     elif not table.synced:
-        health.set("store", f"the leases of the {store.kind} store have not been read yet")
+        health.set("own store", f"the leases of the {store.kind} store have not been read yet")
     else:
-        health.set("store")
-    health.set("network", "" if table.network else table.network_error or "the network is not known yet")
+        health.set("own store")
+    health.set("configuration", "" if table.network else table.network_error or "the network is not known yet")
 
 
 async def identity_of(settings: LeaseSettings) -> Identity:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Progress:
     """How many there are."""
     reached_at: float | None = field(default=None, compare=False)
     """Since when the kernel has got so far, on this process's monotonic clock. None: not known."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Condition, ...] = ()
     """Problems of the node, the gravest first; no more than MOST_REPORTED."""
     version: str = ""
     """Of the dataplane."""

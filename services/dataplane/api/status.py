@@ -5,15 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.core.conditions import MOST_REPORTED, Condition, gravest
 from flannelette.services.core.cure import commands_of
-from flannelette.services.core.finding import MOST_REPORTED
-from flannelette.services.core.finding import Finding as GeneralFinding
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.api.events import repair_counts
 from flannelette.services.dataplane.api.probes import probe_summary
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.events.describe import claim_findings
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.kernel.inspect import ObjectCheck, state_in
 from flannelette.services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
@@ -23,6 +21,7 @@ from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.peers.peer import Peer
 from flannelette.services.dataplane.probes.prober import Prober
+from flannelette.services.runtime.conditions import condition_to_proto, older_finding
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
 
@@ -40,7 +39,7 @@ _STATES = {
 def status_of(dataplane: Controller, prober: Prober, health: Health, started_at: float) -> pb.Status:
     """Summarises the state of the node as a message."""
     config, feed, programmer = dataplane.tracker.config, dataplane.feed, dataplane.programmer
-    names = programmer.names()
+    names, found = programmer.names(), findings_of(dataplane, prober)
     status = pb.Status(
         ready=health.ready,
         reasons=health.reasons,
@@ -64,7 +63,8 @@ def status_of(dataplane: Controller, prober: Prober, health: Health, started_at:
         unclaimed=sorted(text(route, names) for route in programmer.reconciler.foreign),
         ip_masq=dataplane.settings.ip_masq,
         mtu=config.backend.mtu(config.underlay) if config else 0,
-        findings=[_finding(each) for each in findings_of(dataplane, prober)],
+        findings=[_older(each) for each in found],
+        conditions=[condition_to_proto(each) for each in (*health.unready, *found)],
         pending=str(dataplane.change.move or ""),
         warnings=[*config.network.warnings, *config.warnings] if config else [],
         earlier_backends=_earlier(dataplane),
@@ -87,7 +87,7 @@ def add_counters(devices: Iterable[pb.Device]) -> None:
             device.sent_bytes, device.sent_packets = counters.sent_bytes, counters.sent_packets
 
 
-def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:
+def findings_of(dataplane: Controller, prober: Prober) -> list[Condition]:
     """What of the host is in the way, who writes this node's key, who claims what another node has, who is silent,
     and what the service itself lacks.
     """
@@ -95,16 +95,22 @@ def findings_of(dataplane: Controller, prober: Prober) -> list[Finding]:
     explained = {lease for each in dataplane.findings if each.is_broken for lease, _ in each.peers}
     peers = [peer for peer in peer_set.peers.values() if peer.refusals and peer.lease.name not in explained]
     claims = claim_findings(peer_set.own_losses, peers, prober.is_away)
-    own = map(Finding.of_service, dataplane.health.findings)
     programmer = dataplane.programmer
     refused = refused_findings(programmer.reconciler, peer_set.peers.values(), programmer.names())
-    return [*dataplane.findings, *([fight] if fight else ()), *claims, *refused, *prober.findings(), *own]
+    return [
+        *dataplane.findings,
+        *([fight] if fight else ()),
+        *claims,
+        *refused,
+        *prober.findings(),
+        *dataplane.health.findings,
+    ]
 
 
-def reported_findings(dataplane: Controller, prober: Prober) -> tuple[GeneralFinding, ...]:
+def reported_findings(dataplane: Controller, prober: Prober) -> tuple[Condition, ...]:
     """What the lease service is told: the gravest, without what is no fault of this node."""
-    found = (each.reported() for each in findings_of(dataplane, prober) if not each.is_remote)
-    return tuple(sorted(found, key=lambda each: each.weight)[:MOST_REPORTED])
+    own = (each for each in findings_of(dataplane, prober) if not each.is_remote)
+    return tuple(each.bounded() for each in gravest(own)[:MOST_REPORTED])
 
 
 def _earlier(dataplane: Controller) -> list[pb.EarlierBackend]:
@@ -116,19 +122,17 @@ def _earlier(dataplane: Controller) -> list[pb.EarlierBackend]:
     return found
 
 
-def _finding(finding: Finding) -> pb.Finding:
-    return pb.Finding(
-        problem=finding.sentence,
-        cure=finding.cure,
-        check=finding.check,
-        cause=finding.cause,
-        evidence=finding.evidence,
-        peers=[node or lease for lease, node in finding.peers[:_NAMED]] if not finding.is_general else (),
-        peer_count=len(finding.peers) if not finding.is_general else 0,
-        broken=finding.is_broken,
-        remote=finding.is_remote,
-        soon=finding.is_soon,
-        commands=[pb.CureCommand(code=each.code, arguments=each.arguments) for each in commands_of(finding.cure)],
+def _older(condition: Condition) -> pb.Finding:
+    """The condition for a command line before 0.3."""
+    named = () if condition.is_general else condition.peers
+    return older_finding(
+        pb.Finding,
+        condition,
+        evidence=condition.evidence,
+        peers=[node or lease for lease, node in named[:_NAMED]],
+        peer_count=len(named),
+        remote=condition.is_remote,
+        commands=[pb.CureCommand(code=each.code, arguments=each.arguments) for each in commands_of(condition.cure)],
     )
 
 

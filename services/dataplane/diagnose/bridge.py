@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from os import strerror
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in
@@ -21,7 +22,6 @@ from flannelette.services.dataplane.diagnose.seen import (
     ip,
     pod_address,
 )
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
@@ -59,7 +59,7 @@ def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, i
     return found
 
 
-def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_bridge(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """A check: the bridge is up, has its address, and its route leads there."""
     for family, own in subject.own.items():
         index = bridge_index(subject, seen, family)
@@ -67,14 +67,8 @@ def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
             continue
         name, link = seen.names.get(index, BRIDGE), seen.links[index]
         if not link.is_up:
-            cause, cure = f"The bridge {name} is down.", Cure(Command("link-up", name))
-            yield Finding(
-                "bridge-down",
-                "Pods of this node can neither send nor receive packets.",
-                cause,
-                cure,
-                f"{name}: state DOWN",
-            )
+            cure = Cure(Command("link-up", name))
+            yield found("bridge.down", bridge=name, cure=cure, evidence=f"{name}: state DOWN")
             return
         if index == seen.bridges.get(family):
             yield from _bridge_route(subject, seen, family, own, index, name)
@@ -84,33 +78,35 @@ def check_bridge(subject: Subject, seen: Seen) -> Iterator[Finding]:
 
 def _bridge_address(
     subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
-) -> Iterator[Finding]:
+) -> Iterator[Condition]:
     others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
     wanted = f"{gateway_of(own)}/{own.prefixlen}"
     if others:
         took = " && ".join(f"ip addr del {other} dev {name}" for other in others)
-        yield Finding(
-            "bridge-address",
-            f"Pods of this node are not in subnet {own}, so packets from peers do not reach them.",
-            f"The bridge {name} has {', '.join(others)}; recreate the pods whose addresses lie outside {own}.",
-            f"ip addr add {wanted} dev {name} && {took}",
-            f"{name}: {', '.join(others)}",
+        yield found(
+            "bridge.address-outside",
+            bridge=name,
+            subnet=own,
+            addresses=", ".join(others),
+            cure=f"ip addr add {wanted} dev {name} && {took}",
+            evidence=f"{name}: {', '.join(others)}",
         )
     elif subject.bridges.get(family) == index or not any(
         a.ifindex == index and not ip_address(a.address).is_link_local for a in seen.addresses
     ):
-        yield Finding(
-            "bridge-address",
-            f"Pods of this node can neither send nor receive {family} packets.",
-            f"The bridge {name} has lost its address {wanted}.",
-            Cure(Command("bridge-address", wanted, name)),
-            f"{name}: no {family} address in {own}",
+        yield found(
+            "bridge.address-lost",
+            bridge=name,
+            family=family,
+            address=wanted,
+            cure=Cure(Command("bridge-address", wanted, name)),
+            evidence=f"{name}: no {family} address in {own}",
         )
 
 
 def _bridge_route(
     subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
-) -> Iterator[Finding]:
+) -> Iterator[Condition]:
     question = Lookup(family, pod_address(own))
     answer = seen.answers.get(question)
     if answer is None or _is_to(answer, index):
@@ -118,38 +114,39 @@ def _bridge_route(
         return
     route = answer if isinstance(answer, Route) else None
     got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, KernelError) else ""
-    found = culprit(seen, question, subject.networks[family], route)
-    if found is None or (route is not None and route.length < own.prefixlen and route.table == RT_TABLE_MAIN):
+    why = culprit(seen, question, subject.networks[family], route)
+    if why is None or (route is not None and route.length < own.prefixlen and route.table == RT_TABLE_MAIN):
         is_v4 = family.version == 4
         route_added = ("bridge-route", str(gateway_of(own))) if is_v4 else ("bridge-route-v6",)
         cure = Cure(Command(route_added[0], str(own), name, *route_added[1:]))
-        found = Culprit(f"The route to {own} by {name} is missing.", cure, True)
-    yield Finding(
-        "bridge-route",
-        f"Packets to the pods of this node ({own}) do not go to {name}.",
-        found.cause,
-        found.cure,
-        f"{ip(family)} route get {address(question.dst)}: {got}",
-        is_broken=route is None or route.length <= own.prefixlen,
+        why = Culprit(f"The route to {own} by {name} is missing.", cure, True)
+    yield found(
+        "bridge.route",
+        subnet=own,
+        bridge=name,
+        why=why.cause,
+        cure=why.cure,
+        evidence=f"{ip(family)} route get {address(question.dst)}: {got}",
+        weight=BROKEN if route is None or route.length <= own.prefixlen else WARNING,
     )
 
 
-def _answers(subject: Subject, seen: Seen, family: Family, index: int) -> Iterator[Finding]:
+def _answers(subject: Subject, seen: Seen, family: Family, index: int) -> Iterator[Condition]:
     """Checks this host's answers to its pods, which a rule by source (as of nm-cloud-setup) may divert."""
     for question in answers_to_pods(subject):
         answer = seen.answers.get(question)
         if question.family is not family or answer is None or _is_to(answer, index):
             continue
         route = answer if isinstance(answer, Route) else None
-        found = culprit(seen, question, subject.networks[family], route)
-        if found is not None:
+        why = culprit(seen, question, subject.networks[family], route)
+        if why is not None:
             got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
-            yield Finding(
-                "own-return",
-                f"Pods of this node get no answer from its address {address(question.src)}.",
-                found.cause,
-                found.cure,
-                f"{asked(seen, question)}: {got}",
+            yield found(
+                "host.own-return",
+                address=address(question.src),
+                why=why.cause,
+                cure=why.cure,
+                evidence=f"{asked(seen, question)}: {got}",
                 is_part=True,
             )
 

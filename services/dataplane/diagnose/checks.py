@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Final, TypeAlias
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, family_of
 from flannelette.services.dataplane.diagnose.bridge import check_bridge
@@ -13,11 +14,10 @@ from flannelette.services.dataplane.diagnose.pods import check_pods, has_pods
 from flannelette.services.dataplane.diagnose.policies import check_policies
 from flannelette.services.dataplane.diagnose.routes import check_routes
 from flannelette.services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RTN_LOCAL, Route
 
-Check: TypeAlias = Callable[[Subject, Seen], Iterator[Finding]]
+Check: TypeAlias = Callable[[Subject, Seen], Iterator[Condition]]
 
 FORWARDING_KEYS: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 
@@ -33,7 +33,7 @@ def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple
     return found + [(family, subject.underlay.index) for family in subject.own if family.version == 4]
 
 
-def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def _forwarding(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """Checks the flags of forwarding. Without pods nothing is lost; then masq warns if the host forwards nothing."""
     is_lost = has_pods(subject, seen)
     for (family, index), forwards in seen.forwarding.items():
@@ -43,45 +43,40 @@ def _forwarding(subject: Subject, seen: Seen) -> Iterator[Finding]:
         if is_all or not seen.forwarding.get((family, 0), True):
             key = FORWARDING_KEYS[family.version]
             if is_lost:  # each interface that forwards nothing for this one cause says the same
-                problem = f"The kernel forwards no {family} packets."
-                yield Finding("forwarding-off", problem, f"{key} is 0.", f"sysctl -w {key}=1", f"{key} = 0")
+                said = f"{key} = 0"
+                yield found("host.forwarding-off", family=family, key=key, cure=f"sysctl -w {key}=1", evidence=said)
             continue
         name = seen.names.get(index, f"if{index}")
         key = sysctl("net.ipv4.conf.{}.forwarding", name)
-        yield Finding(
-            "forwarding-off",
-            f"This host does not forward {family} packets that arrive on {name}.",
-            f"{key} is 0.",
-            Cure(Command("sysctl", f"{key}=1")),
-            f"{key} = 0, net.ipv4.conf.all.forwarding = 1",
-            is_broken=is_lost,
+        yield found(
+            "host.forwarding-off-on",
+            family=family,
+            device=name,
+            key=key,
+            cure=Cure(Command("sysctl", f"{key}=1")),
+            evidence=f"{key} = 0, net.ipv4.conf.all.forwarding = 1",
+            weight=BROKEN if is_lost else WARNING,
         )
 
 
-def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def _local_address(subject: Subject, seen: Seen) -> Iterator[Condition]:
     name = subject.underlay.name
     held = {each.address for each in seen.addresses}
     duplicate = {each.address for each in seen.addresses if each.is_duplicate}
     for own in subject.underlay.addresses:
         family, answer = family_of(own), seen.answers.get(Lookup(family_of(own), own.packed))
         if own.packed in duplicate:
-            yield Finding(
-                "underlay-duplicate",
-                f"This host does not use its address {own}, so nothing from any peer arrives.",
-                f"Another host on {name} has {own} too, as the kernel's check for duplicates has found: give one of "
-                "the two another address, then delete and add this one.",
-                "",
-                f"{ip(family)} addr show dev {name} to {own}: dadfailed",
-            )
+            evidence = f"{ip(family)} addr show dev {name} to {own}: dadfailed"
+            yield found("underlay.address-duplicate", address=own, device=name, evidence=evidence)
             continue
         if own.packed not in held:
             length = max((n.prefixlen for n in subject.underlay.networks if own in n), default=own.max_prefixlen)
-            yield Finding(
-                "underlay-address",
-                f"This host has lost its address {own}, so nothing from any peer arrives.",
-                f"No interface has the address {own} any more; {name} had it.",
-                f"{ip(family)} addr add {own}/{length} dev {name}",
-                f"{ip(family)} addr show to {own}: nothing",
+            yield found(
+                "underlay.address-lost",
+                address=own,
+                device=name,
+                cure=f"{ip(family)} addr add {own}/{length} dev {name}",
+                evidence=f"{ip(family)} addr show to {own}: nothing",
             )
             continue
         if answer is None:
@@ -96,41 +91,37 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Finding]:
             for r in seen.routes.get(family, ())
         )
         if hidden is not None and (is_there or "local table" in hidden.cause):
-            yield Finding(
-                "underlay-address",
-                f"This host does not accept packets to its own address {own}, so nothing from any peer arrives.",
-                hidden.cause,
-                hidden.cure.replace(" table main", " table local"),
-                f"{ip(family)} route get {own}: {got}",
+            yield found(
+                "underlay.address-hidden",
+                address=own,
+                why=hidden.cause,
+                cure=hidden.cure.replace(" table main", " table local"),
+                evidence=f"{ip(family)} route get {own}: {got}",
             )
             continue
         more = f" scope host src {own}" if family.version == 4 else " metric 0"
-        yield Finding(
-            "underlay-address",
-            f"This host does not accept packets to its own address {own}, so nothing from any peer arrives.",
-            f"The local route of {own} is missing.",
-            f"{ip(family)} route replace local {own} dev {name} table local proto kernel{more}",
-            f"{ip(family)} route get {own}: {got}",
+        yield found(
+            "underlay.address-local",
+            address=own,
+            cure=f"{ip(family)} route replace local {own} dev {name} table local proto kernel{more}",
+            evidence=f"{ip(family)} route get {own}: {got}",
         )
 
 
-def _port(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def _port(subject: Subject, seen: Seen) -> Iterator[Condition]:
     if seen.taken is None:
         return
     port, owner = seen.taken
     down = [each.name for each in subject.devices.values() if is_down(seen, each.index)]
-    yield Finding(
-        "port-taken",
-        f"The overlay's device {' and '.join(down)} cannot be used, so nothing goes to any peer."
-        if port == subject.port
-        else "IPsec has no tunnel with some peers, and charon does not have the port that it needs.",
-        f"UDP port {port} is taken by {owner}.",
-        owner.end,
-        f"/proc/net/udp: port {port}; /proc/{owner.pid}/fd has its socket",
-    )
+    evidence = f"/proc/net/udp: port {port}; /proc/{owner.pid}/fd has its socket"
+    if port == subject.port:
+        devices = " and ".join(down)
+        yield found("host.port-taken", devices=devices, port=port, owner=owner, cure=owner.end, evidence=evidence)
+    else:
+        yield found("host.ike-port-taken", port=port, owner=owner, cure=owner.end, evidence=evidence)
 
 
-def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Condition]:
     ours = {device.index for device in subject.devices.values()}
     for each in seen.addresses:
         network, own = subject.networks.get(each.family), subject.own.get(each.family)
@@ -142,14 +133,16 @@ def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Finding]:
         for subnet, lease, node in subject.subnets():
             if subnet.version == each.family.version and value in subnet:
                 name = seen.names.get(each.ifindex, f"if{each.ifindex}")
-                yield Finding(
-                    "peer-address-here",
-                    f"{value} is a pod address of {{peers}} ({subnet}), but this host keeps its packets.",
-                    f"{name} of this host has {value}/{each.length}.",
-                    f"ip addr del {value}/{each.length} dev {name}",
-                    f"{name}: {value}/{each.length}",
-                    ((lease, node),),
-                    is_broken=False,
+                held = f"{value}/{each.length}"
+                yield found(
+                    "host.peer-address-here",
+                    address=value,
+                    subnet=subnet,
+                    device=name,
+                    held=held,
+                    cure=f"ip addr del {held} dev {name}",
+                    evidence=f"{name}: {held}",
+                    peers=((lease, node),),
                 )
 
 

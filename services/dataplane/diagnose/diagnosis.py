@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import FAMILIES, Family
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
@@ -31,7 +32,6 @@ from flannelette.services.dataplane.diagnose.pods import (
 from flannelette.services.dataplane.diagnose.seen import KnownPods, Seen, Subject, gateway_of
 from flannelette.services.dataplane.diagnose.underlay import detours
 from flannelette.services.dataplane.events.causes import Cause
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.links import actual
@@ -63,9 +63,9 @@ _REST: Final = 100
 class ControllerView(Protocol):
     """The controller, as far as the diagnosis looks at it and tells it what was found."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Condition, ...]
     known_pods: KnownPods
-    detours: Mapping[str, Finding]
+    detours: Mapping[str, Condition]
     suspicious: asyncio.Event
     journal: Journal
     health: Health
@@ -96,7 +96,7 @@ class Diagnosis:
         self._resolved: dict[tuple[bytes, int], float] = {}
         """Time of the last request to the kernel about each pod."""
         self._remembered: dict[bytes, Route] = {}
-        self._suspected: frozenset[Finding] = frozenset()
+        self._suspected: frozenset[Condition] = frozenset()
         """Found once."""
         self._cost = 0.0
         """CPU seconds of the last look."""
@@ -219,13 +219,13 @@ class Diagnosis:
                 elif gateway in recorded or gateway in self._gateways:
                     self._gateways[gateway] = min(self._gateways.get(gateway, now), now)
 
-    def _tell(self, found: tuple[Finding, ...]) -> None:
+    def _tell(self, found: tuple[Condition, ...]) -> None:
         dataplane = self._dataplane
         before = {_identity(each) for each in dataplane.findings}
         for each in found:
             if _identity(each) not in before:
-                log.warning(each.sentence, cause=each.cause, cure=each.cure, check=each.check)
-                dataplane.journal.note(Event(EventKind.FAILURE, each.sentence, each.cause))
+                log.warning(each.problem, cause=each.cause, cure=each.cure, check=each.check)
+                dataplane.journal.note(Event(EventKind.FAILURE, each.problem, each.cause))
         left = {_identity(each) for each in found}
         for each in dataplane.findings:
             if _identity(each) not in left:
@@ -233,7 +233,7 @@ class Diagnosis:
         if found != dataplane.findings:
             dataplane.findings = found
             broken = next((each for each in found if each.breaks_node), None)
-            reason = f"forwarding is broken: {broken.sentence} {broken.cause}" if broken else ""
+            reason = f"forwarding is broken: {broken.problem} {broken.cause}" if broken else ""
             dataplane.health.set("forwarding", reason, of_host=True)
             dataplane.programmer.note_unreachable(_unreachable(found))
             dataplane.wake_up()
@@ -249,8 +249,8 @@ def remember(routes: dict[bytes, Route], found: Mapping[bytes, Route], most: int
 
 
 def with_earlier(
-    found: Iterable[Finding], earlier: Iterable[Finding], not_looked_at: Set[str]
-) -> tuple[Finding, ...]:
+    found: Iterable[Condition], earlier: Iterable[Condition], not_looked_at: Set[str]
+) -> tuple[Condition, ...]:
     """What was found, and what was found earlier with peers that were not looked at this time. Pure."""
     by_identity = {_identity(each): each for each in found}
     for each in earlier:
@@ -263,7 +263,7 @@ def with_earlier(
     return tuple(by_identity.values())
 
 
-def _unreachable(found: Iterable[Finding]) -> dict[str, str]:
+def _unreachable(found: Iterable[Condition]) -> dict[str, str]:
     """Why peers cannot be reached for certain, by lease name."""
     return {
         lease: f"{each.cause} Cure: {each.cure}" if each.cure else each.cause
@@ -273,5 +273,5 @@ def _unreachable(found: Iterable[Finding]) -> dict[str, str]:
     }
 
 
-def _identity(finding: Finding) -> tuple[str, str]:
+def _identity(finding: Condition) -> tuple[str, str]:
     return finding.cause, finding.cure

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, Seen, Subject
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.runtime.os.processes import Process, processes, udp_port_owner
 
 _SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
@@ -104,20 +104,13 @@ def _settings(path: Path) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
 
 
-def check_flanneld(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_flanneld(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """A check: nobody else writes the same subnet.env, routes and device."""
     for each in seen.flannelds:
-        yield Finding(
-            "flanneld",
-            "Two programs write the routes, the device and the subnet.env of this node.",
-            f"A flanneld runs beside this dataplane: {each}.",
-            each.end,
-            f"/proc/{each.pid}/comm: {each.name}",
-            is_broken=False,
-        )
+        yield found("host.flanneld", process=each, cure=each.end, evidence=f"/proc/{each.pid}/comm: {each.name}")
 
 
-def check_cni(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_cni(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """A check: the container runtime uses flannel's configuration, and finds the plugins that it calls."""
     view = seen.cni
     if view is None:
@@ -125,26 +118,26 @@ def check_cni(subject: Subject, seen: Seen) -> Iterator[Finding]:
     first = next(iter(view.configurations))
     ours = next(path for path, plugins in view.configurations.items() if "flannel" in plugins)
     if first != ours and not view.configurations[first] & _META:
-        yield Finding(
-            "cni-configuration",
-            "New pods of this node are not in its subnet, and reach no pod of another node.",
-            f"The container runtime takes {first}, which comes before {ours.name} by name.",
-            f"mv {shlex.quote(str(first))} {shlex.quote(f'{first}.disabled')}",
-            f"ls {first.parent}: {' '.join(path.name for path in view.configurations)}",
-            is_broken=False,
+        yield found(
+            "host.cni-configuration",
+            first=first,
+            ours=ours.name,
+            cure=f"mv {shlex.quote(str(first))} {shlex.quote(f'{first}.disabled')}",
+            evidence=f"ls {first.parent}: {' '.join(path.name for path in view.configurations)}",
         )
     there = frozenset[str]().union(*view.plugins.values())
     for name in sorted(view.configurations[ours] - there):
         directory = next(iter(view.plugins))
         other = view.elsewhere.get(name)
         more = f"it is in {other.parent}" if other else f"install it: {_SOURCE}"
-        yield Finding(
-            "cni-plugin",
-            "No new pod starts on this node.",
-            f"The CNI plugin {name}, which {ours} calls, is not in {' or '.join(map(str, view.plugins))}; {more}.",
-            f"ln -s {shlex.quote(str(other))} {shlex.quote(str(directory))}/" if other else "",
-            f"ls {directory}/{name}: No such file or directory",
-            is_broken=False,
+        yield found(
+            "host.cni-plugin",
+            plugin=name,
+            caller=ours,
+            directories=" or ".join(map(str, view.plugins)),
+            where=more,
+            cure=f"ln -s {shlex.quote(str(other))} {shlex.quote(str(directory))}/" if other else "",
+            evidence=f"ls {directory}/{name}: No such file or directory",
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import FAMILIES, family_of
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.dataplane.backends.ipsec import Ipsec
@@ -27,7 +28,6 @@ from flannelette.services.dataplane.diagnose.policies import blocks
 from flannelette.services.dataplane.diagnose.routes import ways_off
 from flannelette.services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
 from flannelette.services.dataplane.diagnose.underlay import next_hops, returns
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.objects import Route
@@ -115,7 +115,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     return seen
 
 
-def findings(subject: Subject, seen: Seen) -> tuple[Finding, ...]:
+def findings(subject: Subject, seen: Seen) -> tuple[Condition, ...]:
     """What is in the way, the gravest first. Pure."""
     host = (finding for check in CHECKS.values() for finding in check(subject, seen))
     return merged([*path_findings(subject, seen), *host])

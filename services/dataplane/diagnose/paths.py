@@ -12,6 +12,7 @@ from itertools import islice
 from os import strerror
 from typing import Final, TypeAlias
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in
 from flannelette.services.dataplane.diagnose.routes import is_in_use
@@ -37,13 +38,10 @@ from flannelette.services.dataplane.diagnose.underlay import (
     reverse_path,
     underlay_findings,
 )
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
 
-_AWAY, _BACK = "peer-route", "peer-return"
-"""The lookups, by the check whose findings they are."""
 Prefix: TypeAlias = tuple[bytes, int]
 """An address, and how many of its bits count."""
 _MOST_RULES: Final = 64
@@ -86,7 +84,7 @@ def is_as_expected(subject: Subject, seen: Seen) -> bool:
     return are_ours and is_local and all(back) and is_by_underlay and all(_is_right(seen, way) for way in seen.ways)
 
 
-def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def path_findings(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """Findings from the lookups of the peers."""
     connected = [
         (each, ip_network((each.address, each.length), strict=False))
@@ -95,9 +93,9 @@ def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
     ]
     down = {device.index for device in subject.devices.values() if is_down(seen, device.index)}
     for way in seen.ways:
-        if way.check != TUNNEL and way.path.route.ifindex in down:
+        if way.code != TUNNEL and way.path.route.ifindex in down:
             continue  # its routes are gone with the device
-        missing = tuple(connected_route(subject, seen, way, connected)) if way.check == TUNNEL else ()
+        missing = tuple(connected_route(subject, seen, way, connected)) if way.code == TUNNEL else ()
         yield from missing
         if missing:
             continue  # whatever the detour lacks is no cause of its own
@@ -106,10 +104,10 @@ def path_findings(subject: Subject, seen: Seen) -> Iterator[Finding]:
         yield from underlay_findings(subject, seen, way)
 
 
-def merged(found: Sequence[Finding]) -> tuple[Finding, ...]:
+def merged(every: Sequence[Condition]) -> tuple[Condition, ...]:
     """Each cause once, with all peers that it was found with; those that break the whole node first."""
-    by_cause: dict[tuple[str, str], Finding] = {}
-    for each in found:
+    by_cause: dict[tuple[str, str], Condition] = {}
+    for each in every:
         key = (each.cause, each.cure)
         known = by_cause.get(key)
         if known is None:
@@ -117,8 +115,8 @@ def merged(found: Sequence[Finding]) -> tuple[Finding, ...]:
         else:
             peers = tuple(dict.fromkeys((*known.peers, *each.peers)))
             is_general = known.is_general or each.is_general
-            is_broken = known.is_broken or each.is_broken
-            by_cause[key] = replace(known, peers=peers, is_general=is_general, is_broken=is_broken)
+            weight = BROKEN if each.is_broken else known.weight
+            by_cause[key] = replace(known, peers=peers, is_general=is_general, weight=weight)
     return tuple(sorted(by_cause.values(), key=lambda each: (not each.breaks_node, not each.is_broken)))
 
 
@@ -130,11 +128,11 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
     if own is not None and bridge is not None:
         pod = pod_address(own)
         away = Lookup(family, there, pod, bridge)
-        yield Way(_AWAY, away, "Packets from pods do not reach {peers}.", network, path)
+        yield Way("peer.route", away, network, path)
         back = Lookup(family, pod, there, path.route.ifindex)
-        yield Way(_BACK, back, "Packets from {peers} do not reach the pods of this node.", network, path)
+        yield Way("peer.return", back, network, path)
     else:
-        yield Way(_AWAY, Lookup(family, there), "Packets from this node do not reach {peers}.", network, path)
+        yield Way("peer.route-host", Lookup(family, there), network, path)
     if path.public is not None:
         outer, packed = family_of(path.public), path.public.packed
         source = subject.underlay.address(outer)
@@ -142,7 +140,7 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
         question = Lookup(outer, packed, source.packed if source else b"", 0, *carrier)
         networks = (each for each in subject.underlay.networks if path.public in each)
         wide = next(networks, ip_network((bytes(len(packed)), 0)))
-        yield Way(TUNNEL, question, "The tunnel to {peers} has no usable route.", wide, path)
+        yield Way(TUNNEL, question, wide, path)
 
 
 def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
@@ -153,29 +151,24 @@ def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
         for rule in seen.rules.get(family, ()) if family in seen.bridges else ():
             source, destination = (rule.src, rule.src_length), (rule.dst, rule.dst_length)
             if _is_within(source, own):
-                yield from islice(_ways_of_part(subject, seen, family, source, destination, _AWAY), 1)
+                yield from islice(_ways_of_part(subject, seen, family, source, destination, "pod.rule-away"), 1)
             if _is_within(destination, own):
-                yield from islice(_ways_of_part(subject, seen, family, destination, source, _BACK), 1)
+                yield from islice(_ways_of_part(subject, seen, family, destination, source, "pod.rule-back"), 1)
 
 
 def _ways_of_part(
-    subject: Subject, seen: Seen, family: Family, pods: Prefix, other: Prefix, check: str
+    subject: Subject, seen: Seen, family: Family, pods: Prefix, other: Prefix, code: str
 ) -> Iterator[Way]:
     """Yields packets between a part of the own subnet and each peer that is in `other`, or has it."""
-    pod, length = pods
-    where = f"{address(pod)}{'' if length == 8 * len(pod) else f'/{length}'} of this node"
+    pod, _ = pods
     for path in (each for each in subject.paths if family_of(each.subnet) is family):
         gateway = gateway_of(path.subnet).packed
         if not _is_within(other, path.subnet) and not is_in(gateway, *other):
             continue
         there = other[0] if _is_within(other, path.subnet) else gateway
-        if check == _AWAY:
-            question = Lookup(family, there, pod, seen.bridges[family])
-            problem = f"Packets from {where} do not reach other nodes."
-        else:
-            question = Lookup(family, pod, there, path.route.ifindex)
-            problem = f"Packets from other nodes do not reach {where}."
-        yield Way(check, question, problem, subject.networks[family], path, pods)
+        is_away = code == "pod.rule-away"
+        away, back = Lookup(family, there, pod, seen.bridges[family]), Lookup(family, pod, there, path.route.ifindex)
+        yield Way(code, away if is_away else back, subject.networks[family], path, pods)
 
 
 def _is_within(prefix: Prefix, subnet: Network) -> bool:
@@ -187,10 +180,10 @@ def _is_right(seen: Seen, way: Way) -> bool:
     answer, question = seen.answers.get(way.question), way.question
     if answer is None:
         return True
-    if way.check == TUNNEL:
+    if way.code == TUNNEL:
         # Without its address the underlay is chosen anew.
         return isinstance(answer, Route) or not any(each.address == question.src for each in seen.addresses)
-    if way.check == _BACK:
+    if way.code in ("peer.return", "pod.rule-back"):
         if not _leads_to_bridge(seen, question.family, question.dst):
             return True  # the bridge's route is a finding of its own
         return isinstance(answer, Route) and answer.ifindex == seen.bridges.get(question.family)
@@ -205,7 +198,7 @@ def _leads_to_bridge(seen: Seen, family: Family, pod: bytes, source: bytes = b""
     return answer is None or bridge is None or (isinstance(answer, Route) and answer.ifindex == bridge)
 
 
-def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
+def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Condition]:
     question, answer = way.question, seen.answers[way.question]
     refused = None if isinstance(answer, Route) else answer.error
     # A flag of the interface, and addresses of the peer on this host, are findings of their own.
@@ -213,38 +206,39 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Finding]:
         return
     if refused == EINVAL and any(each.address == question.src for each in seen.addresses) and question.iif:
         return
-    found = reverse_path(seen, question) if refused == EXDEV else None
-    found = found or culprit(seen, question, way.network, answer if isinstance(answer, Route) else None)
-    if found is None and refused == EINVAL:
+    why = reverse_path(seen, question) if refused == EXDEV else None
+    why = why or culprit(seen, question, way.network, answer if isinstance(answer, Route) else None)
+    if why is None and refused == EINVAL:
         # The filter says so since Linux 6.13, and a blackhole does, which culprit names.
-        found = reverse_path(seen, question)
-    is_explained = found is not None or way.check == TUNNEL
-    found = found or _unexplained(subject, seen, way)
+        why = reverse_path(seen, question)
+    is_explained = why is not None or way.code == TUNNEL
+    why = why or _unexplained(subject, seen, way)
     got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
     evidence = f"{asked(seen, question)}: {got}"
     if way.pods is not None:
-        is_broken = is_explained and is_in_use(seen, question.family, *way.pods)
-        yield Finding("pod-rule", way.problem, found.cause, found.cure, evidence, is_broken=is_broken, is_part=True)
+        pod, length = way.pods
+        weight = BROKEN if is_explained and is_in_use(seen, question.family, pod, length) else WARNING
+        who = f"{address(pod)}{'' if length == 8 * len(pod) else f'/{length}'} of this node"
+        yield found(way.code, pods=who, why=why.cause, cure=why.cure, evidence=evidence, weight=weight, is_part=True)
         return
-    yield Finding(
-        way.check,
-        way.problem,
-        found.cause,
-        found.cure,
-        evidence,
-        ((way.path.lease, way.path.node),),
-        found.is_general,
-        is_broken=is_explained,
+    yield found(
+        way.code,
+        why=why.cause,
+        cure=why.cure,
+        evidence=evidence,
+        peers=((way.path.lease, way.path.node),),
+        is_general=why.is_general,
+        weight=BROKEN if is_explained else WARNING,
     )
 
 
 def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
     question = way.question
-    before = subject.remembered.get(question.dst) if way.check == TUNNEL else None
+    before = subject.remembered.get(question.dst) if way.code == TUNNEL else None
     if before is not None:
         said = text(before, seen.names)
         return Culprit(f"The route `{said}` is gone.", command("replace", before, seen.names), False)
-    if way.check == TUNNEL:
+    if way.code == TUNNEL:
         where = address(question.dst)
         return Culprit(f"No route leads to {where}: add one, or correct the peer's public address.", "", False)
     return Culprit("No rule or route explains this: compare `ip rule` and `ip route show table all`.", "", False)

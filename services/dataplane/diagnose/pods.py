@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
+from flannelette.services.core.conditions import BROKEN, SOON, WARNING, Condition, found
 from flannelette.services.core.family import Family
 from flannelette.services.dataplane.diagnose.bridge import bridge_index
 from flannelette.services.dataplane.diagnose.culprit import is_in_network
@@ -22,7 +23,6 @@ from flannelette.services.dataplane.diagnose.seen import (
     Subject,
     gateway_of,
 )
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.iproute2_text import address
 
@@ -170,7 +170,7 @@ def _is_cut_off(fault: Fault | None) -> bool:
     return fault is not None and fault.is_broken
 
 
-def check_pods(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_pods(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """A check: the interface of each pod is a port of the bridge, up, and lets packets through; the pod answers."""
     links, bridges = pod_links(subject, seen), {each.name: each for each in seen.links.values()}
     missing = [each for each in links if each.bridge and each.bridge not in bridges]
@@ -267,17 +267,20 @@ def _port_fault(link: HostLink, port: BridgePort, bridge: HostLink) -> Fault | N
     return None
 
 
-def _told(seen: Seen, fault: Fault, some: Sequence[PodLink]) -> Finding:
+def _told(seen: Seen, fault: Fault, some: Sequence[PodLink]) -> Condition:
     names = [each.link.name for each in some]
     cures = dict.fromkeys(fault.cure.replace("{}", name) for name in names if fault.cure)
     lost = "can neither send nor receive packets" if fault.is_broken else "may not receive packets"
-    return Finding(
-        "pod-port",
-        f"{_who(some)} {lost}.",
-        f"{_some(names)} {fault.said if len(names) == 1 else fault.of_many}.{_manager(seen, some)}",
-        " && ".join(cures),
-        f"ip -d link show {names[0]}: {fault.evidence}",
-        is_broken=fault.is_broken,
+    return found(
+        "pod.port",
+        pods=_who(some),
+        lost=lost,
+        ports=_some(names),
+        state=fault.said if len(names) == 1 else fault.of_many,
+        manager=_manager(seen, some),
+        cure=" && ".join(cures),
+        evidence=f"ip -d link show {names[0]}: {fault.evidence}",
+        weight=BROKEN if fault.is_broken else WARNING,
         is_part=True,
     )
 
@@ -289,9 +292,9 @@ def _some(names: Sequence[str]) -> str:
 
 def _who(some: Sequence[PodLink]) -> str:
     """The pods, by their addresses if these are known."""
-    found = [address(packed) for each in some if each.pod for packed in each.pod.addresses[:1]]
-    if len(found) == len(some) <= _NAMED:
-        return f"The pod{'s' if len(some) > 1 else ''} {', '.join(found)} of this node"
+    known = [address(packed) for each in some if each.pod for packed in each.pod.addresses[:1]]
+    if len(known) == len(some) <= _NAMED:
+        return f"The pod{'s' if len(some) > 1 else ''} {', '.join(known)} of this node"
     return "A pod of this node" if len(some) == 1 else f"{len(some)} pods of this node"
 
 
@@ -300,56 +303,47 @@ def _manager(seen: Seen, some: Iterable[PodLink]) -> str:
     return next((f" {seen.managers[each.link.index]}" for each in some if each.link.index in seen.managers), "")
 
 
-def _bridge_gone(subject: Subject, seen: Seen, name: str, some: Sequence[PodLink]) -> Finding:
+def _bridge_gone(subject: Subject, seen: Seen, name: str, some: Sequence[PodLink]) -> Condition:
     held = [f"{gateway_of(own)}/{own.prefixlen}" for own in subject.own.values()]
     commands = [f"ip link add {name} type bridge", f"ip link set {name} up"]
     commands += [f"ip addr add {each} dev {name}" for each in held]
     commands += [f"ip link set {each.link.name} master {name}" for each in some]
-    return Finding(
-        "bridge-gone",
-        f"{_who(some)} can neither send nor receive packets.",
-        f"The bridge {name}, of which their interfaces were ports, is gone.",
-        " && ".join(commands),
-        f"ip link show {name}: does not exist",
-    )
+    evidence = f"ip link show {name}: does not exist"
+    return found("bridge.gone", pods=_who(some), bridge=name, cure=" && ".join(commands), evidence=evidence)
 
 
-def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterator[Finding]:
+def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterator[Condition]:
     """What the bridge does to all of its ports."""
     bridge = pods_bridge(subject, seen)
     ports = [each for each in links if bridge is not None and each.link.master == bridge.index]
     if bridge is None or not bridge.is_up or not ports:
         return
     if not bridge.has_arp:
-        yield Finding(
-            "bridge-arp",
-            "Packets to the pods of this node are not delivered.",
-            f"ARP and NDP are off on {bridge.name}, so this host does not know the MACs of pods.",
-            f"ip link set {bridge.name} arp on",
-            f"{bridge.name}: NOARP",
-        )
+        cure = f"ip link set {bridge.name} arp on"
+        yield found("bridge.arp", bridge=bridge.name, cure=cure, evidence=f"{bridge.name}: NOARP")
     yield from _gateways(subject, seen, bridge)
     isolated = [each for each in ports if each.link.port is not None and each.link.port.is_isolated]
     if len(isolated) > 1 and not any(each.pod and each.pod.is_isolated for each in isolated):
         names = [each.link.name for each in isolated]
-        yield Finding(
-            "pod-port",
-            "Pods of this node do not reach each other.",
-            f"{_some(names)} are isolated ports of {bridge.name}.{_manager(seen, isolated)}",
-            " && ".join(f"bridge link set dev {name} isolated off" for name in names),
-            f"bridge -d link show {names[0]}: isolated on",
-            is_broken=any(each.pod for each in isolated),  # else CNI may have been asked for it
+        yield found(
+            "pod.port-isolated",
+            ports=_some(names),
+            bridge=bridge.name,
+            manager=_manager(seen, isolated),
+            cure=" && ".join(f"bridge link set dev {name} isolated off" for name in names),
+            evidence=f"bridge -d link show {names[0]}: isolated on",
+            weight=BROKEN if any(each.pod for each in isolated) else WARNING,  # CNI may have been asked for it
             is_part=True,
         )
     unlike = [e for e in ports if e.pod and e.pod.has_hairpin and e.link.port and not e.link.port.has_hairpin]
     if unlike:
-        yield Finding(
-            "pod-port",
-            f"{_who(unlike)} may not reach {'itself' if len(unlike) == 1 else 'themselves'} by a service's address.",
-            f"{_some([e.link.name for e in unlike])} lost the hairpin mode that the CNI configuration asks for.",
-            " && ".join(f"bridge link set dev {each.link.name} hairpin on" for each in unlike),
-            f"bridge -d link show {unlike[0].link.name}: hairpin off",
-            is_broken=False,
+        yield found(
+            "pod.port-hairpin",
+            pods=_who(unlike),
+            themselves="itself" if len(unlike) == 1 else "themselves",
+            ports=_some([e.link.name for e in unlike]),
+            cure=" && ".join(f"bridge link set dev {each.link.name} hairpin on" for each in unlike),
+            evidence=f"bridge -d link show {unlike[0].link.name}: hairpin off",
             is_part=True,
         )
     yield from _vlans(seen, bridge, ports)
@@ -362,7 +356,7 @@ def recorded_gateways(subject: Subject, seen: Seen, family: Family) -> set[bytes
     return {packed for pod in pods for packed in pod.gateways if is_in_network(packed, own)}
 
 
-def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Finding]:
+def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Condition]:
     """Checks that the bridge has the address to which pods send, where it has another one of their subnet.
 
     CNI's record says which one; else it is the first one, but of docker's bridge. Pods go on for a while without it,
@@ -379,20 +373,22 @@ def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Findin
             if not is_known and bridge.name == DOCKER:
                 continue
             is_over = subject.gateways.get(gateway, 0.0) > _REMEMBERED_SECONDS
-            yield Finding(
-                "bridge-address",
-                f"{family} packets of the pods of this node {'get' if is_known else 'may get'} no further than "
-                f"{bridge.name}{', once they have forgotten its MAC' if is_known and not is_over else ''}.",
-                f"The bridge {bridge.name} has {', '.join(others)}, and not {address(gateway)}, to which pods send.",
-                f"ip addr add {address(gateway)}/{own.prefixlen} dev {bridge.name}",
-                f"{bridge.name}: {', '.join(others)}",
-                is_broken=is_known and is_over,
-                is_soon=is_known and not is_over,
+            yield found(
+                "bridge.gateway-lost",
+                family=family,
+                get="get" if is_known else "may get",
+                bridge=bridge.name,
+                since=", once they have forgotten its MAC" if is_known and not is_over else "",
+                addresses=", ".join(others),
+                gateway=address(gateway),
+                cure=f"ip addr add {address(gateway)}/{own.prefixlen} dev {bridge.name}",
+                evidence=f"{bridge.name}: {', '.join(others)}",
+                weight=WARNING if not is_known else BROKEN if is_over else SOON,
                 is_part=len(recorded) > 1,
             )
 
 
-def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Finding]:
+def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Condition]:
     """Checks VLANs: packets without a tag have to get the same one at port and bridge, and lose its tag at both."""
     if not bridge.filters_vlans:
         return
@@ -409,13 +405,14 @@ def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[F
         [] if here in here_plain and here else [f"bridge vlan add dev {bridge.name} vid {number} pvid untagged self"]
     )
     commands += [f"bridge vlan add dev {each.link.name} vid {number} pvid untagged" for each in apart]
-    yield Finding(
-        "bridge-vlan",
-        f"{_who(apart)} can neither send nor receive packets.",
-        f"{bridge.name} filters VLANs, and does not have {_some([e.link.name for e in apart])} in its own VLAN."
-        f"{_manager(seen, apart)}",
-        " && ".join(commands),
-        f"bridge vlan show: {bridge.name} PVID {here or 'none'}",
+    yield found(
+        "bridge.vlan",
+        pods=_who(apart),
+        bridge=bridge.name,
+        ports=_some([e.link.name for e in apart]),
+        manager=_manager(seen, apart),
+        cure=" && ".join(commands),
+        evidence=f"bridge vlan show: {bridge.name} PVID {here or 'none'}",
         is_part=True,
     )
 
@@ -437,21 +434,20 @@ def unattached(subject: Subject, seen: Seen) -> list[HostLink]:
     return [each for each in apart if each.index not in known | used]
 
 
-def _alone(subject: Subject, seen: Seen) -> Iterator[Finding]:
-    found = [PodLink(each) for each in unattached(subject, seen)]
+def _alone(subject: Subject, seen: Seen) -> Iterator[Condition]:
+    alone = [PodLink(each) for each in unattached(subject, seen)]
     bridge = pods_bridge(subject, seen)
-    if not found or (bridge is None and not subject.ports):
+    if not alone or (bridge is None and not subject.ports):
         return
     name = bridge.name if bridge else BRIDGE
-    names = [each.link.name for each in found]
-    yield Finding(
-        "pod-port",
-        f"What is at the other end of {_some(names)} can neither send nor receive packets.",
-        f"No bridge has {_some(names)} as a port, and there is no address or route: perhaps the interface of a pod "
-        f"that has left {name}.{_manager(seen, found)}",
-        " && ".join(f"ip link set {each} master {name}" for each in names),
-        f"ip link show {names[0]}: no master",
-        is_broken=False,
+    names = [each.link.name for each in alone]
+    yield found(
+        "pod.port-alone",
+        ports=_some(names),
+        bridge=name,
+        manager=_manager(seen, alone),
+        cure=" && ".join(f"ip link set {each} master {name}" for each in names),
+        evidence=f"ip link show {names[0]}: no master",
         is_part=True,
     )
 
@@ -461,18 +457,17 @@ def _is_failed(seen: Seen, place: tuple[bytes, int]) -> bool:
     return state is not None and state.is_failed
 
 
-def _silent(seen: Seen, found: Sequence[tuple[bytes, int]]) -> Iterator[Finding]:
-    if not found:
+def _silent(seen: Seen, places: Sequence[tuple[bytes, int]]) -> Iterator[Condition]:
+    if not places:
         return
-    names = [address(packed) for packed, _ in found]
-    bridge = seen.names.get(found[0][1], BRIDGE)
-    yield Finding(
-        "pod-silent",
-        f"Packets to the pod{'s' if len(names) > 1 else ''} {_some(names)} of this node are lost.",
-        f"No reply to {'ARP' if len(found[0][0]) == 4 else 'NDP'} on {bridge}: the pod has lost its address, or its "
-        "interface is down, or a filter drops frames at the bridge. Recreate the pod if it is broken.",
-        "",
-        f"neigh {names[0]} dev {bridge} FAILED",
+    names = [address(packed) for packed, _ in places]
+    bridge = seen.names.get(places[0][1], BRIDGE)
+    yield found(
+        "pod.silent",
+        pods=f"pod{'s' if len(names) > 1 else ''} {_some(names)}",
+        asked="ARP" if len(places[0][0]) == 4 else "NDP",
+        bridge=bridge,
+        evidence=f"neigh {names[0]} dev {bridge} FAILED",
         is_part=True,
     )
 

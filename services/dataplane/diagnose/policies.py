@@ -6,11 +6,11 @@ from ipaddress import ip_network
 from itertools import chain
 from typing import Final
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.dataplane.diagnose.culprit import is_in
 from flannelette.services.dataplane.diagnose.routes import is_in_use
 from flannelette.services.dataplane.diagnose.seen import PeerPath, Policy, Seen, Subject
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
@@ -20,17 +20,16 @@ _DIRECTIONS: Final = ("in", "out", "fwd")
 _UDP: Final = 17
 _CARRIED: Final = (0, 1, 6, _UDP, 58)
 """Protocols that all pods use: any, ICMP, TCP, UDP, ICMPv6."""
-_PODS: Final = "Packets between pods of this node and {peers} are dropped."
-_HOST: Final = "Packets between this host and its own pods are dropped."
-_NODES: Final = "Packets between this node and {peers} are dropped."
-_SINGLE: Final = "Packets of single pods of this node are dropped."
+_PODS, _HOST = "host.xfrm-block-pods", "host.xfrm-block-own"
+_NODES, _SINGLE = "host.xfrm-block-nodes", "host.xfrm-block-single"
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
     """Packets that must pass, and the directions in which the kernel looks policies up for them."""
 
-    problem: str
+    code: str
+    """The condition that it is if they do not."""
     directions: frozenset[int]
     here: Network
     """The pods of this node, or its address in the underlay."""
@@ -47,7 +46,7 @@ class _Flow:
     @property
     def is_of_pods(self) -> bool:
         """Whether pods of this node are an end of it."""
-        return self.problem != _NODES
+        return self.code != _NODES
 
 
 def blocks(seen: Seen) -> bool:
@@ -55,7 +54,7 @@ def blocks(seen: Seen) -> bool:
     return any(policy.action == uapi.XFRM_POLICY_BLOCK for policy in seen.policies)
 
 
-def check_policies(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_policies(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """A check: no policy blocks what the overlay carries, unless one before it lets that through."""
     if not blocks(seen):
         return
@@ -67,7 +66,7 @@ def check_policies(subject: Subject, seen: Seen) -> Iterator[Finding]:
 
 def check_packet(
     subject: Subject, seen: Seen, here: Network, there: Network, *, is_from_here: bool, is_forwarded: bool
-) -> Iterator[Finding]:
+) -> Iterator[Condition]:
     """The same for one packet between an address of this node and one of a peer's."""
     paths = tuple(replace(path, subnet=there) for path in subject.paths)
     narrow = replace(subject, own={family_of(here): here}, paths=paths)
@@ -140,7 +139,7 @@ def _meet(prefix: bytes, length: int, network: Network) -> bool:
     return len(prefix) == len(first) and is_in(first, prefix, min(length, network.prefixlen))
 
 
-def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Finding:
+def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Condition:
     """Makes the finding about the node, a peer, or single pods: as much of them as the policy names."""
     selector, direction = _selector(policy), _DIRECTIONS[policy.direction]
     here, (_, there_length) = _ends(policy, flow)
@@ -148,15 +147,14 @@ def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Finding:
     is_general = flow.everywhere is not None and there_length <= flow.everywhere.prefixlen
     is_for_all = policy.protocol in _CARRIED and policy.dport in (0, flow.dport)  # else it may be meant
     is_used = (not is_part or is_in_use(seen, policy.family, *here)) and there_length <= flow.there.prefixlen
-    return Finding(
-        "xfrm-block",
-        _SINGLE if is_part else flow.problem,
-        f"The IPsec policy `dir {direction} {selector}` blocks these packets.",
-        f"ip xfrm policy del dir {direction} {selector}",
-        f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
-        ((flow.path.lease, flow.path.node),) if flow.path is not None and not is_part else (),
+    return found(
+        _SINGLE if is_part else flow.code,
+        policy=f"dir {direction} {selector}",
+        cure=f"ip xfrm policy del dir {direction} {selector}",
+        evidence=f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
+        peers=((flow.path.lease, flow.path.node),) if flow.path is not None and not is_part else (),
         is_general=is_general and not is_part,
-        is_broken=is_for_all and is_used,
+        weight=BROKEN if is_for_all and is_used else WARNING,
         is_part=is_part,
     )
 

@@ -1,18 +1,17 @@
 """Routes of other programs inside the network: which of them keep packets from a peer, or from the own pods. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_network
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.dataplane.diagnose.culprit import address_behind, is_in, plain, removal_of
 from flannelette.services.dataplane.diagnose.seen import Seen, Subject
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import DROPS, RTN_UNICAST, Route
 
 
-def check_routes(subject: Subject, seen: Seen) -> Iterator[Finding]:
+def check_routes(subject: Subject, seen: Seen) -> Iterator[Condition]:
     """A check: no other route takes what is for a peer, for a part of it, or for pods of this node."""
     ours = {device.index for device in subject.devices.values()}
     held = {each.address for each in seen.addresses}
@@ -23,40 +22,24 @@ def check_routes(subject: Subject, seen: Seen) -> Iterator[Finding]:
         for subnet, lease, node in subject.subnets():
             peer = ((lease, node),)
             if _is_all(route, subnet) and each in subject.winning:
-                yield _finding(seen, route, f"Packets to {subnet} of {{peers}} do not reach that node.", peer)
+                code = "peer.address-behind" if address_behind(seen, route) else "peer.route-taken"
+                why, cure, said = _removal(seen, route)
+                yield found(code, subnet=subnet, why=why, cure=cure, evidence=said, peers=peer)
             elif _is_part(route, subnet):
-                where = f"{_part(route)}, a part of the subnet {subnet} of {{peers}}"
-                what = f"Packets to {where}, do not reach that node."
-                yield _finding(seen, route, what, peer, check="part-of-a-peer", is_broken=False)
+                part, (why, cure, said) = _part(route), _removal(seen, route)
+                yield found("peer.part", subnet=subnet, part=part, why=why, cure=cure, evidence=said, peers=peer)
     for route in map(plain, ways_off(subject, seen)):
         own = next((own for own in subject.own.values() if _is_part(route, own)), None)
         if own is not None:
-            what = f"Packets to {_part(route)}, a part of the subnet of this node, do not reach its pods."
             has_pods = is_in_use(seen, family_of(own), route.dst, route.length)
-            found = _finding(seen, route, what, (), check="own-part", is_broken=has_pods)
-            yield replace(found, is_part=True)
+            weight = BROKEN if has_pods else WARNING
+            part, (why, cure, said) = _part(route), _removal(seen, route)
+            yield found("host.own-part", part=part, why=why, cure=cure, evidence=said, weight=weight, is_part=True)
 
 
-def _finding(
-    seen: Seen,
-    route: Route,
-    problem: str,
-    peer: tuple[tuple[str, str], ...],
-    *,
-    check: str = "peer-route",
-    is_broken: bool = True,
-) -> Finding:
-    behind = address_behind(seen, route)
-    cause, cure = removal_of(seen, route)
-    return Finding(
-        "peer-address-here" if behind and is_broken else check,
-        problem,
-        cause,
-        cure,
-        text(route, seen.names),
-        peer,
-        is_broken=is_broken,
-    )
+def _removal(seen: Seen, route: Route) -> tuple[str, str, str]:
+    """The cause, the cure and the evidence of a route that is in the way."""
+    return *removal_of(seen, route), text(route, seen.names)
 
 
 def ways_off(subject: Subject, seen: Seen) -> list[Route]:

@@ -195,17 +195,14 @@ class PeerPath:
 class Way:
     """One of the lookups of a peer."""
 
-    check: str
+    code: str
+    """The condition that it is if the answer is not as it should be: `peer.route`."""
     question: Lookup
-    problem: str
     network: Network
     """The network of which an address may stand for all."""
     path: PeerPath
     pods: tuple[bytes, int] | None = None
-    """The part of the own subnet that a rule of policy routing names; None: any pod.
-
-    Then `problem` says where packets do not get, without peers.
-    """
+    """The part of the own subnet that a rule of policy routing names; None: any pod."""
 
     @property
     def is_direct(self) -> bool:

@@ -1,25 +1,27 @@
 """What there is to tell of a turn's work on the peers: from what was and what is to events. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import Final
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from flannelette.services.dataplane.events.causes import Observations
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.events.journal import Event, EventKind
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.peers.peer import WHOLE, Peer, PeerContext
-from flannelette.services.dataplane.peers.validation import NO_ADDRESS, Rejection
+from flannelette.services.dataplane.peers.validation import NO_ADDRESS
 from flannelette.services.runtime.events.journal import MOST_NAMED, Subject
 
 _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
 """Rules of `validation` by which a lease claims what this node has."""
+_AWAY: Final = " Nobody answers at its address now."
 _MOST_FINDINGS: Final = 10
 """Largest number of findings about refused leases; ListPeers has all."""
 
@@ -112,18 +114,18 @@ def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], obje
 
 def claim_findings(
     own_losses: Iterable[Loss], peers: Iterable[Peer], is_away: Callable[[str], bool] = lambda lease: False
-) -> list[Finding]:
+) -> list[Condition]:
     """Findings about leases that are not carried, and why: the own one on other nodes, and those of others here.
 
     `is_away`: nobody answers at the addresses of a lease, so that no packet is lost if it is not carried.
     """
     own = [
-        Finding(
-            "own-claim",
-            f"Other nodes send no packets here: our lease loses to that of {loss.winner.node or loss.winner.name}.",
-            f"The own lease {loss.lease.name}: {loss.reason}.",
-            "",
-            f"leases: {_title(loss.winner)}",
+        found(
+            "node.own-claim",
+            winner=loss.winner.node or loss.winner.name,
+            lease=loss.lease.name,
+            reason=loss.reason,
+            evidence=f"leases: {_title(loss.winner)}",
         )
         for loss in own_losses
     ]
@@ -205,31 +207,31 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _of_others(peers: Iterable[Peer], is_away: Callable[[str], bool]) -> Iterator[Finding]:
+def _of_others(peers: Iterable[Peer], is_away: Callable[[str], bool]) -> Iterator[Condition]:
     for peer in peers:
         is_lost = not is_away(peer.lease.name)
         for refusal in peer.refusals:
             if refusal.rule == NO_ADDRESS:
                 continue  # a finding of this node says it
             if refusal.rule in _OWN_CLAIMS or refusal.rule in KINDS:
-                check, problem = "claim", _claim(peer, refusal)
+                of_this_node = refusal.rule in _OWN_CLAIMS
+                said = found(
+                    "peer.claim",
+                    who=f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}",
+                    whose="of this node" if of_this_node else "of another node",
+                    lease=peer.lease.name,
+                    reason=refusal.reason,
+                    away="" if is_lost else _AWAY,
+                )
             elif peer.objects and refusal.rule in WHOLE:
                 continue  # it is carried as before its change
             else:
-                check, problem = "peer-refused", "{peers} gets no packets, because this node refuses its lease."
-            yield Finding(
-                check,
-                problem if is_lost else f"{problem} Nobody answers at its address now.",
-                f"The lease {peer.lease.name}: {refusal.reason}.",
-                "",
-                f"leases: {_title(peer.lease)}",
-                ((peer.lease.name, peer.lease.node),),
-                is_broken=is_lost,
+                away = "" if is_lost else _AWAY
+                said = found("peer.refused", lease=peer.lease.name, reason=refusal.reason, away=away)
+            yield replace(
+                said,
+                evidence=f"leases: {_title(peer.lease)}",
+                peers=((peer.lease.name, peer.lease.node),),
+                weight=BROKEN if is_lost else WARNING,
                 is_remote=not is_lost,
             )
-
-
-def _claim(peer: Peer, refusal: Rejection) -> str:
-    who = f"Node {peer.lease.node}" if peer.lease.node else f"The lease {peer.lease.name}"
-    whose = "of this node" if refusal.rule in _OWN_CLAIMS else "of another node"
-    return f"{who} claims a subnet, MAC, key or address {whose}, and gets no packets."

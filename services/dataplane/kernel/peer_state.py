@@ -5,9 +5,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.family import Family
 from flannelette.services.dataplane.backends.host_gw import HostGw
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.kernel.reconciler import Reconciler
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import command, text
@@ -78,7 +78,7 @@ def is_refused(peer: Peer, family: Family, failures: Collection[KernelObject]) -
     return bool(failures) and any(r.family == family.af and r in failures for r in _routes(peer.objects))
 
 
-def refused_findings(reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames) -> list[Finding]:
+def refused_findings(reconciler: Reconciler, peers: Iterable[Peer], names: DeviceNames) -> list[Condition]:
     """The peers whose objects the kernel has refused, those of one reason together."""
     if not reconciler.failures:
         return []
@@ -88,24 +88,20 @@ def refused_findings(reconciler: Reconciler, peers: Iterable[Peer], names: Devic
         if item is not None:
             is_direct = isinstance(item, Route) and bool(item.gateway) and not item.onlink
             by_reason.setdefault((reconciler.failures[item], is_direct), []).append((peer, item))
-    return [_refused(reason, is_direct, found, names) for (reason, is_direct), found in by_reason.items()]
+    return [_refused(reason, is_direct, some, names) for (reason, is_direct), some in by_reason.items()]
 
 
-def _refused(reason: str, is_direct: bool, found: Sequence[tuple[Peer, KernelObject]], names: DeviceNames) -> Finding:
-    peer, item = found[0]
-    cause = f"The kernel refuses `{text(item, names)}`: {reason}."
-    if is_direct and peer.lease.backend_type == HostGw.lease_type:
-        cause += (
-            " Backend host-gw needs all nodes in one layer-2 network, and the address of this one is not directly "
-            "connected: use vxlan, with DirectRouting for nodes that are."
-        )
-    return Finding(
-        "peer-objects",
-        "Packets to {peers} are lost, because what carries them could not be made.",
-        cause,
-        "",
-        f"{command('replace', item, names)}: {reason}",
-        tuple((each.lease.name, each.lease.node) for each, _ in found),
+def _refused(
+    reason: str, is_direct: bool, refused: Sequence[tuple[Peer, KernelObject]], names: DeviceNames
+) -> Condition:
+    peer, item = refused[0]
+    of_host_gw = is_direct and peer.lease.backend_type == HostGw.lease_type
+    return found(
+        "peer.objects-direct" if of_host_gw else "peer.objects",
+        object=text(item, names),
+        reason=reason,
+        evidence=f"{command('replace', item, names)}: {reason}",
+        peers=tuple((each.lease.name, each.lease.node) for each, _ in refused),
     )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import FlanneletteError, NotFound
 from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
 from flannelette.services.dataplane.node.own_findings import OverwriteCounter
 from flannelette.services.runtime.backoff import Backoff
@@ -150,7 +150,7 @@ class LeaseRenewer:
             self._doubt(reason)
 
     @property
-    def fight(self) -> Finding | None:
+    def fight(self) -> Condition | None:
         """Returns a finding if another program writes the key of the lease again and again."""
         return self._losses.fight(self.lease)
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from flannelette.services.core.finding import Finding as GeneralFinding
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.underlay.selection import Underlay
 
 _WINDOW: Final = 60.0
@@ -53,54 +52,43 @@ class OverwriteCounter:
         self._times.append(self._clock())
         self._last = reason
 
-    def fight(self, lease: Lease | None) -> Finding | None:
+    def fight(self, lease: Lease | None) -> Condition | None:
         """Returns a finding if another program writes the key of this lease again and again."""
         if lease is None or self.count < _FIGHT:
             return None
-        times = f"{self.count} times in the last minute"
-        return Finding(
-            "own-key",
-            f"The key of {lease.node} ({lease.name}) was overwritten or deleted {times}.",
-            f"Another program writes it: a script, a flanneld on this host, or a second node called {lease.node}.",
-            "",
-            f"{self._last}; the node restores it, at most some 20 times a minute",
-            is_broken=False,
-        )
+        evidence = f"{self._last}; the node restores it, at most some 20 times a minute"
+        return found("node.own-key", node=lease.node, lease=lease.name, count=self.count, evidence=evidence)
 
 
-def lacking_findings(underlay: Underlay | None) -> Iterator[GeneralFinding]:
+def lacking_findings(underlay: Underlay | None) -> Iterator[Condition]:
     """Findings about families that the node does not carry, because its interface has no address of them."""
     for family, reason in underlay.lacking if underlay else ():
         name = underlay.name if underlay else ""
-        yield GeneralFinding(
-            "underlay-family",
-            f"This node carries no {family}, because {name} has no {family} address; the rest runs.",
-            f"{reason[:1].upper()}{reason[1:]}. {family} comes by itself then.",
+        yield found(
+            "underlay.family",
+            family=family,
+            device=name,
+            why=f"{reason[:1].upper()}{reason[1:]}",
             evidence=f"{'ip' if family.version == 4 else 'ip -6'} addr show dev {name} scope global: nothing usable",
         )
 
 
-def own_findings(
-    lease: Lease | None, failures: Sequence[str], clock_ahead: float, now: float
-) -> Iterator[GeneralFinding]:
+def own_findings(lease: Lease | None, failures: Sequence[str], clock_ahead: float, now: float) -> Iterator[Condition]:
     """What is found now. `failures`: of the renewals since the last that succeeded; `clock_ahead`: of the lease
     service's clock before ours; `now`: Unix time.
     """
     if lease is not None and lease.expires_at is not None and len(failures) > 1:  # one may be a restart
         over = datetime.fromtimestamp(lease.expires_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         is_over = lease.expires_at <= now
-        yield GeneralFinding(
-            "own-lease",
-            f"The lease {lease.name} of this node {'ran' if is_over else 'runs'} out at {over}: it is not renewed.",
-            f"The last renewals have failed: {failures[-1]}.",
+        yield found(
+            "node.own-lease",
+            lease=lease.name,
+            runs="ran" if is_over else "runs",
+            time=over,
+            reason=failures[-1],
             evidence="without the lease, another node may get the subnet, and peers remove their routes",
-            is_soon=True,
         )
     if abs(clock_ahead) > MOST_SKEW_SECONDS:
         where = "behind" if clock_ahead > 0 else "ahead of"
-        yield GeneralFinding(
-            "clock",
-            f"The clock of this host is {abs(clock_ahead):.0f} s {where} that of the lease service.",
-            "One of the two is not set by NTP: `timedatectl` on both hosts says which.",
-            evidence="the time in the lease service's answer to ReportProgress",
-        )
+        evidence = "the time in the lease service's answer to ReportProgress"
+        yield found("node.clock", seconds=f"{abs(clock_ahead):.0f}", where=where, evidence=evidence)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import FlanneletteError, NotImplementedYet
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.progress import FailedLease, Progress
 from flannelette.services.runtime.backoff import Backoff, jittered
 from flannelette.services.runtime.process.version import version
@@ -47,7 +47,7 @@ class Reporter:
     """
 
     def __init__(self, calls: ReportCalls) -> None:
-        self.findings: Callable[[], tuple[Finding, ...]] = tuple
+        self.findings: Callable[[], tuple[Condition, ...]] = tuple
         """What is wrong with the node, to be told with its progress."""
         self._calls = calls
         self._news: tuple[int, Progress] | None = None

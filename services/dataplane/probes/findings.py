@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from flannelette.services.core.conditions import Condition, PeerName, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.probes.checksum import PROOFS
 from flannelette.services.dataplane.probes.datagram import PORT
 from flannelette.services.dataplane.probes.path import Layer, ProbedPath
 from flannelette.services.dataplane.probes.record import Answering, Record
 
 Paths: TypeAlias = Mapping[ProbedPath, Record]
-PeerName: TypeAlias = tuple[str, str]
-"""Lease and node."""
 
 _MOST_COMMANDS: Final = 5
 """Largest number of commands in one cure, one for each peer; of more peers the cause is in the network."""
@@ -31,10 +29,10 @@ def probe_findings(
     peers: Mapping[PeerName, Paths],
     carrier: str,
     narrowed: Callable[[str, Family, int], str],
-    detours: Mapping[str, Finding],
+    detours: Mapping[str, Condition],
     *,
     some_answer: bool,
-) -> Iterator[Finding]:
+) -> Iterator[Condition]:
     """The findings about peers that do not answer as they should, `some_answer`: others do.
 
     `carrier` is what a firewall between the nodes has to let through; `narrowed` returns the command that gives the
@@ -68,7 +66,7 @@ def probe_findings(
         yield _node(tuple(nodes))
 
 
-def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: str, *, is_kept_on: bool) -> Finding:
+def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: str, *, is_kept_on: bool) -> Condition:
     """Makes the finding about peers to which packets leave by these devices, and do not pass with a checksum that is
     left to them.
 
@@ -78,67 +76,46 @@ def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: s
     is_ours = is_kept_on and underlay not in devices
     remark = " This dataplane keeps it on: start it without `--checksum-offload=on`." if is_ours else ""
     offloads = ((name, "tx" if name == underlay else "tx-checksum-ip-generic") for name in left_by)
-    return Finding(
-        "peer-checksum",
-        "TCP and UDP through the overlay do not reach {peers}; pings do.",
-        f"What sends the packets of {' and '.join(left_by)} (a network card, the host of a virtual machine), or a "
-        "peer in user space, does not complete checksums that the kernel leaves to the card (checksum offload)."
-        + remark,
-        "" if is_ours else Cure(*(Command("offload-off", *each) for each in offloads)),
-        f"UDP to port {PORT}: answered with a checksum that the kernel has computed, and not with one that it leaves "
-        f"to the device, {PROOFS} times in a row",
-        names,
-        is_broken=False,
+    return found(
+        "peer.checksum",
+        devices=" and ".join(left_by),
+        remark=remark,
+        cure="" if is_ours else Cure(*(Command("offload-off", *each) for each in offloads)),
+        evidence=f"UDP to port {PORT}: answered with a checksum that the kernel has computed, and not with one that "
+        f"it leaves to the device, {PROOFS} times in a row",
+        peers=names,
     )
 
 
-def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> Finding:
+def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> Condition:
     where = "on this node (no peer answers)" if is_general else "on either node or between them"
-    return Finding(
-        "peer-tunnel",
-        "No answer comes through the overlay from {peers}; in the underlay there is one.",
-        f"Something {where} drops {carrier or 'packets of the network'}, or ICMP of the overlay (a firewall, traffic "
-        "control), or the overlay of the peer is not set up. `flannelette doctor` names what drops packets on its "
-        "node: run it there too; if it names nothing on both, what lies between them drops them.",
-        "",
-        "ICMP echo: three in a row without an answer through the overlay, answers in the underlay",
-        names,
+    return found(
+        "peer.tunnel",
+        where=where,
+        carrier=carrier or "packets of the network",
+        evidence="ICMP echo: three in a row without an answer through the overlay, answers in the underlay",
+        peers=names,
         is_general=is_general,
-        is_broken=False,
     )
 
 
-def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int, cure: str) -> Finding:
+def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int, cure: str) -> Condition:
     """`largest` 0: it is not known."""
     if not largest:
-        return Finding(
-            "peer-mtu",
-            f"Packets of {mtu} bytes, the largest that pods send, do not reach {{peers}}; small ones do.",
-            "A link between the nodes has a smaller MTU than the underlay's interface, or a firewall drops "
-            "large packets.",
-            "",
-            f"ICMP echo with DF: three of {mtu} bytes in a row without an answer, small ones are answered",
-            names,
-        )
-    return Finding(
-        "peer-mtu",
-        f"Packets of more than {largest} bytes do not reach {{peers}}; pods send up to {mtu}.",
-        f"A link between the nodes has a smaller MTU than the underlay's interface: lower that by {mtu - largest}, "
-        "or the option MTU of the backend" + ("; until then, limit the routes." if cure else "."),
-        cure,
-        f"ICMP echo with DF: {largest} bytes are answered, {largest + 1} are not",
-        names,
+        said = f"ICMP echo with DF: three of {mtu} bytes in a row without an answer, small ones are answered"
+        return found("peer.mtu-unknown", mtu=mtu, evidence=said, peers=names)
+    return found(
+        "peer.mtu",
+        mtu=mtu,
+        largest=largest,
+        less=mtu - largest,
+        until_then="; until then, limit the routes" if cure else "",
+        cure=cure,
+        evidence=f"ICMP echo with DF: {largest} bytes are answered, {largest + 1} are not",
+        peers=names,
     )
 
 
-def _node(names: tuple[PeerName, ...]) -> Finding:
-    return Finding(
-        "peer-down",
-        "No answer comes from {peers}, neither through the overlay nor in the underlay.",
-        "The node is down, or the network between the nodes is, or drops ICMP.",
-        "",
-        "ICMP echo: three in a row without an answer",
-        names,
-        is_broken=False,
-        is_remote=True,
-    )
+def _node(names: tuple[PeerName, ...]) -> Condition:
+    evidence = "ICMP echo: three in a row without an answer"
+    return found("peer.down", evidence=evidence, peers=names, is_remote=True)

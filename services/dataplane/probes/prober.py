@@ -14,9 +14,9 @@ from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import Family
 from flannelette.services.dataplane.events import metrics
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.events.journal import EventKind, Journal
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
@@ -68,7 +68,7 @@ class ControllerView(Protocol):
 
     iterations: int
     journal: Journal
-    detours: Mapping[str, Finding]
+    detours: Mapping[str, Condition]
 
     @property
     def programmer(self) -> PeersView: ...  # noqa: D102 - see Controller, also below
@@ -126,7 +126,7 @@ class Prober:
         self._seen = -1
         self._datagrams = Datagrams(self._take)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Condition]:
         """What unanswered probes say about the network."""
         context, peers = self._dataplane.programmer.context, self._dataplane.programmer.peers
         if context is None:

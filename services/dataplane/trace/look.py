@@ -32,7 +32,7 @@ from flannelette.services.dataplane.netlink.wireguard.values import WireguardPee
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.trace.ends import Ends
 
-AWAY, BACK, TUNNEL = "peer-route", "peer-return", "underlay-route"
+AWAY, BACK, TUNNEL = "peer.route", "peer.return", "underlay.route"
 """What the package `diagnose` calls these lookups."""
 
 _NO_TUNNEL: Final = Tunnel({}, 0)
@@ -213,9 +213,9 @@ def _outer(path: PeerPath | None, context: PeerContext, port: int, *, is_sender:
 
 def _ways(subject: Subject, path: PeerPath, inner: Lookup, outer: Lookup | None, *, is_sender: bool) -> list[Way]:
     network = subject.networks[inner.family]
-    found = [Way(AWAY if is_sender else BACK, inner, "", network, path)]
+    found = [Way(AWAY if is_sender else BACK, inner, network, path)]
     if is_sender and outer is not None:
-        found.append(Way(TUNNEL, outer, "", network, path))
+        found.append(Way(TUNNEL, outer, network, path))
     return found
 
 

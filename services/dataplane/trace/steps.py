@@ -10,13 +10,13 @@ from ipaddress import ip_address, ip_network
 from os import strerror
 from typing import Final
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import Address
 from flannelette.services.dataplane.diagnose.checks import CHECKS
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, decision, plain, rule_text
 from flannelette.services.dataplane.diagnose.paths import path_findings
 from flannelette.services.dataplane.diagnose.policies import check_packet
 from flannelette.services.dataplane.diagnose.seen import Lookup, sysctl
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.iproute2_text import address, mac
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.objects import (
@@ -102,7 +102,7 @@ _STATES: Final = {
 """NUD_... of linux/neighbour.h."""
 
 
-def found_by(view: View, *checks: str) -> list[Finding]:
+def found_by(view: View, *checks: str) -> list[Condition]:
     """What the checks of the host of these names find about the packet."""
     found = [*path_findings(view.subject, view.seen)]
     found += [each for check in CHECKS.values() for each in check(view.subject, view.seen)]
@@ -119,7 +119,7 @@ def policy_steps(view: View, here: End, there: End, *, is_from_here: bool) -> It
         yield Step(StepKind.IPSEC, each.evidence, verdict, each.cause, each.cure)
 
 
-def judged(step: Step, findings: list[Finding], *, is_enough: bool = False) -> Step:
+def judged(step: Step, findings: list[Condition], *, is_enough: bool = False) -> Step:
     """The step with what was found there; `is_enough` makes also what may be harmless a fault."""
     if not findings:
         return step
@@ -217,7 +217,9 @@ def is_sent_on(view: View, question: Lookup) -> bool:
     return isinstance(answer, Route) and answer.route_type == RTN_UNICAST
 
 
-def neighbour_step(view: View, hop: tuple[bytes, int], kind: StepKind, *, silent: str, fixed: list[Finding]) -> Step:
+def neighbour_step(
+    view: View, hop: tuple[bytes, int], kind: StepKind, *, silent: str, fixed: list[Condition]
+) -> Step:
     """What the kernel knows of the MAC of the next hop; `silent` says what it means that nobody answers."""
     where, name = address(hop[0]), name_of(view, hop[1])
     entry = view.neighbours.get(hop)

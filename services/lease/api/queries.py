@@ -15,6 +15,7 @@ from flannelette.services.lease.imports.imports import Imports
 from flannelette.services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
 from flannelette.services.lease.stores.store import Reclaimed, RefusalKind
 from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.events.journal import RecordedEvent
 from flannelette.services.runtime.events.stream import Reading
 from flannelette.services.runtime.lease.findings import finding_to_proto
@@ -137,6 +138,7 @@ def _node(broker: Broker, name: str, departed: Report | None, *, is_ours: bool) 
         node.failed.extend(map(failed_to_proto, report.progress.failed))
         node.failed_count = report.progress.failed_count
         node.findings.extend(map(finding_to_proto, report.progress.findings))
+        node.conditions.extend(map(condition_to_proto, report.progress.findings))
         node.version = report.progress.version
     if progress.position > NOTHING_YET:
         node.behind = reports.last - progress.position

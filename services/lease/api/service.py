@@ -44,6 +44,7 @@ from flannelette.services.lease.imports.policy import ALL_OWN, Export
 from flannelette.services.lease.stores.store import KnowsExpiry, Store
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
+from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
 from flannelette.services.runtime.events.stream import watch
 from flannelette.services.runtime.lease.findings import finding_to_proto
@@ -198,7 +199,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """Answers with the service's state, and never fails."""
-        table = self._broker.table
+        table, findings = self._broker.table, self._health.findings
         response = pb.GetStatusResponse(
             ready=self._health.ready,
             reasons=self._health.reasons,
@@ -214,7 +215,8 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
             network=network_to_proto(replace(table.network, source=table.network.shown)) if table.network else None,
             network_error=table.network_error,
             pending_moves=map(move_to_proto, self._moves.all()),
-            findings=map(finding_to_proto, self._health.findings),
+            findings=[finding_to_proto(each) for each in findings],
+            conditions=[condition_to_proto(each) for each in (*self._health.unready, *findings)],
             imports=[each.to_proto() for each in self._imports.clusters],
         )
         response.time.GetCurrentTime()

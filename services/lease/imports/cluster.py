@@ -10,8 +10,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import InvalidInput, Misconfigured
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
@@ -110,7 +110,7 @@ class ImportedCluster:
         await self._connection.close()
         self._save()
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Condition]:
         """What an operator must know about the import."""
         policy, own = self.leases.policy, self._broker.table.network
         if not self.status.connected:
@@ -118,21 +118,13 @@ class ImportedCluster:
             what = f"the {count} lease{'s' * (count != 1)} last received from it remain{'s' * (count == 1)} in force"
             if not self.leases.has_answered:
                 what = "nodes keep the leases of this cluster that they have, as it has not answered since the start"
-            yield Finding(
-                "import",
-                f"The lease service of cluster {self.name} is away: {what}.",
-                f"{self.status.error}.",
-                is_soon=True,
-            )
+            yield found("import.away", cluster=self.name, effect=what, error=self.status.error)
         if refused := self.leases.refused:
             first = min(refused)
             more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
-            problem = f"{first} of cluster {self.name} is not imported{more}: its pods cannot be reached."
-            yield Finding("import-refused", problem, f"{refused[first]}.", is_broken=True)
+            yield found("import.refused", lease=first, cluster=self.name, more=more, reason=refused[first])
         if own and self.network and (reason := mismatch(own, self.network)):
-            problem = f"Nodes of cluster {self.name} cannot be peers of these nodes: {reason}."
-            cause = "Two clusters reach each other by one backend with the same settings: change one of the networks."
-            yield Finding("import-backend", problem, cause, is_broken=True)
+            yield found("import.backend", cluster=self.name, reason=reason)
         if policy.files and self._transport.credentials:
             yield from expiry_findings(self._transport.credentials, time.time())
 

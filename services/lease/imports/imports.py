@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.limits import MOST_LEASES
 from flannelette.services.lease.events.journal import EventKind
 from flannelette.services.lease.imports.cluster import ImportedCluster
@@ -46,7 +46,7 @@ class Imports:
         """An operator says that what is held back may go; returns the names."""
         return [name for each in self.clusters for name in each.confirm()]
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Condition]:
         """What an operator must know about any of the imports."""
         return (finding for cluster in self.clusters for finding in cluster.findings())
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from flannelette.services.core.finding import MOST_REPORTED
+from flannelette.services.core.conditions import MOST_REPORTED
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.limits import LONGEST_NAME
 from flannelette.services.lease import metrics

@@ -14,6 +14,7 @@ from flannelette.services.masq.api.explain import Explainer
 from flannelette.services.masq.api.wire import finding_of, reading_of, rules_of
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.other_networks import networks_in
+from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.events.stream import watch
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
@@ -33,7 +34,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         reconciler = self._reconciler
         inputs, settings = reconciler.inputs, reconciler.settings
         rules = [rule for state in reconciler.states for rule in state.all_rules]
-        findings = reconciler.findings()  # before the reasons, of which one may be among them
+        findings = [*reconciler.findings(), *self._health.findings]  # before the reasons: one may be among them
         return pb.GetStatusResponse(
             status=pb.Status(
                 ready=self._health.ready,
@@ -53,7 +54,8 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 last_check_time=_timestamp(reconciler.last_check_time),
                 start_time=_timestamp(self._start_time),
                 lease_service_connected=reconciler.lease_service_connected,
-                findings=map(finding_of, [*findings, *self._health.findings]),
+                findings=map(finding_of, findings),
+                conditions=[condition_to_proto(each) for each in (*self._health.unready, *findings)],
                 other_networks=networks_in(text for state in reconciler.states for text in state.others),
             ),
             time=_timestamp(time.time()),

@@ -1,10 +1,11 @@
 """Rules, findings and events as masq.proto has them."""
 
 from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.cure import commands_of
-from flannelette.services.core.finding import Finding
 from flannelette.services.masq.firewalls.firewall import ChainState, RuleState
 from flannelette.services.masq.rules.model import Chain
+from flannelette.services.runtime.conditions import older_finding
 from flannelette.services.runtime.events.journal import Journal, RecordedEvent
 from flannelette.services.runtime.events.stream import Reading
 
@@ -21,18 +22,10 @@ def rules_of(state: ChainState) -> list[pb.Rule]:
     return rules + [_rule(chain, "Another network's: it stays as it is.", other) for other in others]
 
 
-def finding_of(found: Finding) -> pb.Finding:
-    """A problem of the host, or of the service itself."""
-    return pb.Finding(
-        problem=found.problem,
-        cure=found.cure,
-        check=found.check,
-        cause=found.cause,
-        evidence=found.evidence,
-        broken=found.is_broken,
-        soon=found.is_soon,
-        commands=[pb.CureCommand(code=each.code, arguments=each.arguments) for each in commands_of(found.cure)],
-    )
+def finding_of(condition: Condition) -> pb.Finding:
+    """The condition for a command line before 0.3, and in the answer to Explain."""
+    commands = [pb.CureCommand(code=each.code, arguments=each.arguments) for each in commands_of(condition.cure)]
+    return older_finding(pb.Finding, condition, evidence=condition.evidence, commands=commands)
 
 
 def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:

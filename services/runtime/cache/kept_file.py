@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.runtime.os.atomic_file import replace_bytes, temporary
 from flannelette.services.runtime.os.sealed_file import UnreadableState, seal, unseal
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -105,15 +105,10 @@ class MayFail(Protocol):
     def problem(self) -> str: ...  # noqa: D102 - see KeptFile
 
 
-def unwritten(files: Iterable[MayFail]) -> Iterator[Finding]:
-    """Finding about the files that a service keeps and cannot write."""
+def unwritten(files: Iterable[MayFail]) -> Iterator[Condition]:
+    """Condition about the files that a service keeps and cannot write."""
     for reason in sorted({file.problem for file in files} - {""}):
-        yield Finding(
-            "state-file",
-            f"{reason[:1].upper()}{reason[1:]}.",
-            "The disk is full, or read-only: after a restart, the service does not know what it knows now.",
-            is_soon=True,
-        )
+        yield found("service.state-file", reason=f"{reason[:1].upper()}{reason[1:]}")
 
 
 def read_bytes(path: Path) -> bytes:

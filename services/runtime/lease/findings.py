@@ -1,23 +1,10 @@
-"""Findings as messages of the lease service."""
+"""Conditions as the messages that a lease service before 0.3 knows."""
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition
+from flannelette.services.runtime.conditions import older_finding
 
 
-def finding_to_proto(finding: Finding) -> pb.Finding:
-    """A finding as a message."""
-    return pb.Finding(
-        problem=finding.problem,
-        cure=finding.cure,
-        check=finding.check,
-        cause=finding.cause,
-        evidence=finding.evidence,
-        broken=finding.is_broken,
-        soon=finding.is_soon,
-    )
-
-
-def finding_from_proto(message: pb.Finding) -> Finding:
-    """The finding in a message, however long its texts."""
-    texts = (message.check, message.problem, message.cause, message.cure, message.evidence)
-    return Finding(*texts, message.broken, message.soon)
+def finding_to_proto(condition: Condition) -> pb.Finding:
+    """A condition as a message."""
+    return older_finding(pb.Finding, condition, evidence=condition.evidence)

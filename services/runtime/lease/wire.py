@@ -7,9 +7,9 @@ from sys import intern
 from google.protobuf.message import DecodeError
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.conditions import MOST_REPORTED
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, Address, Network
-from flannelette.services.core.finding import MOST_REPORTED
 from flannelette.services.core.formats.ip_text import (
     exact_cidr,
     format_address,
@@ -33,7 +33,8 @@ from flannelette.services.core.leases.table import Change, Removed, Step, StoreS
 from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME, seconds_of, unix_time
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.core.special_addresses import never_public
-from flannelette.services.runtime.lease.findings import finding_from_proto, finding_to_proto
+from flannelette.services.runtime.conditions import condition_to_proto, conditions_from
+from flannelette.services.runtime.lease.findings import finding_to_proto
 
 
 def lease_to_proto(lease: Lease) -> pb.Lease:
@@ -128,6 +129,7 @@ def progress_to_proto(progress: Progress) -> pb.ReportProgressRequest:
         failed=map(failed_to_proto, progress.failed),
         failed_count=progress.failed_count,
         findings=map(finding_to_proto, progress.findings),
+        conditions=map(condition_to_proto, progress.findings),
         version=progress.version,
         machine=progress.machine,
     )
@@ -146,7 +148,7 @@ def progress_from_proto(message: pb.ReportProgressRequest) -> Progress:
         failed,
         max(message.failed_count, len(failed)),
         reached_at,
-        tuple(map(finding_from_proto, message.findings[:MOST_REPORTED])),
+        tuple(conditions_from(message.conditions[:MOST_REPORTED], message.findings[:MOST_REPORTED])),
         message.version,
         message.machine,
     )

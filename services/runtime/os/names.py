@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.finding import Finding
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.processes import owners
 
@@ -134,18 +134,16 @@ def holders(beginning: str) -> list[Holder]:
     return [replace(each, is_rightful=True) if each.inode in older else each for each in found]
 
 
-def stranger_findings(*beginnings: str) -> Iterator[Finding]:
+def stranger_findings(*beginnings: str) -> Iterator[Condition]:
     """Findings about names of this service that processes without the right hold."""
     strangers = [each for text in beginnings for each in holders(text) if not each.is_rightful]
     seen = owners(each.inode for each in strangers[:_MOST_FINDINGS])
     for each in strangers[:_MOST_FINDINGS]:
         who = [f"user {each.user}"] if each.user is not None else []
         who += [f"process {seen[each.inode].pid} ({seen[each.inode].name})"] if each.inode in seen else []
-        yield Finding(
-            "name-taken",
-            f"A process without CAP_NET_ADMIN holds @{each.name}, a name of this service.",
-            "Any user, and any pod in the host's network, can bind such a name. It is held in vain: only names whose "
-            "holder may change the network count. As root, `ss -xap` shows the process: end it.",
+        yield found(
+            "service.name-taken",
+            name=each.name,
             evidence=f"held by {', '.join(who) or 'a process that is not seen'}; unix socket {each.inode}; "
             f"{len(strangers)} of them",
         )

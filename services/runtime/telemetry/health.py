@@ -1,18 +1,19 @@
 """Readiness as a set of conditions, each with the reason why it does not hold."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from flannelette.services.core.conditions import SOON, Condition, found, gravest, unready
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.finding import Finding
 
 
-def _found_by(find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def _found_by(find: Callable[[], Iterable[Condition]]) -> Iterator[Condition]:
     """Findings of a check. A check that fails is a finding itself: it ends no service, and is no success."""
     try:
         yield from list(find())
     except (OSError, Unavailable) as error:
-        yield Finding("own-checks", "The service cannot check itself.", f"{error}.")
+        yield found("service.own-checks", error=error)
 
 
 class Health:
@@ -22,7 +23,7 @@ class Health:
     """
 
     def __init__(self) -> None:
-        self.finders: list[Callable[[], Iterable[Finding]]] = []
+        self.finders: list[Callable[[], Iterable[Condition]]] = []
         """What looks for problems of the service that leave it ready."""
         self._reasons: dict[str, str] = {}
         self._of_host: set[str] = set()
@@ -63,9 +64,25 @@ class Health:
         return ["the service is stopping"] if self._stopping else [r for r in self._reasons.values() if r]
 
     @property
-    def findings(self) -> list[Finding]:
+    def unready(self) -> list[Condition]:
+        """The reasons as conditions.
+
+        While another service is away, what waits for it loses nothing yet: the kernel keeps what it has.
+        """
+        if self._stopping:
+            return [unready("stopping", *self.reasons)]
+        told = [unready(key.rpartition(": ")[2], reason) for key, reason in self._told.items() if reason]
+        waits = any(self._told.get(key) for key in self._outages)
+        return [replace(e, weight=SOON) if waits and e.code != "unready.forwarding" else e for e in told]
+
+    @property
+    def _told(self) -> Mapping[str, str]:
+        return self._reasons
+
+    @property
+    def findings(self) -> list[Condition]:
         """What is found now, the gravest first."""
-        return sorted((each for find in self.finders for each in _found_by(find)), key=lambda each: each.weight)
+        return gravest(each for find in self.finders for each in _found_by(find))
 
     @property
     def has_started(self) -> bool:
@@ -108,12 +125,19 @@ class _NetworkHealth(Health):
     @property
     def reasons(self) -> list[str]:
         """Returns the reasons of the network and of the process, as Health.reasons."""
-        whole = self._whole
-        shared = [r for key, r in whole._reasons.items() if r and key not in whole._of_networks]
-        return whole.reasons if whole._stopping else [*shared, *super().reasons]
+        return self._whole.reasons if self._whole._stopping else [r for r in self._told.values() if r]
 
     @property
-    def findings(self) -> list[Finding]:
+    def unready(self) -> list[Condition]:
+        """Returns the reasons of the network and of the process, as Health.unready."""
+        return self._whole.unready if self._whole._stopping else super().unready
+
+    @property
+    def _told(self) -> Mapping[str, str]:
+        whole = self._whole
+        return {key: r for key, r in whole._reasons.items() if key not in whole._of_networks} | self._reasons
+
+    @property
+    def findings(self) -> list[Condition]:
         """Returns the findings of the network and of the process, as Health.findings."""
-        found = (each for find in (*self.finders, *self._whole.finders) for each in _found_by(find))
-        return sorted(found, key=lambda each: each.weight)
+        return gravest(each for find in (*self.finders, *self._whole.finders) for each in _found_by(find))

@@ -10,8 +10,8 @@ from typing import Final
 
 import grpc
 
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.finding import Finding
 from flannelette.services.runtime.tls.certificate import certificate_of, date
 from flannelette.services.runtime.tls.files import Material, Stamp, TlsFiles, read
 
@@ -101,7 +101,7 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(material.key, material.chain)], material.authorities)
 
 
-def expiry_findings(credentials: Credentials, now: float) -> Iterator[Finding]:
+def expiry_findings(credentials: Credentials, now: float) -> Iterator[Condition]:
     """What of these files runs out soon; what has run out already is a reason of the health."""
     files, material = credentials.files, credentials.material
     own = material.certificate
@@ -110,32 +110,25 @@ def expiry_findings(credentials: Credentials, now: float) -> Iterator[Finding]:
         not_before, not_after = max(lives, key=lambda life: life[1])
         yield from _expiring(files.authorities, not_before, not_after, now)
     if credentials.refused:
-        yield Finding(
-            "certificate",
-            f"The TLS files on disk cannot be used: {credentials.refused}.",
-            "Those that were read before stay in force, and a restart would fail. Replace the files; no restart is "
-            "needed.",
-            evidence=f"in force: {files.certificate}, valid until {date(own.not_after)}",
-            is_soon=True,
-        )
+        evidence = f"in force: {files.certificate}, valid until {date(own.not_after)}"
+        yield found("service.certificate-refused", reason=credentials.refused, evidence=evidence)
 
 
-def pair_findings(certificate: Path, key: Path, now: float) -> Iterator[Finding]:
+def pair_findings(certificate: Path, key: Path, now: float) -> Iterator[Condition]:
     """The same for a pair of files that another client of this process uses and reports the faults of."""
     with suppress(Misconfigured, OSError):
         own = certificate_of(certificate, key)
         yield from _expiring(certificate, own.not_before, own.not_after, now)
 
 
-def _expiring(file: Path, not_before: float, not_after: float, now: float) -> Iterator[Finding]:
+def _expiring(file: Path, not_before: float, not_after: float, now: float) -> Iterator[Condition]:
     """The finding about a certificate of this file, if it runs out soon, or has run out."""
     if not_after - now > min(_SOON_SECONDS, (not_after - not_before) / 3):
         return
-    is_over = not_after < now
-    yield Finding(
-        "certificate",
-        f"The certificate in {file} {'ran out' if is_over else 'runs out'} on {date(not_after)}.",
-        "Nothing has replaced it. Replace the file; no restart is needed.",
+    yield found(
+        "service.certificate-expiry",
+        file=file,
+        runs="ran" if not_after < now else "runs",
+        date=date(not_after),
         evidence=f"valid from {date(not_before)} to {date(not_after)}",
-        is_soon=True,
     )

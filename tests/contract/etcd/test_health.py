@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition
 from flannelette.services.lease.stores.etcd.rpc import health
 from flannelette.services.lease.stores.etcd.rpc.health import EtcdHealth
 from flannelette.services.lease.stores.etcd.store import EtcdStore
@@ -45,7 +45,7 @@ async def checked(*endpoints: str):  # type: ignore[no-untyped-def]
                 await task
 
 
-async def until(store: EtcdStore, holds: Callable[[list[Finding]], bool]) -> list[Finding]:
+async def until(store: EtcdStore, holds: Callable[[list[Condition]], bool]) -> list[Condition]:
     return await eventually(lambda: list(store.findings()), holds)
 
 

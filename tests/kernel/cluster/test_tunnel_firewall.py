@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import Peer, Surroundings, flows_of, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import findings
@@ -100,7 +100,7 @@ def arrives(host: Host, peer: NetworkNamespace, version: int, *, tries: int = 30
     return False
 
 
-def found(probe: HostProbe, config: str = "") -> list[Finding]:
+def found(probe: HostProbe, config: str = "") -> list[Condition]:
     network = parse_network(config) if config else DUAL
     around, flows = probe.checks(), flows_of(network, SUBNETS)
     everything = findings(around, Kind.NFTABLES, flows, SETTINGS, tunnel_of(network, "", PEERS))

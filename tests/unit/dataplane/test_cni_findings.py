@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
 from flannelette.services.dataplane.diagnose.seen import Seen, Subject
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.underlay.selection import Underlay
 from tests.findings.file_rows import FILE_FAULTS
 
@@ -37,7 +37,7 @@ class Host:
     def configure(self, name: str, content: object = FLANNEL) -> None:
         self.write(f"etc/cni/net.d/{name}", json.dumps(content))
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Condition]:
         return list(check_cni(SUBJECT, Seen(cni=cni_view(self.files))))
 
 

@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
+from flannelette.services.core.conditions import Condition
+from flannelette.services.core.conditions import found as condition
 from flannelette.services.core.family import IPV4
 from flannelette.services.dataplane.diagnose.culprit import decision, rule_text
 from flannelette.services.dataplane.diagnose.diagnosis import remember, with_earlier
 from flannelette.services.dataplane.diagnose.seen import Lookup, PolicyRule
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.objects import Route
 
 H1, H2, H3 = ("l1", "h1"), ("l2", "h2"), ("l3", "h3")
 
 
-def found(cause: str, *peers: tuple[str, str], is_general: bool = False) -> Finding:
-    return Finding("peer-route", "no way to {peers}", cause, "cure", "evidence", peers, is_general)
+def found(cause: str, *peers: tuple[str, str], is_general: bool = False) -> Condition:
+    return condition("peer.route", why=cause, cure="cure", evidence="evidence", peers=peers, is_general=is_general)
 
 
 def test_peers_that_were_not_looked_at_stay_as_they_were_found() -> None:
@@ -30,9 +31,9 @@ def test_peers_that_were_not_looked_at_stay_as_they_were_found() -> None:
 
 
 def test_a_finding_names_three_peers_and_counts_the_rest() -> None:
-    assert found("a", H1, H2, H3).sentence == "no way to h1, h2, h3"
-    assert found("a", H1, H2, H3, ("l4", "")).sentence == "no way to h1, h2, h3 and 1 more"
-    assert found("a", H1, is_general=True).sentence == "no way to any peer"
+    assert found("a", H1, H2, H3).problem == "Packets from pods do not reach h1, h2, h3."
+    assert found("a", H1, H2, H3, ("l4", "")).problem == "Packets from pods do not reach h1, h2, h3 and 1 more."
+    assert found("a", H1, is_general=True).problem == "Packets from pods do not reach any peer."
 
 
 def rule(priority: int, action: int = 1, table: int = 254, **more: Any) -> PolicyRule:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import IPV4
 from flannelette.services.dataplane.diagnose.cni_state import cni_pods
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, managers_of
@@ -22,7 +23,6 @@ from flannelette.services.dataplane.diagnose.seen import (
     Seen,
     Subject,
 )
-from flannelette.services.dataplane.events.finding import Finding
 from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
 from flannelette.services.dataplane.underlay.selection import Underlay
 
@@ -51,7 +51,7 @@ def seen(*links: HostLink, pods: tuple[CniPod, ...] = (POD,), bridge: HostLink =
     return Seen(names, [held], {IPV4: bridge.index}, links=every, on_record=CniPods(pods))
 
 
-def found(look: Seen) -> list[Finding]:
+def found(look: Seen) -> list[Condition]:
     return list(check_pods(SUBJECT, look))
 
 

@@ -144,6 +144,6 @@ async def test_who_claims_what_another_has_is_found_on_its_own_node_too() -> Non
     scene = Scene(own, replace(N2, claim_order=3), N3)
     await scene.program()
     (found,) = claim_findings(scene.programmer.peer_set.own_losses, scene.programmer.peers.values())
-    assert found.sentence == "Other nodes send no packets here: our lease loses to that of n2."
+    assert found.problem == "Other nodes send no packets here: our lease loses to that of n2."
     assert "MAC 06:0c:56:6d:fb:b3 is that of the lease 10.5.53.0-24 of node n2, which is older" in found.cause
     assert list(scene.shown()) == ["n2", "n3"], "the others are carried as before"

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.progress import FailedLease, Progress
 from flannelette.services.core.limits import LONGEST_NAME
 from flannelette.services.lease.progress import reports as module
@@ -101,7 +101,9 @@ def test_failed_leases_are_kept_with_their_reasons_and_bounded() -> None:
 def test_findings_are_kept_and_bounded_whatever_a_node_sends() -> None:
     scene = Scene()
     scene.reports.on_connect("a")
-    told = tuple(Finding("check", "x" * 10_000, "c", "y" * 10_000, "z" * 10_000) for _ in range(1000))
+    told = tuple(
+        Condition("", (), "y" * 10_000, "z" * 10_000, told=("check", "x" * 10_000, "c")) for _ in range(1000)
+    )
     scene.reports.take(Progress("a", "e:0", findings=told, version="v" * 10_000))
     report = scene.reports.connected["a"].report
     assert report is not None

@@ -4,7 +4,7 @@ import asyncio
 import errno
 from collections.abc import Iterator
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.runtime.telemetry.health import Health
 
 
@@ -59,13 +59,13 @@ async def test_only_a_change_wakes() -> None:
 
 
 def test_a_look_that_fails_is_found_and_ends_nothing() -> None:
-    def without_descriptors() -> Iterator[Finding]:
+    def without_descriptors() -> Iterator[Condition]:
         if health.finders:
             raise OSError(errno.EMFILE, "Too many open files")
         yield from ()
 
     health = Health()
-    health.finders += [without_descriptors, lambda: [Finding("state-file", "Cannot write.")]]
-    for each in (health, health.of_network("blue")):
-        assert {found.check for found in each.findings} == {"own-checks", "state-file"}
-        assert "Too many open files" in "".join(found.cause for found in each.findings)
+    health.finders += [without_descriptors, lambda: [found("service.state-file", reason="Cannot write")]]
+    for one in (health, health.of_network("blue")):
+        assert {each.check for each in one.findings} == {"own-checks", "state-file"}
+        assert "Too many open files" in "".join(each.cause for each in one.findings)

@@ -22,40 +22,41 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from flannelette.condition.v1 import condition_pb2 as flannelette_dot_condition_dot_v1_dot_condition__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n flannelette/cloud/v1/cloud.proto\x12\x14\x66lannelette.cloud.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xd1\x02\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12+\n\x06routes\x18\x06 \x03(\x0b\x32\x1b.flannelette.cloud.v1.Route\x12/\n\x08\x66indings\x18\x07 \x03(\x0b\x32\x1d.flannelette.cloud.v1.Finding\x12\x32\n\x0elast_look_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x04time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"z\n\x05Route\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x0f\n\x07planned\x18\x07 \x01(\x08\"d\n\x07\x46inding\x12\x0f\n\x07problem\x18\x01 \x01(\t\x12\x0c\n\x04\x63ure\x18\x02 \x01(\t\x12\r\n\x05\x63heck\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x0e\n\x06\x62roken\x18\x05 \x01(\x08\x12\x0c\n\x04soon\x18\x06 \x01(\x08\"$\n\x11SyncRoutesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"&\n\x12SyncRoutesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"(\n\x15TeardownRoutesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"*\n\x16TeardownRoutesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\xab\x01\n\x12WatchEventsRequest\x12\x11\n\tno_follow\x18\x01 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12.\n\nsince_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65stination\x18\x04 \x01(\t\x12.\n\x05kinds\x18\x05 \x03(\x0e\x32\x1f.flannelette.cloud.v1.EventKind\"\x84\x02\n\x13WatchEventsResponse\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x14\n\x0cmicroseconds\x18\x04 \x01(\x04\x12-\n\x04kind\x18\x05 \x01(\x0e\x32\x1f.flannelette.cloud.v1.EventKind\x12\x10\n\x08position\x18\x06 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12/\n\x06routes\x18\x08 \x03(\x0b\x32\x1f.flannelette.cloud.v1.RouteName\x12\x0e\n\x06missed\x18\x0c \x01(\x04\"/\n\tRouteName\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t*\xd5\x01\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45VENT_KIND_SERVICE_STARTED\x10\x01\x12\x18\n\x14\x45VENT_KIND_READINESS\x10\x02\x12\x14\n\x10\x45VENT_KIND_ROUTE\x10\x03\x12\x16\n\x12\x45VENT_KIND_FINDING\x10\x04\x12\x16\n\x12\x45VENT_KIND_FAILURE\x10\x05\x12\x13\n\x0f\x45VENT_KIND_SYNC\x10\x06\x12\x17\n\x13\x45VENT_KIND_TEARDOWN\x10\x07\x32\xa0\x03\n\x0c\x43loudService\x12\\\n\tGetStatus\x12&.flannelette.cloud.v1.GetStatusRequest\x1a\'.flannelette.cloud.v1.GetStatusResponse\x12_\n\nSyncRoutes\x12\'.flannelette.cloud.v1.SyncRoutesRequest\x1a(.flannelette.cloud.v1.SyncRoutesResponse\x12k\n\x0eTeardownRoutes\x12+.flannelette.cloud.v1.TeardownRoutesRequest\x1a,.flannelette.cloud.v1.TeardownRoutesResponse\x12\x64\n\x0bWatchEvents\x12(.flannelette.cloud.v1.WatchEventsRequest\x1a).flannelette.cloud.v1.WatchEventsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n flannelette/cloud/v1/cloud.proto\x12\x14\x66lannelette.cloud.v1\x1a(flannelette/condition/v1/condition.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\x8a\x03\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12+\n\x06routes\x18\x06 \x03(\x0b\x32\x1b.flannelette.cloud.v1.Route\x12/\n\x08\x66indings\x18\x07 \x03(\x0b\x32\x1d.flannelette.cloud.v1.Finding\x12\x32\n\x0elast_look_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x04time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x37\n\nconditions\x18\x0b \x03(\x0b\x32#.flannelette.condition.v1.Condition\"z\n\x05Route\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x0f\n\x07planned\x18\x07 \x01(\x08\"d\n\x07\x46inding\x12\x0f\n\x07problem\x18\x01 \x01(\t\x12\x0c\n\x04\x63ure\x18\x02 \x01(\t\x12\r\n\x05\x63heck\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x0e\n\x06\x62roken\x18\x05 \x01(\x08\x12\x0c\n\x04soon\x18\x06 \x01(\x08\"$\n\x11SyncRoutesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"&\n\x12SyncRoutesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"(\n\x15TeardownRoutesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"*\n\x16TeardownRoutesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\xab\x01\n\x12WatchEventsRequest\x12\x11\n\tno_follow\x18\x01 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12.\n\nsince_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65stination\x18\x04 \x01(\t\x12.\n\x05kinds\x18\x05 \x03(\x0e\x32\x1f.flannelette.cloud.v1.EventKind\"\x84\x02\n\x13WatchEventsResponse\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x14\n\x0cmicroseconds\x18\x04 \x01(\x04\x12-\n\x04kind\x18\x05 \x01(\x0e\x32\x1f.flannelette.cloud.v1.EventKind\x12\x10\n\x08position\x18\x06 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12/\n\x06routes\x18\x08 \x03(\x0b\x32\x1f.flannelette.cloud.v1.RouteName\x12\x0e\n\x06missed\x18\x0c \x01(\x04\"/\n\tRouteName\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t*\xd5\x01\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45VENT_KIND_SERVICE_STARTED\x10\x01\x12\x18\n\x14\x45VENT_KIND_READINESS\x10\x02\x12\x14\n\x10\x45VENT_KIND_ROUTE\x10\x03\x12\x16\n\x12\x45VENT_KIND_FINDING\x10\x04\x12\x16\n\x12\x45VENT_KIND_FAILURE\x10\x05\x12\x13\n\x0f\x45VENT_KIND_SYNC\x10\x06\x12\x17\n\x13\x45VENT_KIND_TEARDOWN\x10\x07\x32\xa0\x03\n\x0c\x43loudService\x12\\\n\tGetStatus\x12&.flannelette.cloud.v1.GetStatusRequest\x1a\'.flannelette.cloud.v1.GetStatusResponse\x12_\n\nSyncRoutes\x12\'.flannelette.cloud.v1.SyncRoutesRequest\x1a(.flannelette.cloud.v1.SyncRoutesResponse\x12k\n\x0eTeardownRoutes\x12+.flannelette.cloud.v1.TeardownRoutesRequest\x1a,.flannelette.cloud.v1.TeardownRoutesResponse\x12\x64\n\x0bWatchEvents\x12(.flannelette.cloud.v1.WatchEventsRequest\x1a).flannelette.cloud.v1.WatchEventsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'flannelette.cloud.v1.cloud_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVENTKIND']._serialized_start=1328
-  _globals['_EVENTKIND']._serialized_end=1541
-  _globals['_GETSTATUSREQUEST']._serialized_start=91
-  _globals['_GETSTATUSREQUEST']._serialized_end=109
-  _globals['_GETSTATUSRESPONSE']._serialized_start=112
-  _globals['_GETSTATUSRESPONSE']._serialized_end=449
-  _globals['_ROUTE']._serialized_start=451
-  _globals['_ROUTE']._serialized_end=573
-  _globals['_FINDING']._serialized_start=575
-  _globals['_FINDING']._serialized_end=675
-  _globals['_SYNCROUTESREQUEST']._serialized_start=677
-  _globals['_SYNCROUTESREQUEST']._serialized_end=713
-  _globals['_SYNCROUTESRESPONSE']._serialized_start=715
-  _globals['_SYNCROUTESRESPONSE']._serialized_end=753
-  _globals['_TEARDOWNROUTESREQUEST']._serialized_start=755
-  _globals['_TEARDOWNROUTESREQUEST']._serialized_end=795
-  _globals['_TEARDOWNROUTESRESPONSE']._serialized_start=797
-  _globals['_TEARDOWNROUTESRESPONSE']._serialized_end=839
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=842
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=1013
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1016
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1276
-  _globals['_ROUTENAME']._serialized_start=1278
-  _globals['_ROUTENAME']._serialized_end=1325
-  _globals['_CLOUDSERVICE']._serialized_start=1544
-  _globals['_CLOUDSERVICE']._serialized_end=1960
+  _globals['_EVENTKIND']._serialized_start=1427
+  _globals['_EVENTKIND']._serialized_end=1640
+  _globals['_GETSTATUSREQUEST']._serialized_start=133
+  _globals['_GETSTATUSREQUEST']._serialized_end=151
+  _globals['_GETSTATUSRESPONSE']._serialized_start=154
+  _globals['_GETSTATUSRESPONSE']._serialized_end=548
+  _globals['_ROUTE']._serialized_start=550
+  _globals['_ROUTE']._serialized_end=672
+  _globals['_FINDING']._serialized_start=674
+  _globals['_FINDING']._serialized_end=774
+  _globals['_SYNCROUTESREQUEST']._serialized_start=776
+  _globals['_SYNCROUTESREQUEST']._serialized_end=812
+  _globals['_SYNCROUTESRESPONSE']._serialized_start=814
+  _globals['_SYNCROUTESRESPONSE']._serialized_end=852
+  _globals['_TEARDOWNROUTESREQUEST']._serialized_start=854
+  _globals['_TEARDOWNROUTESREQUEST']._serialized_end=894
+  _globals['_TEARDOWNROUTESRESPONSE']._serialized_start=896
+  _globals['_TEARDOWNROUTESRESPONSE']._serialized_end=938
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=941
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=1112
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1115
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1375
+  _globals['_ROUTENAME']._serialized_start=1377
+  _globals['_ROUTENAME']._serialized_end=1424
+  _globals['_CLOUDSERVICE']._serialized_start=1643
+  _globals['_CLOUDSERVICE']._serialized_end=2059
 # @@protoc_insertion_point(module_scope)

@@ -17,6 +17,7 @@ PERMISSION_DENIED (over TLS). Each call lists its further codes.
 """
 
 from collections import abc as _abc
+from flannelette.condition.v1 import condition_pb2 as _condition_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -110,6 +111,7 @@ class GetStatusResponse(_message.Message):
     LAST_LOOK_TIME_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether all routes are as the leases want them, but for those whose place
     another route has: a conflict is in `findings`, and does not end by itself.
@@ -124,7 +126,10 @@ class GetStatusResponse(_message.Message):
     """TeardownRoutes was called: nothing is changed."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why not, one sentence each. Empty when ready."""
+        """Why not, one sentence each. Empty when ready.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
 
     @_builtins.property
     def routes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Route]:
@@ -134,7 +139,10 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """Problems, each with the command that solves it."""
+        """Problems, each with the command that solves it.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
 
     @_builtins.property
     def last_look_time(self) -> _timestamp_pb2.Timestamp:
@@ -147,6 +155,12 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time of the answer."""
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_condition_pb2.Condition]:
+        """What is wrong, in one form for all services: why the service is not ready
+        (codes that begin with `unready.`), and the problems that it has found.
+        """
 
     def __init__(
         self,
@@ -161,10 +175,11 @@ class GetStatusResponse(_message.Message):
         last_look_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        conditions: _abc.Iterable[_condition_pb2.Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_look_time", b"last_look_time", "start_time", b"start_time", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "findings", b"findings", "last_look_time", b"last_look_time", "paused", b"paused", "ready", b"ready", "reasons", b"reasons", "routes", b"routes", "start_time", b"start_time", "time", b"time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "conditions", b"conditions", "findings", b"findings", "last_look_time", b"last_look_time", "paused", b"paused", "ready", b"ready", "reasons", b"reasons", "routes", b"routes", "start_time", b"start_time", "time", b"time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,7 @@ PERMISSION_DENIED (over TLS). Each call lists its further codes.
 """
 
 from collections import abc as _abc
+from flannelette.condition.v1 import condition_pb2 as _condition_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -478,6 +479,7 @@ class Status(_message.Message):
     BACKEND_WAY_FIELD_NUMBER: _builtins.int
     EARLIER_BACKENDS_FIELD_NUMBER: _builtins.int
     PROBES_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The last complete snapshot is in the kernel."""
     node: _builtins.str
@@ -516,7 +518,10 @@ class Status(_message.Message):
     """
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why the service is not ready, one sentence each. Empty when ready."""
+        """Why the service is not ready, one sentence each. Empty when ready.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
 
     @_builtins.property
     def lease(self) -> Global___OwnLease:
@@ -567,7 +572,8 @@ class Status(_message.Message):
         """Rules, routes and settings of this host that break the overlay, as of the
         last check. They belong to other programs, so the service reports and does
         not repair them. Findings that break forwarding of the whole node come
-        first.
+        first. Deprecated: `conditions` has them too, with codes. Filled for command
+        lines before 0.3.
         """
 
     @_builtins.property
@@ -588,6 +594,12 @@ class Status(_message.Message):
     @_builtins.property
     def probes(self) -> Global___ProbeSummary:
         """Which peers answer probes through the overlay."""
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_condition_pb2.Condition]:
+        """What is wrong, in one form for all services: why the service is not ready
+        (codes that begin with `unready.`), and the problems that it has found.
+        """
 
     def __init__(
         self,
@@ -619,10 +631,11 @@ class Status(_message.Message):
         backend_way: _builtins.str = ...,
         earlier_backends: _abc.Iterable[Global___EarlierBackend] | None = ...,
         probes: Global___ProbeSummary | None = ...,
+        conditions: _abc.Iterable[_condition_pb2.Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "peers", b"peers", "probes", b"probes", "ready", b"ready", "remembered_time", b"remembered_time", "repairs", b"repairs", "start_time", b"start_time", "store_connected", b"store_connected", "underlay", b"underlay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "cursor", b"cursor", "devices", b"devices", "earlier_backends", b"earlier_backends", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "probes", b"probes", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq", "_last_resync_changes", b"_last_resync_changes", "_lease_service_connected", b"_lease_service_connected", "_ready", b"_ready", "_repairs", b"_repairs", "_store_connected", b"_store_connected", "backend", b"backend", "backend_way", b"backend_way", "conditions", b"conditions", "cursor", b"cursor", "devices", b"devices", "earlier_backends", b"earlier_backends", "findings", b"findings", "ip_masq", b"ip_masq", "last_resync_changes", b"last_resync_changes", "last_resync_time", b"last_resync_time", "lease", b"lease", "lease_service_connected", b"lease_service_connected", "mtu", b"mtu", "node", b"node", "peers", b"peers", "pending", b"pending", "probes", b"probes", "ready", b"ready", "reasons", b"reasons", "remembered_time", b"remembered_time", "repairs", b"repairs", "repairs_by_cause", b"repairs_by_cause", "start_time", b"start_time", "store_connected", b"store_connected", "unclaimed", b"unclaimed", "underlay", b"underlay", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ip_masq: _TypeAlias = _typing.Literal["ip_masq"]  # noqa: Y015
     _WhichOneofArgType__ip_masq: _TypeAlias = _typing.Literal["_ip_masq", b"_ip_masq"]  # noqa: Y015

@@ -35,6 +35,7 @@ codes. The message of every error is one sentence that says what to do.
 """
 
 from collections import abc as _abc
+from flannelette.condition.v1 import condition_pb2 as _condition_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -1141,6 +1142,7 @@ class GetStatusResponse(_message.Message):
     FINDINGS_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     IMPORTS_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The service has a complete table, which follows the store."""
     node: _builtins.str
@@ -1163,7 +1165,10 @@ class GetStatusResponse(_message.Message):
     """What their removal waits for, one sentence. Empty if none is held back."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why the service is not ready, one sentence each. Empty when ready."""
+        """Why the service is not ready, one sentence each. Empty when ready.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
 
     @_builtins.property
     def store(self) -> Global___StoreStatus:
@@ -1188,7 +1193,10 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """Problems of this service, its certificates and its store."""
+        """Problems of this service, its certificates and its store.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
 
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
@@ -1198,6 +1206,12 @@ class GetStatusResponse(_message.Message):
     def imports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedCluster]:
         """The clusters from which this process imports leases, in the order of
         `--import`.
+        """
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_condition_pb2.Condition]:
+        """What is wrong, in one form for all services: why the service is not ready
+        (codes that begin with `unready.`), and the problems that it has found.
         """
 
     def __init__(
@@ -1221,10 +1235,11 @@ class GetStatusResponse(_message.Message):
         findings: _abc.Iterable[Global___Finding] | None = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
         imports: _abc.Iterable[Global___ImportedCluster] | None = ...,
+        conditions: _abc.Iterable[_condition_pb2.Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "held_removals", b"held_removals", "leases", b"leases", "network", b"network", "quarantined", b"quarantined", "ready", b"ready", "start_time", b"start_time", "store", b"store", "time", b"time", "watchers", b"watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "cursor", b"cursor", "findings", b"findings", "held_reason", b"held_reason", "held_removals", b"held_removals", "imports", b"imports", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "time", b"time", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals", "_leases", b"_leases", "_quarantined", b"_quarantined", "_ready", b"_ready", "_watchers", b"_watchers", "conditions", b"conditions", "cursor", b"cursor", "findings", b"findings", "held_reason", b"held_reason", "held_removals", b"held_removals", "imports", b"imports", "leases", b"leases", "network", b"network", "network_error", b"network_error", "node", b"node", "pending_moves", b"pending_moves", "quarantined", b"quarantined", "ready", b"ready", "reasons", b"reasons", "start_time", b"start_time", "store", b"store", "time", b"time", "version", b"version", "watchers", b"watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_removals: _TypeAlias = _typing.Literal["held_removals"]  # noqa: Y015
     _WhichOneofArgType__held_removals: _TypeAlias = _typing.Literal["_held_removals", b"_held_removals"]  # noqa: Y015
@@ -1689,6 +1704,7 @@ class ReportProgressRequest(_message.Message):
     FINDINGS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node of the dataplane."""
     cursor: _builtins.str
@@ -1716,6 +1732,14 @@ class ReportProgressRequest(_message.Message):
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
         """Problems of the node as its dataplane sees them, the gravest first; at most
+        8 are kept, with texts of at most 500 characters. Deprecated: `conditions`
+        has them too, with codes. Filled for lease services before 0.3, and read if
+        `conditions` is empty.
+        """
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_condition_pb2.Condition]:
+        """Problems of the node as its dataplane sees them, the gravest first; at most
         8 are kept, with texts of at most 500 characters.
         """
 
@@ -1730,10 +1754,11 @@ class ReportProgressRequest(_message.Message):
         findings: _abc.Iterable[Global___Finding] | None = ...,
         version: _builtins.str = ...,
         machine: _builtins.str = ...,
+        conditions: _abc.Iterable[_condition_pb2.Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "machine", b"machine", "node", b"node", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "conditions", b"conditions", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "machine", b"machine", "node", b"node", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1860,6 +1885,7 @@ class Node(_message.Message):
     FAILED_COUNT_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the node."""
     lease: _builtins.str
@@ -1900,7 +1926,16 @@ class Node(_message.Message):
 
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """Problems of the node that its dataplane has reported, at most 8."""
+        """Problems of the node that its dataplane has reported, at most 8.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_condition_pb2.Condition]:
+        """Problems of the node that its dataplane has reported, at most 8. No client
+        carries out the cures of these.
+        """
 
     def __init__(
         self,
@@ -1916,10 +1951,11 @@ class Node(_message.Message):
         failed_count: _builtins.int | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         version: _builtins.str = ...,
+        conditions: _abc.Iterable[_condition_pb2.Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "failed_count", b"failed_count", "report_time", b"report_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "lease", b"lease", "name", b"name", "report_time", b"report_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind", b"_behind", "_connected", b"_connected", "_failed_count", b"_failed_count", "behind", b"behind", "conditions", b"conditions", "connected", b"connected", "cursor", b"cursor", "failed", b"failed", "failed_count", b"failed_count", "findings", b"findings", "lease", b"lease", "name", b"name", "report_time", b"report_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__behind: _TypeAlias = _typing.Literal["behind"]  # noqa: Y015
     _WhichOneofArgType__behind: _TypeAlias = _typing.Literal["_behind", b"_behind"]  # noqa: Y015

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from flannelette.condition.v1 import condition_pb2 as flannelette_dot_condition_dot_v1_dot_condition__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66lannelette/masq/v1/masq.proto\x12\x13\x66lannelette.masq.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x04\n\x06Status\x12\x12\n\x05ready\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08\x66irewall\x18\x05 \x01(\t\x12\x17\n\x0f\x66irewall_reason\x18\x06 \x01(\t\x12\x17\n\nmasquerade\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07\x66orward\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12\x10\n\x08networks\x18\t \x03(\t\x12\x0f\n\x07subnets\x18\n \x03(\t\x12\x12\n\x05rules\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rrules_present\x18\x0c \x01(\rH\x04\x88\x01\x01\x12\x14\n\x07repairs\x18\r \x01(\x04H\x05\x88\x01\x01\x12\x33\n\x0flast_check_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x17lease_service_connected\x18\x10 \x01(\x08H\x06\x88\x01\x01\x12.\n\x08\x66indings\x18\x11 \x03(\x0b\x32\x1c.flannelette.masq.v1.Finding\x12\x16\n\x0eother_networks\x18\x12 \x03(\tB\x08\n\x06_readyB\r\n\x0b_masqueradeB\n\n\x08_forwardB\x08\n\x06_rulesB\x10\n\x0e_rules_presentB\n\n\x08_repairsB\x1a\n\x18_lease_service_connected\"\xaa\x01\n\x07\x46inding\x12\x0f\n\x07problem\x18\x01 \x01(\t\x12\x0c\n\x04\x63ure\x18\x02 \x01(\t\x12\r\n\x05\x63heck\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\x12\x0e\n\x06\x62roken\x18\x07 \x01(\x08\x12\x0c\n\x04soon\x18\n \x01(\x08\x12\x32\n\x08\x63ommands\x18\x0b \x03(\x0b\x32 .flannelette.masq.v1.CureCommand\".\n\x0b\x43ureCommand\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x03(\t\"\x94\x01\n\x04Rule\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\r\n\x05\x63hain\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x07present\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07packets\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x42\n\n\x08_present\":\n\x10GetStatusRequest\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x15\n\rnetworks_only\x18\x02 \x01(\x08\"\x8d\x01\n\x11GetStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.flannelette.masq.v1.Status\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07network\x18\x03 \x01(\t\x12\x10\n\x08networks\x18\x04 \x03(\t\"#\n\x10ListRulesRequest\x12\x0f\n\x07network\x18\x01 \x01(\t\"N\n\x11ListRulesResponse\x12(\n\x05rules\x18\x01 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x0f\n\x07network\x18\x02 \x01(\t\"6\n\x12ResyncRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x0f\n\x07network\x18\x02 \x01(\t\"\'\n\x13ResyncRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"8\n\x14TeardownRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x0f\n\x07network\x18\x02 \x01(\t\")\n\x15TeardownRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\xec\x01\n\x0e\x45xplainRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\r\x12\x11\n\x05trace\x18\x04 \x01(\x08\x42\x02\x18\x01\x12\x31\n\ntrace_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x02\x18\x01\x12\x10\n\x08incoming\x18\x06 \x01(\t\x12\x10\n\x08outgoing\x18\x07 \x01(\t\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12\x0c\n\x04port\x18\t \x01(\r\x12\x0c\n\x04hook\x18\n \x01(\t\x12\x0f\n\x07network\x18\x0b \x01(\t\"\xd9\x01\n\x0f\x45xplainResponse\x12\x18\n\x0bmasqueraded\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12(\n\x05rules\x18\x02 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12-\n\x05trace\x18\x04 \x01(\x0b\x32\x1a.flannelette.masq.v1.TraceB\x02\x18\x01\x12.\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x1c.flannelette.masq.v1.FindingB\x0e\n\x0c_masqueraded\"\xae\x01\n\x05Trace\x12\x0e\n\x06packet\x18\x01 \x01(\t\x12-\n\x05steps\x18\x02 \x03(\x0b\x32\x1e.flannelette.masq.v1.TraceStep\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tinterface\x18\x04 \x01(\t\x12\x19\n\x0c\x61s_explained\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\x06 \x01(\t:\x02\x18\x01\x42\x0f\n\r_as_explained\"j\n\tTraceStep\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05\x63hain\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07verdict\x18\x05 \x01(\t\x12\x0c\n\x04mark\x18\x06 \x01(\r:\x02\x18\x01\"\xb5\x01\n\x12WatchEventsRequest\x12\x11\n\tno_follow\x18\x01 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12.\n\nsince_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63hain\x18\x04 \x01(\t\x12-\n\x05kinds\x18\x05 \x03(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x0f\n\x07network\x18\x06 \x01(\t\"\xb0\x02\n\x13WatchEventsResponse\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x14\n\x0cmicroseconds\x18\x04 \x01(\x04\x12,\n\x04kind\x18\x05 \x01(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x10\n\x08position\x18\x06 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12.\n\x06\x63hains\x18\x08 \x03(\x0b\x32\x1e.flannelette.masq.v1.ChainName\x12\x0f\n\x07objects\x18\n \x01(\r\x12\x0e\n\x06missed\x18\x0c \x01(\x04\x12\x0f\n\x07network\x18\r \x01(\tJ\x04\x08\t\x10\nJ\x04\x08\x0b\x10\x0c\")\n\tChainName\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t*\xf4\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45VENT_KIND_SERVICE_STARTED\x10\x01\x12\x18\n\x14\x45VENT_KIND_READINESS\x10\x02\x12\x1c\n\x18\x45VENT_KIND_LEASE_SERVICE\x10\x03\x12\x16\n\x12\x45VENT_KIND_NETWORK\x10\x04\x12\x17\n\x13\x45VENT_KIND_FIREWALL\x10\x05\x12\x14\n\x10\x45VENT_KIND_RULES\x10\x06\x12\x15\n\x11\x45VENT_KIND_REPAIR\x10\x07\x12\x18\n\x14\x45VENT_KIND_JUMP_LEFT\x10\x08\x12\x16\n\x12\x45VENT_KIND_FINDING\x10\t\x12\x1b\n\x17\x45VENT_KIND_FINDING_GONE\x10\n\x12\x16\n\x12\x45VENT_KIND_FAILURE\x10\x0b\x12\x17\n\x13\x45VENT_KIND_TEARDOWN\x10\x0c\x12\x15\n\x11\x45VENT_KIND_RESYNC\x10\r2\xc9\x04\n\x0bMasqService\x12Z\n\tGetStatus\x12%.flannelette.masq.v1.GetStatusRequest\x1a&.flannelette.masq.v1.GetStatusResponse\x12Z\n\tListRules\x12%.flannelette.masq.v1.ListRulesRequest\x1a&.flannelette.masq.v1.ListRulesResponse\x12`\n\x0bResyncRules\x12\'.flannelette.masq.v1.ResyncRulesRequest\x1a(.flannelette.masq.v1.ResyncRulesResponse\x12\x66\n\rTeardownRules\x12).flannelette.masq.v1.TeardownRulesRequest\x1a*.flannelette.masq.v1.TeardownRulesResponse\x12T\n\x07\x45xplain\x12#.flannelette.masq.v1.ExplainRequest\x1a$.flannelette.masq.v1.ExplainResponse\x12\x62\n\x0bWatchEvents\x12\'.flannelette.masq.v1.WatchEventsRequest\x1a(.flannelette.masq.v1.WatchEventsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66lannelette/masq/v1/masq.proto\x12\x13\x66lannelette.masq.v1\x1a(flannelette/condition/v1/condition.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x84\x05\n\x06Status\x12\x12\n\x05ready\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07reasons\x18\x02 \x03(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x10\n\x08\x66irewall\x18\x05 \x01(\t\x12\x17\n\x0f\x66irewall_reason\x18\x06 \x01(\t\x12\x17\n\nmasquerade\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07\x66orward\x18\x08 \x01(\x08H\x02\x88\x01\x01\x12\x10\n\x08networks\x18\t \x03(\t\x12\x0f\n\x07subnets\x18\n \x03(\t\x12\x12\n\x05rules\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rrules_present\x18\x0c \x01(\rH\x04\x88\x01\x01\x12\x14\n\x07repairs\x18\r \x01(\x04H\x05\x88\x01\x01\x12\x33\n\x0flast_check_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x17lease_service_connected\x18\x10 \x01(\x08H\x06\x88\x01\x01\x12.\n\x08\x66indings\x18\x11 \x03(\x0b\x32\x1c.flannelette.masq.v1.Finding\x12\x16\n\x0eother_networks\x18\x12 \x03(\t\x12\x37\n\nconditions\x18\x13 \x03(\x0b\x32#.flannelette.condition.v1.ConditionB\x08\n\x06_readyB\r\n\x0b_masqueradeB\n\n\x08_forwardB\x08\n\x06_rulesB\x10\n\x0e_rules_presentB\n\n\x08_repairsB\x1a\n\x18_lease_service_connected\"\xaa\x01\n\x07\x46inding\x12\x0f\n\x07problem\x18\x01 \x01(\t\x12\x0c\n\x04\x63ure\x18\x02 \x01(\t\x12\r\n\x05\x63heck\x18\x03 \x01(\t\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x10\n\x08\x65vidence\x18\x05 \x01(\t\x12\x0e\n\x06\x62roken\x18\x07 \x01(\x08\x12\x0c\n\x04soon\x18\n \x01(\x08\x12\x32\n\x08\x63ommands\x18\x0b \x03(\x0b\x32 .flannelette.masq.v1.CureCommand\".\n\x0b\x43ureCommand\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x03(\t\"\x94\x01\n\x04Rule\x12\x0e\n\x06\x66\x61mily\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\r\n\x05\x63hain\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x07present\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07packets\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x42\n\n\x08_present\":\n\x10GetStatusRequest\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x15\n\rnetworks_only\x18\x02 \x01(\x08\"\x8d\x01\n\x11GetStatusResponse\x12+\n\x06status\x18\x01 \x01(\x0b\x32\x1b.flannelette.masq.v1.Status\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07network\x18\x03 \x01(\t\x12\x10\n\x08networks\x18\x04 \x03(\t\"#\n\x10ListRulesRequest\x12\x0f\n\x07network\x18\x01 \x01(\t\"N\n\x11ListRulesResponse\x12(\n\x05rules\x18\x01 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x0f\n\x07network\x18\x02 \x01(\t\"6\n\x12ResyncRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x0f\n\x07network\x18\x02 \x01(\t\"\'\n\x13ResyncRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"8\n\x14TeardownRulesRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\x12\x0f\n\x07network\x18\x02 \x01(\t\")\n\x15TeardownRulesResponse\x12\x10\n\x08\x63ommands\x18\x01 \x03(\t\"\xec\x01\n\x0e\x45xplainRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x0c\n\x04mark\x18\x03 \x01(\r\x12\x11\n\x05trace\x18\x04 \x01(\x08\x42\x02\x18\x01\x12\x31\n\ntrace_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x02\x18\x01\x12\x10\n\x08incoming\x18\x06 \x01(\t\x12\x10\n\x08outgoing\x18\x07 \x01(\t\x12\x10\n\x08protocol\x18\x08 \x01(\r\x12\x0c\n\x04port\x18\t \x01(\r\x12\x0c\n\x04hook\x18\n \x01(\t\x12\x0f\n\x07network\x18\x0b \x01(\t\"\xd9\x01\n\x0f\x45xplainResponse\x12\x18\n\x0bmasqueraded\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12(\n\x05rules\x18\x02 \x03(\x0b\x32\x19.flannelette.masq.v1.Rule\x12\x13\n\x0b\x65xplanation\x18\x03 \x01(\t\x12-\n\x05trace\x18\x04 \x01(\x0b\x32\x1a.flannelette.masq.v1.TraceB\x02\x18\x01\x12.\n\x08\x66indings\x18\x05 \x03(\x0b\x32\x1c.flannelette.masq.v1.FindingB\x0e\n\x0c_masqueraded\"\xae\x01\n\x05Trace\x12\x0e\n\x06packet\x18\x01 \x01(\t\x12-\n\x05steps\x18\x02 \x03(\x0b\x32\x1e.flannelette.masq.v1.TraceStep\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tinterface\x18\x04 \x01(\t\x12\x19\n\x0c\x61s_explained\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x13\n\x0b\x65xplanation\x18\x06 \x01(\t:\x02\x18\x01\x42\x0f\n\r_as_explained\"j\n\tTraceStep\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05\x63hain\x18\x02 \x01(\t\x12\x0c\n\x04rule\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0f\n\x07verdict\x18\x05 \x01(\t\x12\x0c\n\x04mark\x18\x06 \x01(\r:\x02\x18\x01\"\xb5\x01\n\x12WatchEventsRequest\x12\x11\n\tno_follow\x18\x01 \x01(\x08\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12.\n\nsince_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63hain\x18\x04 \x01(\t\x12-\n\x05kinds\x18\x05 \x03(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x0f\n\x07network\x18\x06 \x01(\t\"\xb0\x02\n\x13WatchEventsResponse\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x14\n\x0cmicroseconds\x18\x04 \x01(\x04\x12,\n\x04kind\x18\x05 \x01(\x0e\x32\x1e.flannelette.masq.v1.EventKind\x12\x10\n\x08position\x18\x06 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\t\x12.\n\x06\x63hains\x18\x08 \x03(\x0b\x32\x1e.flannelette.masq.v1.ChainName\x12\x0f\n\x07objects\x18\n \x01(\r\x12\x0e\n\x06missed\x18\x0c \x01(\x04\x12\x0f\n\x07network\x18\r \x01(\tJ\x04\x08\t\x10\nJ\x04\x08\x0b\x10\x0c\")\n\tChainName\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t*\xf4\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45VENT_KIND_SERVICE_STARTED\x10\x01\x12\x18\n\x14\x45VENT_KIND_READINESS\x10\x02\x12\x1c\n\x18\x45VENT_KIND_LEASE_SERVICE\x10\x03\x12\x16\n\x12\x45VENT_KIND_NETWORK\x10\x04\x12\x17\n\x13\x45VENT_KIND_FIREWALL\x10\x05\x12\x14\n\x10\x45VENT_KIND_RULES\x10\x06\x12\x15\n\x11\x45VENT_KIND_REPAIR\x10\x07\x12\x18\n\x14\x45VENT_KIND_JUMP_LEFT\x10\x08\x12\x16\n\x12\x45VENT_KIND_FINDING\x10\t\x12\x1b\n\x17\x45VENT_KIND_FINDING_GONE\x10\n\x12\x16\n\x12\x45VENT_KIND_FAILURE\x10\x0b\x12\x17\n\x13\x45VENT_KIND_TEARDOWN\x10\x0c\x12\x15\n\x11\x45VENT_KIND_RESYNC\x10\r2\xc9\x04\n\x0bMasqService\x12Z\n\tGetStatus\x12%.flannelette.masq.v1.GetStatusRequest\x1a&.flannelette.masq.v1.GetStatusResponse\x12Z\n\tListRules\x12%.flannelette.masq.v1.ListRulesRequest\x1a&.flannelette.masq.v1.ListRulesResponse\x12`\n\x0bResyncRules\x12\'.flannelette.masq.v1.ResyncRulesRequest\x1a(.flannelette.masq.v1.ResyncRulesResponse\x12\x66\n\rTeardownRules\x12).flannelette.masq.v1.TeardownRulesRequest\x1a*.flannelette.masq.v1.TeardownRulesResponse\x12T\n\x07\x45xplain\x12#.flannelette.masq.v1.ExplainRequest\x1a$.flannelette.masq.v1.ExplainResponse\x12\x62\n\x0bWatchEvents\x12\'.flannelette.masq.v1.WatchEventsRequest\x1a(.flannelette.masq.v1.WatchEventsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,46 +44,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACE']._serialized_options = b'\030\001'
   _globals['_TRACESTEP']._loaded_options = None
   _globals['_TRACESTEP']._serialized_options = b'\030\001'
-  _globals['_EVENTKIND']._serialized_start=2880
-  _globals['_EVENTKIND']._serialized_end=3252
-  _globals['_STATUS']._serialized_start=121
-  _globals['_STATUS']._serialized_end=708
-  _globals['_FINDING']._serialized_start=711
-  _globals['_FINDING']._serialized_end=881
-  _globals['_CURECOMMAND']._serialized_start=883
-  _globals['_CURECOMMAND']._serialized_end=929
-  _globals['_RULE']._serialized_start=932
-  _globals['_RULE']._serialized_end=1080
-  _globals['_GETSTATUSREQUEST']._serialized_start=1082
-  _globals['_GETSTATUSREQUEST']._serialized_end=1140
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1143
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1284
-  _globals['_LISTRULESREQUEST']._serialized_start=1286
-  _globals['_LISTRULESREQUEST']._serialized_end=1321
-  _globals['_LISTRULESRESPONSE']._serialized_start=1323
-  _globals['_LISTRULESRESPONSE']._serialized_end=1401
-  _globals['_RESYNCRULESREQUEST']._serialized_start=1403
-  _globals['_RESYNCRULESREQUEST']._serialized_end=1457
-  _globals['_RESYNCRULESRESPONSE']._serialized_start=1459
-  _globals['_RESYNCRULESRESPONSE']._serialized_end=1498
-  _globals['_TEARDOWNRULESREQUEST']._serialized_start=1500
-  _globals['_TEARDOWNRULESREQUEST']._serialized_end=1556
-  _globals['_TEARDOWNRULESRESPONSE']._serialized_start=1558
-  _globals['_TEARDOWNRULESRESPONSE']._serialized_end=1599
-  _globals['_EXPLAINREQUEST']._serialized_start=1602
-  _globals['_EXPLAINREQUEST']._serialized_end=1838
-  _globals['_EXPLAINRESPONSE']._serialized_start=1841
-  _globals['_EXPLAINRESPONSE']._serialized_end=2058
-  _globals['_TRACE']._serialized_start=2061
-  _globals['_TRACE']._serialized_end=2235
-  _globals['_TRACESTEP']._serialized_start=2237
-  _globals['_TRACESTEP']._serialized_end=2343
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2346
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2527
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2530
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2834
-  _globals['_CHAINNAME']._serialized_start=2836
-  _globals['_CHAINNAME']._serialized_end=2877
-  _globals['_MASQSERVICE']._serialized_start=3255
-  _globals['_MASQSERVICE']._serialized_end=3840
+  _globals['_EVENTKIND']._serialized_start=2979
+  _globals['_EVENTKIND']._serialized_end=3351
+  _globals['_STATUS']._serialized_start=163
+  _globals['_STATUS']._serialized_end=807
+  _globals['_FINDING']._serialized_start=810
+  _globals['_FINDING']._serialized_end=980
+  _globals['_CURECOMMAND']._serialized_start=982
+  _globals['_CURECOMMAND']._serialized_end=1028
+  _globals['_RULE']._serialized_start=1031
+  _globals['_RULE']._serialized_end=1179
+  _globals['_GETSTATUSREQUEST']._serialized_start=1181
+  _globals['_GETSTATUSREQUEST']._serialized_end=1239
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1242
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1383
+  _globals['_LISTRULESREQUEST']._serialized_start=1385
+  _globals['_LISTRULESREQUEST']._serialized_end=1420
+  _globals['_LISTRULESRESPONSE']._serialized_start=1422
+  _globals['_LISTRULESRESPONSE']._serialized_end=1500
+  _globals['_RESYNCRULESREQUEST']._serialized_start=1502
+  _globals['_RESYNCRULESREQUEST']._serialized_end=1556
+  _globals['_RESYNCRULESRESPONSE']._serialized_start=1558
+  _globals['_RESYNCRULESRESPONSE']._serialized_end=1597
+  _globals['_TEARDOWNRULESREQUEST']._serialized_start=1599
+  _globals['_TEARDOWNRULESREQUEST']._serialized_end=1655
+  _globals['_TEARDOWNRULESRESPONSE']._serialized_start=1657
+  _globals['_TEARDOWNRULESRESPONSE']._serialized_end=1698
+  _globals['_EXPLAINREQUEST']._serialized_start=1701
+  _globals['_EXPLAINREQUEST']._serialized_end=1937
+  _globals['_EXPLAINRESPONSE']._serialized_start=1940
+  _globals['_EXPLAINRESPONSE']._serialized_end=2157
+  _globals['_TRACE']._serialized_start=2160
+  _globals['_TRACE']._serialized_end=2334
+  _globals['_TRACESTEP']._serialized_start=2336
+  _globals['_TRACESTEP']._serialized_end=2442
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2445
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2626
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2629
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2933
+  _globals['_CHAINNAME']._serialized_start=2935
+  _globals['_CHAINNAME']._serialized_end=2976
+  _globals['_MASQSERVICE']._serialized_start=3354
+  _globals['_MASQSERVICE']._serialized_end=3939
 # @@protoc_insertion_point(module_scope)

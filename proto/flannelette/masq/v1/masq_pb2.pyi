@@ -20,6 +20,7 @@ PERMISSION_DENIED (over TLS). Each call lists its further codes.
 """
 
 from collections import abc as _abc
+from flannelette.condition.v1 import condition_pb2 as _condition_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -142,6 +143,7 @@ class Status(_message.Message):
     LEASE_SERVICE_CONNECTED_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     OTHER_NETWORKS_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """The firewall has every desired rule."""
     node: _builtins.str
@@ -168,7 +170,10 @@ class Status(_message.Message):
     """The lease service answers."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why the service is not ready, one sentence each. Empty when ready."""
+        """Why the service is not ready, one sentence each. Empty when ready.
+        Deprecated: `conditions` has them too, with codes. Filled for command lines
+        before 0.3.
+        """
 
     @_builtins.property
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -189,13 +194,20 @@ class Status(_message.Message):
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
         """Settings and rules of other programs on this host that break the overlay,
-        each with the command that solves it.
+        each with the command that solves it. Deprecated: `conditions` has them too,
+        with codes. Filled for command lines before 0.3.
         """
 
     @_builtins.property
     def other_networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Other networks, as CIDR text, whose flanneld has rules in the chains and
         tables that all flannelds share. These rules stay in place.
+        """
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[_condition_pb2.Condition]:
+        """What is wrong, in one form for all services: why the service is not ready
+        (codes that begin with `unready.`), and the problems that it has found.
         """
 
     def __init__(
@@ -219,10 +231,11 @@ class Status(_message.Message):
         lease_service_connected: _builtins.bool | None = ...,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         other_networks: _abc.Iterable[_builtins.str] | None = ...,
+        conditions: _abc.Iterable[_condition_pb2.Condition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "ready", b"ready", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "findings", b"findings", "firewall", b"firewall", "firewall_reason", b"firewall_reason", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "networks", b"networks", "node", b"node", "other_networks", b"other_networks", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forward", b"_forward", "_lease_service_connected", b"_lease_service_connected", "_masquerade", b"_masquerade", "_ready", b"_ready", "_repairs", b"_repairs", "_rules", b"_rules", "_rules_present", b"_rules_present", "conditions", b"conditions", "findings", b"findings", "firewall", b"firewall", "firewall_reason", b"firewall_reason", "forward", b"forward", "last_check_time", b"last_check_time", "lease_service_connected", b"lease_service_connected", "masquerade", b"masquerade", "networks", b"networks", "node", b"node", "other_networks", b"other_networks", "ready", b"ready", "reasons", b"reasons", "repairs", b"repairs", "rules", b"rules", "rules_present", b"rules_present", "start_time", b"start_time", "subnets", b"subnets", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__forward: _TypeAlias = _typing.Literal["forward"]  # noqa: Y015
     _WhichOneofArgType__forward: _TypeAlias = _typing.Literal["_forward", b"_forward"]  # noqa: Y015

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition, found
 
 _CALLS: Final = 20
 """The last calls, by which etcd is judged; a lease service without work makes one in 20 s."""
@@ -67,38 +67,27 @@ class EtcdHealth:
             groups.setdefault(self._faults[name].reason, []).append(name)
         return "; ".join(f"etcd at {', '.join(names)} {reason}" for reason, names in groups.items())
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Condition]:
         """What an operator should know."""
         now = self._clock()
         lasting = [name for name in self.failing if now - self._faults[name].since > _PASSING_SECONDS]
         if lasting and len(self.failing) == len(self._names):
             has_no_leader = any("has no leader" in fault.reason for fault in self._faults.values())
-            yield Finding(
-                "store-quorum" if has_no_leader else "store-away",
-                f"etcd {'has no leader' if has_no_leader else 'does not answer'}: no node gets or renews a lease, "
-                "and no node follows changes.",
-                f"{self.complaint}.",
-                evidence=self._figures(now),
-                is_soon=True,
-            )
+            code = "store.quorum" if has_no_leader else "store.away"
+            yield found(code, complaint=self.complaint, evidence=self._figures(now))
         elif lasting:
-            yield Finding(
-                "store-member",
-                f"{len(self.failing)} of {len(self._names)} endpoints of etcd {_fail(len(self.failing))}; the others "
-                "are used.",
-                f"{self.complaint}.",
+            yield found(
+                "store.member",
+                failing=len(self.failing),
+                all=len(self._names),
+                fail=_fail(len(self.failing)),
+                complaint=self.complaint,
                 evidence=self._figures(now),
             )
         recent = [seconds for at, seconds in self._calls if now - at < _RECENT_SECONDS]
         if len(recent) >= _FEWEST and statistics.median(recent) > _SLOW_SECONDS and not lasting:
-            yield Finding(
-                "store-slow",
-                f"etcd is slow: half of the last {len(recent)} calls took more than "
-                f"{statistics.median(recent):.1f} s.",
-                "A slow disk, a slow network between its members, or too much load: see "
-                "etcd_disk_wal_fsync_duration_seconds of its metrics.",
-                evidence=self._figures(now),
-            )
+            median = f"{statistics.median(recent):.1f}"
+            yield found("store.slow", calls=len(recent), seconds=median, evidence=self._figures(now))
 
     def _figures(self, now: float) -> str:
         """`last answer 34 s ago; the last 20 calls took 0.003 s (median) to 5.000 s`."""

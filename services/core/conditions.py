@@ -1,0 +1,749 @@
+"""Conditions: everything that a service, or the command line, may say is wrong, one row of a table each.
+
+A row has a code, the weight, and the sentences with named arguments. A `Condition` is a code with arguments: its text
+is made of the row, once, where somebody reads it; no program reads the text. To say that something else is wrong, add
+a row to `ROWS`, and say it with `found("code", argument=value)`; a test compares the arguments of each call with the
+names in the row.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, Protocol, TypeAlias
+
+MOST_REPORTED: Final = 8
+"""Conditions of a node that a lease service keeps."""
+LONGEST_TEXT: Final = 500
+_MOST_ARGUMENTS: Final = 16
+_MOST_PEERS: Final = 10
+
+PeerName: TypeAlias = tuple[str, str]
+"""Lease and node of a peer; the node may be empty."""
+
+
+class Weight(IntEnum):
+    """How much a condition matters; the gravest is the smallest."""
+
+    BROKEN = 0
+    """Packets are lost now."""
+    SOON = 1
+    """Packets are not lost yet; they will be if nothing is done, or at the next change."""
+    WARNING = 2
+    """Something is odd, or a part of the traffic may be lost."""
+
+
+BROKEN: Final = Weight.BROKEN
+SOON: Final = Weight.SOON
+WARNING: Final = Weight.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the registry."""
+
+    code: str
+    """The name of the condition for programs: `bridge.down`. It never changes its meaning."""
+    check: str
+    """The word in the table of docs/operations.md, and the label of the metric flannelette_findings. Several rows may
+    share one; empty: the condition is not a result of a check."""
+    weight: Weight
+    """What is lost, unless the arguments say otherwise: then `found` is given another weight."""
+    problem: str
+    """What does not work, one sentence, with `{name}` for arguments; `{peers}` stands for the peers it concerns."""
+    cause: str = ""
+    """One sentence or more, with arguments."""
+    after: tuple[str, ...] = ()
+    """Codes of conditions whose consequence this one is where they are there too."""
+    is_shared: bool = False
+    """It is of the whole cluster, as of its store: it is one, whoever says it, and has consequences everywhere."""
+    sums_up: bool = False
+    """It says again, for readiness, what a condition of the same service says by which packets are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that is wrong: a code with arguments, the cure and the evidence."""
+
+    code: str
+    """A key of ROWS; another one, or an empty one, comes from another release, and then `told` has its text."""
+    arguments: tuple[tuple[str, str], ...] = ()
+    """Names and values, sorted by name."""
+    cure: str = ""
+    """The exact command; empty: none, or the cause says what to do. One that `doctor --fix` may carry out is a
+    `Cure(Command(CODE, ARGUMENTS))`; plain text is shown and never carried out."""
+    evidence: str = ""
+    """What was asked, such as of the kernel, and the answer."""
+    weight: Weight = WARNING
+    peers: tuple[PeerName, ...] = ()
+    """The peers it was found with; empty: it concerns the node."""
+    is_general: bool = False
+    """It concerns the whole node, also where it was found with some peers."""
+    is_remote: bool = False
+    """The cause is another node, and nothing is wrong with this one."""
+    is_part: bool = False
+    """It is about some pods of this node: the others send and receive."""
+    peer_count: int = 0
+    """Number of these peers, where `peers` has the first only."""
+    told: tuple[str, str, str] | None = None
+    """Check, problem and cause as another process has written them; None: the row has them."""
+
+    @property
+    def check(self) -> str:
+        """The word of its check; see Row."""
+        return self.told[0] if self.told is not None else ROWS[self.code].check
+
+    @property
+    def problem(self) -> str:
+        """What does not work, one sentence, with the names of the peers."""
+        return self.told[1] if self.told is not None else self._text(ROWS[self.code].problem)
+
+    @property
+    def cause(self) -> str:
+        """Why, one sentence or more; empty where the problem says it."""
+        return self.told[2] if self.told is not None else self._text(ROWS[self.code].cause)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether packets are lost for certain."""
+        return self.weight is BROKEN
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether nothing is lost yet, and will be if nothing is done."""
+        return self.weight is SOON
+
+    @property
+    def breaks_node(self) -> bool:
+        """Whether forwarding of the whole node is broken."""
+        return self.is_broken and not self.is_part and (self.is_general or not self.peers)
+
+    def bounded(self) -> "Condition":
+        """With texts of no more than LONGEST_TEXT, and a cure that nobody carries out: a node may be hostile."""
+        check, problem, cause = (each[:LONGEST_TEXT] for each in (self.check, self.problem, self.cause))
+        return replace(
+            self,
+            code=self.code[:LONGEST_TEXT],
+            arguments=_bounded(self.arguments, _MOST_ARGUMENTS),
+            cure=self.cure[:LONGEST_TEXT],
+            evidence=self.evidence[:LONGEST_TEXT],
+            peers=_bounded(self.peers, _MOST_PEERS),
+            told=(check, problem, cause),
+        )
+
+    def _text(self, sentence: str) -> str:
+        return sentence.format_map({**dict(self.arguments), "peers": self._peers()}) if "{" in sentence else sentence
+
+    def _peers(self) -> str:
+        if self.is_general:
+            return "any peer"
+        more = f" and {len(self.peers) - 3} more" if len(self.peers) > 3 else ""
+        return ", ".join(node or lease for lease, node in self.peers[:3]) + more
+
+
+def found(
+    code: str,
+    /,
+    *,
+    cure: str = "",
+    evidence: str = "",
+    weight: Weight | None = None,
+    peers: tuple[PeerName, ...] = (),
+    is_general: bool = False,
+    is_remote: bool = False,
+    is_part: bool = False,
+    **arguments: object,
+) -> Condition:
+    """Returns the condition of this code; `weight` if it is not that of the row."""
+    given = tuple(sorted((name, str(value)) for name, value in arguments.items()))
+    weighs = ROWS[code].weight if weight is None else weight
+    return Condition(code, given, cure, evidence, weighs, peers, is_general, is_remote, is_part)
+
+
+def unready(name: str, reason: str) -> Condition:
+    """Returns the condition that a service is not ready, because of this requirement of its readiness."""
+    code = f"unready.{name.lower().replace(' ', '-')}"
+    return found(code if code in ROWS else "unready.service", reason=reason)
+
+
+class Told(Protocol):
+    """A condition that somebody tells, as far as folding looks at it."""
+
+    @property
+    def code(self) -> str: ...  # noqa: D102 - see Condition, also below
+    @property
+    def weight(self) -> Weight: ...  # noqa: D102
+    @property
+    def service(self) -> str: ...  # noqa: D102 - the service that tells it
+
+
+def causes_of(told: Sequence[tuple[Told, Collection[str]]]) -> list[int | None]:
+    """Returns for each condition the place of the one whose consequence it is; None: it is no consequence.
+
+    `told` has the conditions of several services, each with the names of its nodes. A consequence is on a node of its
+    cause, or anywhere if the cause is shared. No cause that is returned is a consequence itself.
+    """
+    causes = [_cause_of(place, told) for place in range(len(told))]
+    return [_first(place, causes) if cause is not None else None for place, cause in enumerate(causes)]
+
+
+def _cause_of(place: int, told: Sequence[tuple[Told, Collection[str]]]) -> int | None:
+    each, nodes = told[place]
+    row = ROWS.get(each.code)
+    if row is None:
+        return None
+    for other, (cause, places) in enumerate(told):
+        known = ROWS.get(cause.code)
+        is_here = (known is not None and known.is_shared) or not {*nodes}.isdisjoint(places)
+        is_same = cause.code == each.code and row.is_shared and other < place
+        is_said = row.sums_up and cause.service == each.service and cause.weight is BROKEN
+        is_said = is_said and not (known is not None and known.sums_up)
+        if other != place and is_here and (cause.code in row.after or is_same or is_said):
+            return other
+    return None
+
+
+def _first(place: int, causes: Sequence[int | None]) -> int | None:
+    """The cause at the end of the chain that begins here; None: the chain ends where it began."""
+    seen = {place}
+    while (cause := causes[place]) is not None:
+        if cause in seen:
+            return None
+        seen.add(cause)
+        place = cause
+    return place
+
+
+def _bounded(pairs: tuple[tuple[str, str], ...], most: int) -> tuple[tuple[str, str], ...]:
+    return tuple((a[:LONGEST_TEXT], b[:LONGEST_TEXT]) for a, b in pairs[:most])
+
+
+def _rows(*rows: Row) -> Mapping[str, Row]:
+    by_code = {row.code: row for row in rows}
+    if len(by_code) != len(rows):
+        raise ValueError("two rows have one code")
+    return by_code
+
+
+def gravest(found: Iterable[Condition]) -> list[Condition]:
+    """Returns the conditions, the gravest first; those of one weight in the order in which they were found."""
+    return sorted(found, key=lambda each: each.weight)
+
+
+_NO_PODS: Final = "Pods of this node can neither send nor receive packets."
+_MISSED: Final = "This host does not accept packets to its own address {address}, so nothing from any peer arrives."
+_SUMS: Final = frozenset(("forwarding", "kernel", "own-lease"))
+_NO_STORE: Final = ("store.quorum", "store.away")
+_BLOCKED: Final = "The IPsec policy `{policy}` blocks these packets."
+
+ROWS: Final[Mapping[str, Row]] = _rows(
+    # the pods' bridge, and pods
+    Row("bridge.down", "bridge-down", BROKEN, _NO_PODS, "The bridge {bridge} is down."),
+    Row(
+        "bridge.gone",
+        "bridge-gone",
+        BROKEN,
+        "{pods} can neither send nor receive packets.",
+        "The bridge {bridge}, of which their interfaces were ports, is gone.",
+    ),
+    Row(
+        "bridge.address-outside",
+        "bridge-address",
+        BROKEN,
+        "Pods of this node are not in subnet {subnet}, so packets from peers do not reach them.",
+        "The bridge {bridge} has {addresses}; recreate the pods whose addresses lie outside {subnet}.",
+    ),
+    Row(
+        "bridge.address-lost",
+        "bridge-address",
+        BROKEN,
+        "Pods of this node can neither send nor receive {family} packets.",
+        "The bridge {bridge} has lost its address {address}.",
+    ),
+    Row(
+        "bridge.gateway-lost",
+        "bridge-address",
+        BROKEN,
+        "{family} packets of the pods of this node {get} no further than {bridge}{since}.",
+        "The bridge {bridge} has {addresses}, and not {gateway}, to which pods send.",
+    ),
+    Row(
+        "bridge.route",
+        "bridge-route",
+        BROKEN,
+        "Packets to the pods of this node ({subnet}) do not go to {bridge}.",
+        "{why}",
+    ),
+    Row(
+        "bridge.arp",
+        "bridge-arp",
+        BROKEN,
+        "Packets to the pods of this node are not delivered.",
+        "ARP and NDP are off on {bridge}, so this host does not know the MACs of pods.",
+    ),
+    Row(
+        "bridge.vlan",
+        "bridge-vlan",
+        BROKEN,
+        "{pods} can neither send nor receive packets.",
+        "{bridge} filters VLANs, and does not have {ports} in its own VLAN.{manager}",
+    ),
+    Row("pod.port", "pod-port", BROKEN, "{pods} {lost}.", "{ports} {state}.{manager}"),
+    Row(
+        "pod.port-isolated",
+        "pod-port",
+        BROKEN,
+        "Pods of this node do not reach each other.",
+        "{ports} are isolated ports of {bridge}.{manager}",
+    ),
+    Row(
+        "pod.port-hairpin",
+        "pod-port",
+        WARNING,
+        "{pods} may not reach {themselves} by a service's address.",
+        "{ports} lost the hairpin mode that the CNI configuration asks for.",
+    ),
+    Row(
+        "pod.port-alone",
+        "pod-port",
+        WARNING,
+        "What is at the other end of {ports} can neither send nor receive packets.",
+        "No bridge has {ports} as a port, and there is no address or route: perhaps the interface of a pod that has "
+        "left {bridge}.{manager}",
+    ),
+    Row(
+        "pod.silent",
+        "pod-silent",
+        BROKEN,
+        "Packets to the {pods} of this node are lost.",
+        "No reply to {asked} on {bridge}: the pod has lost its address, or its interface is down, or a filter drops "
+        "frames at the bridge. Recreate the pod if it is broken.",
+    ),
+    # settings and routes of the host
+    Row("host.forwarding-off", "forwarding-off", BROKEN, "The kernel forwards no {family} packets.", "{key} is 0."),
+    Row(
+        "host.forwarding-off-on",
+        "forwarding-off",
+        BROKEN,
+        "This host does not forward {family} packets that arrive on {device}.",
+        "{key} is 0.",
+    ),
+    Row(
+        "host.own-return",
+        "own-return",
+        BROKEN,
+        "Pods of this node get no answer from its address {address}.",
+        "{why}",
+    ),
+    Row(
+        "host.own-part",
+        "own-part",
+        BROKEN,
+        "Packets to {part}, a part of the subnet of this node, do not reach its pods.",
+        "{why}",
+    ),
+    Row(
+        "host.port-taken",
+        "port-taken",
+        BROKEN,
+        "The overlay's device {devices} cannot be used, so nothing goes to any peer.",
+        "UDP port {port} is taken by {owner}.",
+    ),
+    Row(
+        "host.ike-port-taken",
+        "port-taken",
+        BROKEN,
+        "IPsec has no tunnel with some peers, and charon does not have the port that it needs.",
+        "UDP port {port} is taken by {owner}.",
+    ),
+    Row(
+        "host.peer-address-here",
+        "peer-address-here",
+        WARNING,
+        "{address} is a pod address of {peers} ({subnet}), but this host keeps its packets.",
+        "{device} of this host has {held}.",
+    ),
+    Row(
+        "host.flanneld",
+        "flanneld",
+        WARNING,
+        "Two programs write the routes, the device and the subnet.env of this node.",
+        "A flanneld runs beside this dataplane: {process}.",
+    ),
+    Row(
+        "host.cni-configuration",
+        "cni-configuration",
+        WARNING,
+        "New pods of this node are not in its subnet, and reach no pod of another node.",
+        "The container runtime takes {first}, which comes before {ours} by name.",
+    ),
+    Row(
+        "host.cni-plugin",
+        "cni-plugin",
+        WARNING,
+        "No new pod starts on this node.",
+        "The CNI plugin {plugin}, which {caller} calls, is not in {directories}; {where}.",
+    ),
+    *(
+        Row(
+            f"host.xfrm-block-{what}",
+            "xfrm-block",
+            BROKEN,
+            problem,
+            "The IPsec policy `{policy}` blocks these packets.",
+        )
+        for what, problem in (
+            ("pods", "Packets between pods of this node and {peers} are dropped."),
+            ("own", "Packets between this host and its own pods are dropped."),
+            ("nodes", "Packets between this node and {peers} are dropped."),
+            ("single", "Packets of single pods of this node are dropped."),
+        )
+    ),
+    # the way to peers
+    Row("peer.route", "peer-route", BROKEN, "Packets from pods do not reach {peers}.", "{why}"),
+    Row("peer.route-host", "peer-route", BROKEN, "Packets from this node do not reach {peers}.", "{why}"),
+    Row("peer.return", "peer-return", BROKEN, "Packets from {peers} do not reach the pods of this node.", "{why}"),
+    Row("pod.rule-away", "pod-rule", BROKEN, "Packets from {pods} do not reach other nodes.", "{why}"),
+    Row("pod.rule-back", "pod-rule", BROKEN, "Packets from other nodes do not reach {pods}.", "{why}"),
+    Row(
+        "peer.route-taken",
+        "peer-route",
+        BROKEN,
+        "Packets to {subnet} of {peers} do not reach that node.",
+        "{why}",
+    ),
+    Row(
+        "peer.address-behind",
+        "peer-address-here",
+        BROKEN,
+        "Packets to {subnet} of {peers} do not reach that node.",
+        "{why}",
+    ),
+    Row(
+        "peer.part",
+        "part-of-a-peer",
+        WARNING,
+        "Packets to {part}, a part of the subnet {subnet} of {peers}, do not reach that node.",
+        "{why}",
+    ),
+    Row(
+        "peer.objects",
+        "peer-objects",
+        BROKEN,
+        "Packets to {peers} are lost, because what carries them could not be made.",
+        "The kernel refuses `{object}`: {reason}.",
+    ),
+    Row(
+        "peer.objects-direct",
+        "peer-objects",
+        BROKEN,
+        "Packets to {peers} are lost, because what carries them could not be made.",
+        "The kernel refuses `{object}`: {reason}. Backend host-gw needs all nodes in one layer-2 network, and the "
+        "address of this one is not directly connected: use vxlan, with DirectRouting for nodes that are.",
+    ),
+    Row(
+        "peer.refused",
+        "peer-refused",
+        BROKEN,
+        "{peers} gets no packets, because this node refuses its lease.{away}",
+        "The lease {lease}: {reason}.",
+    ),
+    Row(
+        "peer.claim",
+        "claim",
+        BROKEN,
+        "{who} claims a subnet, MAC, key or address {whose}, and gets no packets.{away}",
+        "The lease {lease}: {reason}.",
+    ),
+    Row(
+        "peer.tunnel",
+        "peer-tunnel",
+        WARNING,
+        "No answer comes through the overlay from {peers}; in the underlay there is one.",
+        "Something {where} drops {carrier}, or ICMP of the overlay (a firewall, traffic control), or the overlay of "
+        "the peer is not set up. `flannelette doctor` names what drops packets on its node: run it there too; if it "
+        "names nothing on both, what lies between them drops them.",
+    ),
+    Row(
+        "peer.down",
+        "peer-down",
+        WARNING,
+        "No answer comes from {peers}, neither through the overlay nor in the underlay.",
+        "The node is down, or the network between the nodes is, or drops ICMP.",
+    ),
+    Row(
+        "peer.checksum",
+        "peer-checksum",
+        WARNING,
+        "TCP and UDP through the overlay do not reach {peers}; pings do.",
+        "What sends the packets of {devices} (a network card, the host of a virtual machine), or a peer in user "
+        "space, does not complete checksums that the kernel leaves to the card (checksum offload).{remark}",
+    ),
+    # the underlay
+    Row("underlay.route", "underlay-route", BROKEN, "The tunnel to {peers} has no usable route.", "{why}"),
+    Row(
+        "underlay.detour",
+        "underlay-detour",
+        BROKEN,
+        "No answer comes from {peers}, and packets to there leave by {device}, not by {underlay}.",
+        "{why} If they are meant to go there, the node is down, or what is behind {device} is.",
+    ),
+    Row(
+        "underlay.network",
+        "underlay-network",
+        BROKEN,
+        "Packets to {peers} take a detour or are lost, although {network} is directly connected on {device}.",
+        "The route to {network} by {device} is missing.",
+    ),
+    Row(
+        "underlay.return",
+        "underlay-return",
+        WARNING,
+        "Packets of the tunnel from {peers} are dropped.",
+        "{why}",
+    ),
+    Row(
+        "underlay.neighbour-permanent",
+        "underlay-neighbour",
+        WARNING,
+        "Packets to {peers} go to a MAC for {address} that the kernel does not verify.",
+        "A permanent neighbour entry of {address} on {device} has the MAC {mac}, which may be wrong.",
+    ),
+    Row(
+        "underlay.neighbour-silent",
+        "underlay-neighbour",
+        WARNING,
+        "Packets to {peers} are not sent, because no host on {device} answers for {gateway}.",
+        "No reply to {asked} for {gateway}: the gateway is down, or has another address, or {device} is in another "
+        "network (VLAN, cable).",
+    ),
+    Row(
+        "underlay.mac-duplicate",
+        "underlay-duplicate",
+        WARNING,
+        "{address}, the way to {peers}, has the MAC of this host: a switch delivers packets to one of the two.",
+        "{device} of this host and {address} both have the MAC {mac}, as cloned machines do: give one of the two "
+        "another MAC.",
+    ),
+    Row(
+        "underlay.address-duplicate",
+        "underlay-duplicate",
+        BROKEN,
+        "This host does not use its address {address}, so nothing from any peer arrives.",
+        "Another host on {device} has {address} too, as the kernel's check for duplicates has found: give one of the "
+        "two another address, then delete and add this one.",
+    ),
+    Row(
+        "underlay.address-lost",
+        "underlay-address",
+        BROKEN,
+        "This host has lost its address {address}, so nothing from any peer arrives.",
+        "No interface has the address {address} any more; {device} had it.",
+    ),
+    Row("underlay.address-hidden", "underlay-address", BROKEN, _MISSED, "{why}"),
+    Row("underlay.address-local", "underlay-address", BROKEN, _MISSED, "The local route of {address} is missing."),
+    Row(
+        "underlay.mtu",
+        "underlay-mtu",
+        WARNING,
+        "Packets of pods to {peers} of more than {largest} bytes do not pass; pods send up to {mtu}.",
+        "The route `{route}` has a smaller MTU than {device} ({device_mtu}). If that is right, set the option MTU of "
+        "the backend.",
+    ),
+    Row(
+        "underlay.family",
+        "underlay-family",
+        WARNING,
+        "This node carries no {family}, because {device} has no {family} address; the rest runs.",
+        "{why}. {family} comes by itself then.",
+    ),
+    # the node's own lease, its clock, and the service itself
+    Row(
+        "node.own-claim",
+        "own-claim",
+        BROKEN,
+        "Other nodes send no packets here: our lease loses to that of {winner}.",
+        "The own lease {lease}: {reason}.",
+    ),
+    Row(
+        "node.own-key",
+        "own-key",
+        WARNING,
+        "The key of {node} ({lease}) was overwritten or deleted {count} times in the last minute.",
+        "Another program writes it: a script, a flanneld on this host, or a second node called {node}.",
+    ),
+    Row(
+        "node.own-lease",
+        "own-lease",
+        SOON,
+        "The lease {lease} of this node {runs} out at {time}: it is not renewed.",
+        "The last renewals have failed: {reason}.",
+        after=_NO_STORE,
+    ),
+    Row(
+        "node.clock",
+        "clock",
+        WARNING,
+        "The clock of this host is {seconds} s {where} that of the lease service.",
+        "One of the two is not set by NTP: `timedatectl` on both hosts says which.",
+    ),
+    Row("service.own-checks", "own-checks", WARNING, "The service cannot check itself.", "{error}."),
+    Row(
+        "service.state-file",
+        "state-file",
+        SOON,
+        "{reason}.",
+        "The disk is full, or read-only: after a restart, the service does not know what it knows now.",
+    ),
+    Row(
+        "service.name-taken",
+        "name-taken",
+        WARNING,
+        "A process without CAP_NET_ADMIN holds @{name}, a name of this service.",
+        "Any user, and any pod in the host's network, can bind such a name. It is held in vain: only names whose "
+        "holder may change the network count. As root, `ss -xap` shows the process: end it.",
+    ),
+    Row(
+        "service.certificate-refused",
+        "certificate",
+        SOON,
+        "The TLS files on disk cannot be used: {reason}.",
+        "Those that were read before stay in force, and a restart would fail. Replace the files; no restart is "
+        "needed.",
+    ),
+    Row(
+        "service.certificate-expiry",
+        "certificate",
+        SOON,
+        "The certificate in {file} {runs} out on {date}.",
+        "Nothing has replaced it. Replace the file; no restart is needed.",
+    ),
+    # the store, and imports of other clusters
+    Row(
+        "store.away",
+        "store-away",
+        SOON,
+        "etcd does not answer: no node gets or renews a lease, and no node follows changes.",
+        "{complaint}.",
+        after=("store.quorum",),
+        is_shared=True,
+    ),
+    Row(
+        "store.quorum",
+        "store-quorum",
+        SOON,
+        "etcd has no leader: no node gets or renews a lease, and no node follows changes.",
+        "{complaint}.",
+        is_shared=True,
+    ),
+    Row(
+        "store.member",
+        "store-member",
+        WARNING,
+        "{failing} of {all} endpoints of etcd {fail}; the others are used.",
+        "{complaint}.",
+        after=_NO_STORE,
+        is_shared=True,
+    ),
+    Row(
+        "store.slow",
+        "store-slow",
+        WARNING,
+        "etcd is slow: half of the last {calls} calls took more than {seconds} s.",
+        "A slow disk, a slow network between its members, or too much load: see etcd_disk_wal_fsync_duration_seconds "
+        "of its metrics.",
+    ),
+    Row("import.away", "import", SOON, "The lease service of cluster {cluster} is away: {effect}.", "{error}."),
+    Row(
+        "import.refused",
+        "import-refused",
+        BROKEN,
+        "{lease} of cluster {cluster} is not imported{more}: its pods cannot be reached.",
+        "{reason}.",
+    ),
+    Row(
+        "import.backend",
+        "import-backend",
+        BROKEN,
+        "Nodes of cluster {cluster} cannot be peers of these nodes: {reason}.",
+        "Two clusters reach each other by one backend with the same settings: change one of the networks.",
+    ),
+    # why a service is not ready
+    *(
+        Row(
+            f"unready.{name}",
+            "",
+            weight,
+            "{reason}",
+            after=after,
+            sums_up=name in ("forwarding", "kernel", "own-lease"),
+        )
+        for name, weight, after in (
+            ("kernel", BROKEN, ()),
+            ("forwarding", BROKEN, ()),
+            ("lease-service", SOON, _NO_STORE),
+            ("store", SOON, (*_NO_STORE, "unready.own-store")),
+            ("leases", BROKEN, ("unready.lease-service", "unready.store", *_NO_STORE)),
+            ("network", BROKEN, ()),
+            ("own-lease", BROKEN, ("unready.lease-service", "unready.store", "node.own-claim", *_NO_STORE)),
+            ("backend", BROKEN, ()),
+            ("subnet-file", BROKEN, ()),
+            ("cni-configuration", BROKEN, ()),
+            ("firewall", BROKEN, ()),
+            ("memory", SOON, ("unready.lease-service", "unready.store", *_NO_STORE)),
+            ("lease", BROKEN, ("unready.own-lease",)),
+            ("certificate", SOON, ()),
+            ("configuration", SOON, _NO_STORE),
+            ("cloud", SOON, ()),
+            ("service", SOON, ()),
+            ("stopping", SOON, ()),
+        )
+    ),
+    Row("unready.own-store", "", SOON, "{reason}", after=_NO_STORE, is_shared=True),
+    # routes of a cloud
+    Row(
+        "cloud.route",
+        "cloud-route",
+        BROKEN,
+        "Packets to the pods of {node} ({destination}) are lost: table {table}.",
+        "{reason}",
+    ),
+    Row(
+        "cloud.route-unneeded",
+        "cloud-route",
+        WARNING,
+        "Table {table} has a route to {destination} that no node needs.",
+        "{reason}",
+    ),
+    Row(
+        "cloud.limit",
+        "cloud-limit",
+        SOON,
+        "Table {table} needs {needed} routes, and takes {most}.",
+        "Each node needs one in each table: have the provider raise the quota, then set --cloud-routes-limit.",
+    ),
+    Row("cloud.limit-refused", "cloud-limit", BROKEN, "A table takes no more routes.", "{reason}"),
+    Row(
+        "cloud.credentials",
+        "cloud-credentials",
+        SOON,
+        "The cloud's routes cannot be read or written.",
+        "{reason}",
+    ),
+    Row(
+        "peer.mtu-unknown",
+        "peer-mtu",
+        BROKEN,
+        "Packets of {mtu} bytes, the largest that pods send, do not reach {peers}; small ones do.",
+        "A link between the nodes has a smaller MTU than the underlay's interface, or a firewall drops large "
+        "packets.",
+    ),
+    Row(
+        "peer.mtu",
+        "peer-mtu",
+        BROKEN,
+        "Packets of more than {largest} bytes do not reach {peers}; pods send up to {mtu}.",
+        "A link between the nodes has a smaller MTU than the underlay's interface: lower that by {less}, or the "
+        "option MTU of the backend{until_then}.",
+    ),
+)
+"""Every condition, by its code."""
