@@ -165,6 +165,11 @@ def unready(name: str, reason: str) -> Condition:
     return found(code if code in ROWS else "unready.service", reason=reason)
 
 
+def is_unready(code: str) -> bool:
+    """Returns whether a condition of this code says why a service is not ready."""
+    return code.partition(".")[0] == "unready"
+
+
 class Told(Protocol):
     """A condition that somebody tells, as far as folding looks at it."""
 
@@ -179,8 +184,8 @@ class Told(Protocol):
 def causes_of(told: Sequence[tuple[Told, Collection[str]]]) -> list[int | None]:
     """Returns for each condition the place of the one whose consequence it is; None: it is no consequence.
 
-    `told` has the conditions of several services, each with the names of its nodes. A consequence is on a node of its
-    cause, or anywhere if the cause is shared. No cause that is returned is a consequence itself.
+    `told` has the conditions of several services, each with the names of its nodes. A consequence is on the nodes of
+    its cause, or anywhere if the cause is shared. No cause that is returned is a consequence itself.
     """
     causes = [_cause_of(place, told) for place in range(len(told))]
     return [_first(place, causes) if cause is not None else None for place, cause in enumerate(causes)]
@@ -193,7 +198,7 @@ def _cause_of(place: int, told: Sequence[tuple[Told, Collection[str]]]) -> int |
         return None
     for other, (cause, places) in enumerate(told):
         known = ROWS.get(cause.code)
-        is_here = (known is not None and known.is_shared) or not {*nodes}.isdisjoint(places)
+        is_here = (known is not None and known.is_shared) or {*nodes} <= {*places}
         is_same = cause.code == each.code and row.is_shared and other < place
         is_said = row.sums_up and cause.service == each.service and cause.weight is BROKEN
         is_said = is_said and not (known is not None and known.sums_up)
@@ -699,6 +704,72 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         )
     ),
     Row("unready.own-store", "", SOON, "{reason}", after=_NO_STORE, is_shared=True),
+    # what the command line sees in the answers of services, or in that there is none
+    Row("ctl.configuration", "", WARNING, "the stored network configuration is not in force: {error}"),
+    Row("ctl.quarantine", "", WARNING, "{count} of the store refused: `flannelette quarantine` says why"),
+    Row("ctl.held", "", WARNING, "{reason} (`flannelette confirm-removal`)"),
+    Row("ctl.moves", "", WARNING, "network change pending for {count}, which keep their subnets{advice}"),
+    Row("ctl.move", "", WARNING, "{pending}{advice}"),
+    Row("ctl.leases-kept", "", SOON, "no connection to the lease service: the leases are the last ones known"),
+    Row(
+        "ctl.store-lost",
+        "",
+        SOON,
+        "the lease service has lost its store: the leases are the last ones known",
+        after=(*_NO_STORE, "unready.own-store"),
+    ),
+    Row(
+        "ctl.rules-kept",
+        "",
+        SOON,
+        "no connection to the lease service: the network and the lease are the last ones known",
+    ),
+    Row("ctl.unreached", "", BROKEN, "{count} of {total} peers cannot be reached: `flannelette peers` says why"),
+    Row(
+        "ctl.masquerade-twice",
+        "",
+        WARNING,
+        "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too",
+    ),
+    Row(
+        "ctl.masquerade-nowhere",
+        "",
+        BROKEN,
+        "--ip-masq is false here and true on the dataplane, so no rule masquerades what pods send to the outside",
+    ),
+    Row(
+        "ctl.elsewhere",
+        "",
+        WARNING,
+        "the dataplane is connected to a lease service elsewhere; name it with --lease to see it",
+    ),
+    Row("ctl.central", "", WARNING, "the lease service is central; this is not one of its nodes"),
+    Row(
+        "ctl.unconnected",
+        "",
+        SOON,
+        "if the lease service is elsewhere, the dataplane cannot reach it (its --lease-address)",
+        after=("ctl.away",),
+    ),
+    Row("ctl.away", "", SOON, "{failure}"),
+    Row("ctl.silent", "", SOON, "No service answers.", "{failures}"),
+    Row(
+        "ctl.not-connected",
+        "",
+        SOON,
+        "The node is not connected.",
+        "Its dataplane does not run, or does not reach the lease service.",
+        after=(*_NO_STORE, "unready.own-store"),
+    ),
+    Row("ctl.failed-leases", "", BROKEN, "{count} could not be programmed.", "{first}"),
+    Row("ctl.cloud", "", SOON, "The cloud's routes are not kept.", "{reason}"),
+    Row(
+        "ctl.version",
+        "version",
+        WARNING,
+        "The {who} have different versions.",
+        "An update is under way or has left something out; neighbouring releases work together.",
+    ),
     # routes of a cloud
     Row(
         "cloud.route",

@@ -3,25 +3,16 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
+from flannelette.services.core.conditions import Condition, Weight, found, is_unready
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import Service, Target
 from flannelette.services.ctl.units import count
-
-CURE: Final = "\ncure: "
-"""Before the cure in a remark of this module: text from a service has no end of a line, and forges none."""
-BROKEN: Final = "forwarding is broken: "
-"""Prefix of a service's reason when no packet is forwarded."""
-LAST_KNOWN: Final = "the last ones known"
-"""In the remark about a service that cannot follow changes."""
-NO_MASQUERADE: Final = "so no rule masquerades what pods send to the outside"
-"""In the remark about a masq that leaves out what the dataplane counts on."""
-UNREACHED: Final = "peers cannot be reached"
-"""In the remark about peers that get no packets."""
+from flannelette.services.runtime.conditions import condition_from_proto, conditions_from
 
 
 class State(Enum):
@@ -35,9 +26,8 @@ class State(Enum):
     """The service does not run on this host, and need not."""
 
 
-Answer: TypeAlias = (
-    lease_pb2.GetStatusResponse | dataplane_pb2.GetStatusResponse | masq_pb2.GetStatusResponse | CallFailed
-)
+Reply: TypeAlias = lease_pb2.GetStatusResponse | dataplane_pb2.GetStatusResponse | masq_pb2.GetStatusResponse
+Answer: TypeAlias = Reply | CallFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +50,10 @@ class ServiceHealth:
 
     target: Target
     state: State
-    remarks: tuple[str, ...] = ()
-    """The faults, or why the service need not run here; one sentence each."""
+    remarks: tuple[Condition, ...] = ()
+    """The faults, or why the service need not run here."""
+    findings: tuple[Condition, ...] = ()
+    """The problems that the service has found."""
     well: bool = False
     """Whether there is nothing to do about the service."""
 
@@ -92,7 +84,7 @@ class NodeHealth:
     def broken(self) -> str:
         """Why no packet is forwarded, if a service reports that; empty: none does."""
         remarks = (remark for health in self.services.values() for remark in health.remarks)
-        return next((remark for remark in remarks if remark.startswith(BROKEN)), "")
+        return next((remark.problem for remark in remarks if remark.code == "unready.forwarding"), "")
 
     @property
     def exit_code(self) -> int:
@@ -132,25 +124,23 @@ def _lease(answers: Answers, target: Target) -> ServiceHealth:
     if not isinstance(answer, CallFailed):
         remarks = []
         if answer.network_error:
-            remarks.append(f"the stored network configuration is not in force: {answer.network_error}")
+            remarks.append(found("ctl.configuration", error=answer.network_error))
         if answer.quarantined:
-            refused = count(answer.quarantined, "key")
-            remarks.append(f"{refused} of the store refused: `flannelette quarantine` says why")
+            remarks.append(found("ctl.quarantine", count=count(answer.quarantined, "key")))
         if answer.held_removals:
-            remarks.append(f"{answer.held_reason} (`flannelette confirm-removal`)")
+            remarks.append(found("ctl.held", reason=answer.held_reason))
         if answer.pending_moves and not answer.node:
-            nodes, first = count(len(answer.pending_moves), "node"), answer.pending_moves[0].node
-            remarks.append(f"network change pending for {nodes}, which keep their subnets{_renumber(answer, first)}")
-        return _reported(target, answer.ready, answer.reasons, remarks)
+            advice, cure = _renumber(answer, answer.pending_moves[0].node)
+            nodes = count(len(answer.pending_moves), "node")
+            remarks.append(found("ctl.moves", count=nodes, advice=advice, cure=cure))
+        return _reported(target, answer, remarks)
     if answer.missing and not target.named:
         dataplane = answers.dataplane
         if not isinstance(dataplane, CallFailed) and dataplane.status.lease_service_connected:
-            hint = "the dataplane is connected to a lease service elsewhere; name it with --lease to see it"
-            return ServiceHealth(target, State.ELSEWHERE, (hint,), well=True)
+            return ServiceHealth(target, State.ELSEWHERE, (found("ctl.elsewhere"),), well=True)
         if not isinstance(dataplane, CallFailed):
-            more = "if the lease service is elsewhere, the dataplane cannot reach it (its --lease-address)"
-            return ServiceHealth(target, State.AWAY, (str(answer), more))
-    return ServiceHealth(target, State.AWAY, (str(answer),))
+            return ServiceHealth(target, State.AWAY, (silence_of(answer), found("ctl.unconnected")))
+    return ServiceHealth(target, State.AWAY, (silence_of(answer),))
 
 
 def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> ServiceHealth:
@@ -160,22 +150,23 @@ def _dataplane(answers: Answers, target: Target, *, central_here: bool) -> Servi
     status = answer.status
     remarks = []
     if not status.lease_service_connected:
-        remarks.append(f"no connection to the lease service: the leases are {LAST_KNOWN}")
+        remarks.append(found("ctl.leases-kept"))
     elif not status.store_connected:
-        remarks.append(f"the lease service has lost its store: the leases are {LAST_KNOWN}")
+        remarks.append(found("ctl.store-lost"))
     if status.pending:
-        remarks.append(f"{status.pending}{_renumber(answers.lease, status.node)}")
+        advice, cure = _renumber(answers.lease, status.node)
+        remarks.append(found("ctl.move", pending=status.pending, advice=advice, cure=cure))
     unreached = status.peers.failed + status.peers.shadowed
     if unreached:
-        remarks.append(f"{unreached} of {status.peers.total} {UNREACHED}: `flannelette peers` says why")
-    remarks += [finding.problem for finding in status.findings if not finding.remote]
-    return _reported(target, status.ready, status.reasons, remarks)
+        remarks.append(found("ctl.unreached", count=unreached, total=status.peers.total))
+    remarks += [each for each in findings_in(answer) if not each.is_remote]
+    return _reported(target, answer, remarks)
 
 
-def _renumber(lease: lease_pb2.GetStatusResponse | CallFailed, node: str) -> str:
-    """The remedy for a pending network change; with Kubernetes, a podCIDR cannot be moved."""
+def _renumber(lease: lease_pb2.GetStatusResponse | CallFailed, node: str) -> tuple[str, str]:
+    """Advice and cure for a pending network change; with Kubernetes, a podCIDR cannot be moved."""
     is_kube = not isinstance(lease, CallFailed) and lease.store.kind == "kube"
-    return "; put the configuration back" if is_kube else f"{CURE}flannelette renumber --node {node}"
+    return ("; put the configuration back", "") if is_kube else ("", f"flannelette renumber --node {node}")
 
 
 def _masq(answers: Answers, target: Target, *, central_here: bool) -> ServiceHealth:
@@ -185,36 +176,70 @@ def _masq(answers: Answers, target: Target, *, central_here: bool) -> ServiceHea
     status = answer.status
     remarks = []
     if not status.lease_service_connected:
-        remarks.append(f"no connection to the lease service: the network and the lease are {LAST_KNOWN}")
+        remarks.append(found("ctl.rules-kept"))
     dataplane = answers.dataplane
     if not isinstance(dataplane, CallFailed) and dataplane.status.ip_masq != status.masquerade:
-        remarks.append(_different(masquerade=status.masquerade))
-    return _reported(target, status.ready, status.reasons, remarks)
-
-
-def _different(*, masquerade: bool) -> str:
-    """The consequence if only one of dataplane and masq has --ip-masq."""
-    if masquerade:
-        return (
-            "--ip-masq is true here and false on the dataplane, so the CNI plugin masquerades too"
-            f"{CURE}flannelette-dataplane --ip-masq"
+        remarks.append(
+            found("ctl.masquerade-twice", cure="flannelette-dataplane --ip-masq")
+            if status.masquerade
+            else found("ctl.masquerade-nowhere", cure="flannelette-masq --ip-masq")
         )
-    return f"--ip-masq is false here and true on the dataplane, {NO_MASQUERADE}{CURE}flannelette-masq --ip-masq"
+    return _reported(target, answer, remarks)
 
 
 def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here: bool) -> ServiceHealth:
     alone = all(isinstance(a, CallFailed) and a.missing for a in (answers.dataplane, answers.masq))
     if central_here and alone and not target.named:
-        return ServiceHealth(
-            target, State.ELSEWHERE, ("the lease service is central; this is not one of its nodes",), True
-        )
-    return ServiceHealth(target, State.AWAY, (str(failure),))
+        return ServiceHealth(target, State.ELSEWHERE, (found("ctl.central"),), well=True)
+    return ServiceHealth(target, State.AWAY, (silence_of(failure),))
 
 
-def _reported(target: Target, ready: bool, reasons: Iterable[str], remarks: Iterable[str] = ()) -> ServiceHealth:
+def silence_of(failure: CallFailed) -> Condition:
+    """That a service does not answer, with what to do about it as the cure."""
+    return found("ctl.away", failure=failure.why.problem, cure=failure.why.advice)
+
+
+def words_of(remark: Condition, separator: str = "; cure: ") -> str:
+    """A remark on one line; what a service has found is shown with its cure elsewhere."""
+    if remark.check:
+        return remark.problem
+    if remark.code == "ctl.away":
+        separator = ": "
+    return f"{remark.problem}{separator}{remark.cure}" if remark.cure else remark.problem
+
+
+def _status_of(answer: Reply) -> lease_pb2.GetStatusResponse | dataplane_pb2.Status | masq_pb2.Status:
+    return answer if isinstance(answer, lease_pb2.GetStatusResponse) else answer.status
+
+
+def findings_in(answer: Answer) -> tuple[Condition, ...]:
+    """The problems that a service has found; none if it does not answer."""
+    if isinstance(answer, CallFailed):
+        return ()
+    status = _status_of(answer)
+    told = conditions_from(status.conditions, status.findings)
+    return tuple(each for each in told if not is_unready(each.code))
+
+
+def _reasons_in(answer: Reply) -> tuple[Condition, ...]:
+    """Why a service is not ready. What waits for the lease service, or for the store, loses nothing yet."""
+    status = _status_of(answer)
+    told = tuple(each for each in map(condition_from_proto, status.conditions) if is_unready(each.code))
+    if told:
+        return told
+    follows = not isinstance(status, lease_pb2.GetStatusResponse) and status.lease_service_connected
+    if isinstance(status, dataplane_pb2.Status):
+        follows = follows and status.store_connected
+    weight = Weight.BROKEN if follows else Weight.SOON
+    return tuple(found("unready.service", reason=reason, weight=weight) for reason in status.reasons)
+
+
+def _reported(target: Target, answer: Reply, remarks: Iterable[Condition]) -> ServiceHealth:
     """The health that a service reports; of a ready service, with the remarks found here."""
-    remarks = (*reasons,) if not ready else (*remarks,)
-    return ServiceHealth(target, State.READY if ready else State.NOT_READY, remarks, well=ready and not remarks)
+    ready = _status_of(answer).ready
+    remarks = (*remarks,) if ready else _reasons_in(answer)
+    state = State.READY if ready else State.NOT_READY
+    return ServiceHealth(target, state, remarks, findings_in(answer), well=ready and not remarks)
 
 
 def _node(answers: Answers) -> str:

@@ -23,7 +23,7 @@ from flannelette.services.ctl.connect.targets import (
     networks_by_socket,
     with_cloud,
 )
-from flannelette.services.ctl.node_health import CURE, Answers, NodeHealth, assess
+from flannelette.services.ctl.node_health import Answers, NodeHealth, assess, words_of
 from flannelette.services.ctl.problems import headline
 from flannelette.services.ctl.render.screen import to_json
 from flannelette.services.runtime.process.networks import is_network_name
@@ -144,7 +144,7 @@ def status_document(node: NodeHealth) -> dict[str, Any]:
         document[service] = {
             "state": health.state.name,
             "address": health.target.address,
-            "remarks": [each.replace(CURE, "; cure: ") for each in health.remarks],
+            "remarks": [words_of(each) for each in health.remarks],
         }
         if not isinstance(answer, CallFailed):
             document[service]["response"] = to_json(answer)

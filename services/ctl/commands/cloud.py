@@ -6,13 +6,16 @@ from rich.text import Text
 
 from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
+from flannelette.services.core.conditions import found as condition
+from flannelette.services.core.conditions import is_unready
 from flannelette.services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
 from flannelette.services.ctl.connect.targets import Target, Targets, cloud_beside
-from flannelette.services.ctl.problems import Problem, Weight, problem_of
+from flannelette.services.ctl.problems import Problem, problem_of
 from flannelette.services.ctl.render.changes import plan_text
 from flannelette.services.ctl.render.layout import Width, fold, lines, table
 from flannelette.services.ctl.render.screen import Screen
 from flannelette.services.ctl.units import count, phrase
+from flannelette.services.runtime.conditions import conditions_from
 
 _TITLES = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
 
@@ -63,14 +66,13 @@ async def problems(target: Target) -> list[Problem]:
     try:
         answer = await ask(target, lambda c: CloudServiceStub(c).GetStatus(pb.GetStatusRequest()), LIST_SECONDS)
     except CallFailed as failure:
-        return [Problem("cloud", str(failure), weight=Weight.SOON)]
-    found = [problem_of("cloud", each) for each in answer.findings]
-    told = {each.cause for each in found}
-    reasons = [each for each in answer.reasons if not any(cause and cause in each for cause in told)]
-    return [
-        *found,
-        *(Problem("cloud", "The cloud's routes are not kept.", cause=each, weight=Weight.SOON) for each in reasons),
-    ]
+        return [problem_of("cloud", condition("ctl.away", failure=failure))]
+    told = conditions_from(answer.conditions, answer.findings)
+    reasons = [each.problem for each in told if is_unready(each.code)] or answer.reasons
+    found = [each for each in told if not is_unready(each.code)]
+    # A route that cannot be written, or a refusal of the provider, is the reason too.
+    away = () if found else (condition("ctl.cloud", reason=each) for each in reasons)
+    return [problem_of("cloud", each) for each in (*found, *away)]
 
 
 def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
@@ -84,8 +86,8 @@ def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
             [(r.destination,), (r.node,), (r.table,), (r.target,), (r.state,), (r.problem,)] for r in answer.routes
         ]
         out.append(table(_TITLES, rows, width))
-    for finding in answer.findings:
-        if finding.check != "cloud-route":  # the table has them
+    for finding in conditions_from(answer.conditions, answer.findings):
+        if finding.check != "cloud-route" and not is_unready(finding.code):  # the table has them
             out.append(fold(Text(finding.problem, style="yellow"), width, 2))
             out += [fold(f"  {text}", width, 2) for text in (finding.cause, finding.cure) if text]
     return lines(out)

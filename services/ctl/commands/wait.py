@@ -11,7 +11,7 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.ctl.commands.answers import answers_of
 from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from flannelette.services.ctl.connect.targets import Target, Targets
-from flannelette.services.ctl.node_health import CURE, assess
+from flannelette.services.ctl.node_health import assess, words_of
 from flannelette.services.ctl.render.nodes import converged_text, pending_text
 from flannelette.services.ctl.render.screen import Screen, to_json
 from flannelette.services.runtime.backoff import Backoff
@@ -45,8 +45,9 @@ async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
             return 0
         if _left(deadline) <= 0:
             for service, health in node.services.items():
-                for remark in () if health.well else health.remarks or (health.state.value,):
-                    screen.warn(f"{service}: {remark.replace(CURE, '; cure: ')}")
+                remarks = [words_of(each) for each in health.remarks] or [health.state.value]
+                for remark in () if health.well else remarks:
+                    screen.warn(f"{service}: {remark}")
             return node.exit_code
         await asyncio.sleep(min(_READY_PAUSE, max(_left(deadline), 0)))
 

@@ -37,9 +37,9 @@ LONG_SECONDS: Final = 60.0
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 _CONNECT_SECONDS: Final = 1.0
-LOOK_AT_LOG: Final = "; look at its log"
+_LOOK_AT_LOG: Final = "look at its log"
 """What a person does about a process that does not answer."""
-_STOPPED: Final = f"its process is stopped or overloaded{LOOK_AT_LOG}"
+_STOPPED: Final = "its process is stopped or overloaded"
 
 _COMMON_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # a table of 20,000 leases is larger than the default of 4 MiB
@@ -56,9 +56,17 @@ class CallFailed(Exception):
     """A failed call; the message is one or two sentences with the cause and the remedy."""
 
     def __init__(
-        self, sentence: str, *, reached: bool = False, missing: bool = False, may_pass: bool = False
+        self,
+        sentence: str,
+        *,
+        reached: bool = False,
+        missing: bool = False,
+        may_pass: bool = False,
+        why: "AddressProblem | None" = None,
     ) -> None:
         super().__init__(sentence)
+        self.why = why or AddressProblem(sentence)
+        """The same, the remedy apart."""
         self.reached = reached
         """The service answered, and the answer is an error."""
         self.missing = missing
@@ -138,10 +146,9 @@ class Channels:
             raise failure from None
         except TimeoutError:
             self._give_up(key, shared)
-            raise CallFailed(
-                f"{target.program} at {target.where} did not answer within {seconds:g} s: {_STOPPED}",
-                may_pass=True,
-            ) from None
+            what = f"{target.program} at {target.where} did not answer within {seconds:g} s: {_STOPPED}"
+            why = AddressProblem(what, _LOOK_AT_LOG, "; ")
+            raise CallFailed(why.sentence, may_pass=True, why=why) from None
         finally:
             shared.calls -= 1
             if not shared.calls and self._by_address.get(key) is not shared:
@@ -170,9 +177,8 @@ def with_hint(target: Target, failure: CallFailed) -> CallFailed:
     """The failure of a call to the lease service, with a hint that this may run on another host."""
     if not failure.missing or target.named:
         return failure
-    return CallFailed(
-        f"{failure}. If the lease service is central, name it: --lease unix:/PATH/lease.sock", missing=True
-    )
+    hint = f"{failure}. If the lease service is central, name it: --lease unix:/PATH/lease.sock"
+    return CallFailed(hint, missing=True)
 
 
 async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> CallFailed:
@@ -187,7 +193,7 @@ async def _failure(target: Target, error: grpc.aio.AioRpcError, channel: grpc.ai
     if not away or channel.get_state() is grpc.ChannelConnectivity.READY:
         return CallFailed(details, reached=True, may_pass=away)
     diagnosis = await asyncio.to_thread(diagnose, target, details)
-    return CallFailed(diagnosis.sentence, missing=diagnosis.missing, may_pass=True)
+    return CallFailed(diagnosis.sentence, missing=diagnosis.missing, may_pass=True, why=diagnosis)
 
 
 async def _is_served(target: Target, channel: grpc.aio.Channel) -> bool:
@@ -205,9 +211,22 @@ async def _is_served(target: Target, channel: grpc.aio.Channel) -> bool:
 class AddressProblem:
     """Why a service cannot be reached at an address."""
 
-    sentence: str
+    problem: str
+    advice: str = ""
+    """What a person does about it."""
+    glue: str = ": "
+    """What stands between the two."""
     missing: bool = False
     """There is no socket at all: the service does not run here, or never did."""
+    down: bool = False
+    """There is a socket, and no process has it."""
+    options: tuple[str, ...] = ()
+    """The options that may be wrong."""
+
+    @property
+    def sentence(self) -> str:
+        """The problem and the advice."""
+        return f"{self.problem}{self.glue}{self.advice}" if self.advice else self.problem
 
 
 def diagnose(target: Target, details: str) -> AddressProblem:
@@ -225,7 +244,7 @@ def _diagnose_path(target: Target, path: Path, details: str) -> AddressProblem:
         return AddressProblem(f"the socket path {path} is longer than the {_LONGEST_PATH} bytes that Linux allows")
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            return AddressProblem(f"{path} is not a socket: check {_option(target)}")
+            return AddressProblem(f"{path} is not a socket: check {_option(target)}", options=(_option(target),))
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_CONNECT_SECONDS)
             connection.connect(str(path))
@@ -234,27 +253,31 @@ def _diagnose_path(target: Target, path: Path, details: str) -> AddressProblem:
     except PermissionError:
         return AddressProblem(_denied(path))
     except ConnectionRefusedError:
-        return AddressProblem(f"no process listens on {path}: {target.program} was killed; start it again")
+        return AddressProblem(
+            f"no process listens on {path}: {target.program} was killed", "start it again", "; ", down=True
+        )
     except OSError as error:
         return AddressProblem(f"cannot connect to {path}: {error.strerror or error}")
-    why = _STOPPED if "timed out" in details else details
-    return AddressProblem(f"{target.program} at {target.where} does not answer: {why}")
+    silent = f"{target.program} at {target.where} does not answer"
+    if "timed out" in details:
+        return AddressProblem(f"{silent}: {_STOPPED}", _LOOK_AT_LOG, "; ")
+    return AddressProblem(f"{silent}: {details}")
 
 
 def _missing(target: Target, path: Path) -> AddressProblem:
     if Path(f"{path}.lock").exists():  # a service leaves its lock file when it stops
-        return AddressProblem(
-            f"{target.program} has stopped, its socket {path} is gone: start it again", missing=True
-        )
+        gone = f"{target.program} has stopped, its socket {path} is gone"
+        return AddressProblem(gone, "start it again", missing=True)
     if not path.parent.is_dir():
         return AddressProblem(
             f"there is no directory {path.parent}: no service has run here, or it uses another --socket-dir",
             missing=True,
+            options=("--socket-dir",),
         )
-    cure = f"start {target.program}, or check {_option(target)}"
+    cure, options = f"start {target.program}, or check {_option(target)}", [_option(target)]
     if networks := networks_by_socket(target):
-        cure = f"give --network {word_list(networks)}, or {cure}"
-    return AddressProblem(f"there is no socket {path}: {cure}", missing=True)
+        cure, options = f"give --network {word_list(networks)}, or {cure}", ["--network", *options]
+    return AddressProblem(f"there is no socket {path}", cure, missing=True, options=(*options,))
 
 
 def _option(target: Target) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.core.conditions import Weight
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.ctl.commands.answers import assess_all
 from flannelette.services.ctl.connect.call import CallFailed, ask
@@ -28,7 +29,7 @@ from flannelette.services.ctl.diagnose.connectivity_text import junit, progress_
 from flannelette.services.ctl.diagnose.packet_path import PathStep
 from flannelette.services.ctl.diagnose.trace import broken_places, problem_at
 from flannelette.services.ctl.node_health import NodeHealth
-from flannelette.services.ctl.problems import Problem, Weight, merged, problems
+from flannelette.services.ctl.problems import Problem, merged, problems
 from flannelette.services.ctl.render.problems import doctor_text
 from flannelette.services.ctl.render.screen import Screen
 from flannelette.services.ctl.units import in_order
@@ -233,15 +234,13 @@ def problems_of(health: Mapping[str, NodeHealth], pairs: Collection[tuple[str, s
     told = {name: problems(health[name]) for name in health if name in involved}
     broken = {name for name, found in told.items() if any(_is_cause(each) for each in found)}
     for name, found in told.items():
-        answer = health[name].answers.dataplane
-        findings = () if isinstance(answer, CallFailed) else answer.status.findings
-        beside = set()
-        for each in findings:
+        kept = list[Problem]()
+        for each in found:
             about = involved.intersection(each.peers)
             is_explained = name in broken or (each.peers and about <= broken)
-            if (each.peers and not about) or (each.check in _SILENCE and is_explained):
-                beside.add(each.problem)
-        told[name] = [each for each in found if each.problem not in beside]
+            if not ((each.peers and not about) or (each.check in _SILENCE and is_explained)):
+                kept.append(each)
+        told[name] = kept
     return merged(told.items())
 
 

@@ -13,7 +13,7 @@ from flannelette.services.core.cure import Command
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.ctl.commands import cloud
 from flannelette.services.ctl.commands.answers import assess_all
-from flannelette.services.ctl.connect.call import CallFailed, ask_lease_service
+from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Targets
 from flannelette.services.ctl.diagnose.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
@@ -110,13 +110,11 @@ async def _traced(
     Where no trace finds it, traffic control of the node or of the peer may have dropped the packets.
     `everywhere`: the problems of all nodes that were asked, by name.
     """
-    answer = node.answers.dataplane
-    findings = () if isinstance(answer, CallFailed) else answer.status.findings
-    silent = {each.problem: each.peers[0] for each in findings if each.check in _SILENCE and each.peers}
-    places = await broken_places(nodes, [(node.name, peer) for peer in silent.values()])
+    silent = [each for each in told if each.check in _SILENCE and each.peers]
+    places = await broken_places(nodes, [(node.name, each.peers[0]) for each in silent])
     out = list[Problem]()
     for each in told:
-        peer = silent.get(each.problem, "")
+        peer = each.peers[0] if each in silent else ""
         step = places.get((node.name, peer))
         if step is None and peer:
             each = with_losing_place(each, told, peer, everywhere.get(peer, ()))

@@ -9,12 +9,13 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+from flannelette.services.core.conditions import Weight
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.diagnose.packet_path import Half, PacketPath, PathStep, path_of
 from flannelette.services.ctl.diagnose.path_text import paths_text
-from flannelette.services.ctl.problems import Problem, Weight
+from flannelette.services.ctl.problems import Problem
 from flannelette.services.ctl.render.screen import Screen
 
 _MOST_TRACED: Final = 8

@@ -7,8 +7,10 @@ from typing import Final
 from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.conditions import WARNING, Condition
 from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.units import ago, count, in_order, phrase, short_time
+from flannelette.services.runtime.conditions import conditions_from
 
 _MOST_REASONS: Final = 3
 
@@ -38,7 +40,10 @@ def nodes_text(nodes: Sequence[pb.Node], width: Width, wide_at: datetime | None 
 def all_well(nodes: Sequence[pb.Node]) -> bool:
     """Whether no node is known to be cut off, behind, short of a lease, or to lose packets now or soon."""
     return not any(
-        _is_away(node) or _is_behind(node) or node.failed_count or any(f.broken or f.soon for f in node.findings)
+        _is_away(node)
+        or _is_behind(node)
+        or node.failed_count
+        or any(each.weight is not WARNING for each in _conditions(node))
         for node in nodes
     )
 
@@ -74,7 +79,7 @@ def _summary(nodes: Sequence[pb.Node]) -> str:
     behind = sum(map(_is_behind, nodes))
     silent = sum(map(_is_silent, nodes))
     failed = sum(node.failed_count > 0 for node in nodes)
-    found = sum(bool(node.findings) for node in nodes)
+    found = sum(bool(_conditions(node)) for node in nodes)
     return f"{count(len(nodes), 'node')}: " + phrase(
         f"{sum(node.connected for node in nodes)} connected",
         f"{away} not connected" if away else "",
@@ -83,6 +88,10 @@ def _summary(nodes: Sequence[pb.Node]) -> str:
         f"{failed} with failed leases" if failed else "",
         f"{found} with problems" if found else "",
     )
+
+
+def _conditions(node: pb.Node) -> list[Condition]:
+    return conditions_from(node.conditions, node.findings)
 
 
 def _is_away(node: pb.Node) -> bool:
@@ -123,5 +132,5 @@ def _failed(node: pb.Node) -> str | Text:
 def _reasons(node: pb.Node) -> Cell:
     shown = [f"{failed.name}: {failed.reason}" for failed in node.failed[:_MOST_REASONS]]
     left = node.failed_count - len(shown)
-    found = [each.problem for each in node.findings]
+    found = [each.problem for each in _conditions(node)]
     return (*shown, *([f"and {left:,} more"] if left > 0 else []), *found)

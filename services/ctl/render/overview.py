@@ -8,9 +8,10 @@ from typing import Final
 from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.core.conditions import Weight
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.node_health import NodeHealth
-from flannelette.services.ctl.problems import Problem, Weight, problems, version_of
+from flannelette.services.ctl.problems import Problem, problems, version_of
 from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.units import count
 

@@ -5,7 +5,8 @@ from typing import Final
 
 from rich.text import Text
 
-from flannelette.services.ctl.problems import Problem, Weight
+from flannelette.services.core.conditions import Weight
+from flannelette.services.ctl.problems import Problem
 from flannelette.services.ctl.render.layout import Width, fold, labelled, lines, table
 from flannelette.services.ctl.units import count, shown_nodes
 
@@ -37,6 +38,7 @@ def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) 
                 ("nodes", shown_nodes(each.nodes) if len(names) > 1 else ""),
                 ("cause", each.cause),
                 ("evidence", each.evidence),
+                ("effects", "; ".join(each.effects)),
                 ("cure", Text(each.cure, style="green")),
             )
             if value

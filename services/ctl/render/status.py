@@ -1,6 +1,6 @@
 """The status of a node: its three services, one below the other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -10,7 +10,8 @@ from rich.text import Text
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from flannelette.services.ctl.node_health import CURE, Answer, NodeHealth, ServiceHealth, State
+from flannelette.services.core.conditions import Condition
+from flannelette.services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State, findings_in, words_of
 from flannelette.services.ctl.problems import headline
 from flannelette.services.ctl.render.layout import Width, fold, labelled, lines
 from flannelette.services.ctl.render.leases import network_words, store_words
@@ -19,6 +20,7 @@ from flannelette.services.ctl.units import ago, count, mtu, phrase, until
 Fact: TypeAlias = tuple[str, str]
 """A label and what there is to say; it is not shown where that is empty."""
 
+Found: TypeAlias = Sequence[Condition]
 _MOST_MOVES: Final = 5
 """Nodes for which a network change is pending, by name; the others are counted."""
 
@@ -39,7 +41,7 @@ def _service(health: ServiceHealth, answer: Answer, now: datetime, width: Width)
     style = _STYLES[health.state]
     name = Text(f"{health.target.service:<12} ", style="bold")
     yield fold(name + Text(health.state.value, style=style), width)
-    for remark in (each.replace(CURE, "; cure: ") for each in health.remarks):
+    for remark in map(words_of, health.remarks):
         calm = health.state is State.ELSEWHERE
         yield fold(Text(f"  {'-' if calm else '!'} {remark}", style="dim" if calm else "yellow"), width, 4)
     for label, text in facts(answer, now):
@@ -50,15 +52,15 @@ def _service(health: ServiceHealth, answer: Answer, now: datetime, width: Width)
 def facts(answer: Answer, now: datetime) -> Iterator[Fact]:
     """What a service says of itself."""
     if isinstance(answer, lease_pb2.GetStatusResponse):
-        return _lease(answer, now)
+        return _lease(answer, findings_in(answer), now)
     if isinstance(answer, dataplane_pb2.GetStatusResponse):
-        return _dataplane(answer.status, now)
+        return _dataplane(answer.status, findings_in(answer), now)
     if isinstance(answer, masq_pb2.GetStatusResponse):
-        return _masq(answer.status, now)
+        return _masq(answer.status, findings_in(answer), now)
     return iter(())
 
 
-def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]:
+def _lease(status: lease_pb2.GetStatusResponse, found: Found, now: datetime) -> Iterator[Fact]:
     yield "serves", f"node {status.node}" if status.node else "every node (central)"
     yield "store", store_words(status.store)
     yield "network", network_words(status.network) or "not known yet"
@@ -70,7 +72,7 @@ def _lease(status: lease_pb2.GetStatusResponse, now: datetime) -> Iterator[Fact]
     yield "pending", f"and {count(more, 'node')} more" if more > 0 else ""
     yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
     yield from (("import", _import(each)) for each in status.imports)
-    yield from (("problem", in_the_way(finding)) for finding in status.findings)
+    yield from (("problem", in_the_way(each)) for each in found)
     yield "running", _running(status.start_time, status.version, now)
 
 
@@ -81,7 +83,7 @@ def _import(cluster: lease_pb2.ImportedCluster) -> str:
     return phrase(f"{cluster.name} at {cluster.address}", state, count(cluster.leases, "lease"), refused, held)
 
 
-def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
+def _dataplane(status: dataplane_pb2.Status, found: Found, now: datetime) -> Iterator[Fact]:
     yield "lease", _own_lease(status.lease, now) if status.HasField("lease") else "none yet"
     yield "backend", phrase(status.backend, f"{mtu(status.mtu)} for pods" if status.mtu else "", status.backend_way)
     yield "underlay", _underlay(status.underlay)
@@ -95,12 +97,12 @@ def _dataplane(status: dataplane_pb2.Status, now: datetime) -> Iterator[Fact]:
         yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
     yield "repairs", ", ".join(f"{each.objects:,} {_cause(each.cause)}" for each in status.repairs_by_cause)
     yield from (("unclaimed", route) for route in status.unclaimed)
-    yield from (("problem", in_the_way(finding)) for finding in status.findings)
+    yield from (("problem", in_the_way(each)) for each in found)
     yield from (("warning", warning) for warning in status.warnings)
     yield "running", _running(status.start_time, status.version, now)
 
 
-def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
+def _masq(status: masq_pb2.Status, found: Found, now: datetime) -> Iterator[Fact]:
     yield "firewall", status.firewall + (f" ({status.firewall_reason})" if status.firewall_reason else "")
     kept = [word for word, wanted in (("masquerade", status.masquerade), ("forward", status.forward)) if wanted]
     yield (
@@ -113,12 +115,11 @@ def _masq(status: masq_pb2.Status, now: datetime) -> Iterator[Fact]:
     yield "beside", f"another network's rules: {', '.join(status.other_networks)}" if status.other_networks else ""
     if status.HasField("last_check_time"):
         yield "checked", f"{ago(status.last_check_time, now)}; {_repairs(status.repairs)}"
-    for finding in status.findings:
-        yield "problem", in_the_way(finding)
+    yield from (("problem", in_the_way(each)) for each in found)
     yield "running", _running(status.start_time, status.version, now)
 
 
-def in_the_way(finding: masq_pb2.Finding | dataplane_pb2.Finding | lease_pb2.Finding) -> str:
+def in_the_way(finding: Condition) -> str:
     """The problem, its cause where that is told apart, and its cure."""
     cause = f" {finding.cause}" if finding.cause else ""
     return f"{finding.problem}{cause} Cure: {finding.cure}" if finding.cure else f"{finding.problem}{cause}"

@@ -9,6 +9,8 @@ import pytest
 from flannelette.services.core.conditions import ROWS, WARNING, Condition, found
 from tests.paths import ROOT
 
+_NAMES = ("found", "condition")
+"""The function, as it is imported."""
 _OPTIONS = frozenset(("cure", "evidence", "weight", "peers", "is_general", "is_remote", "is_part"))
 
 
@@ -44,12 +46,16 @@ def calls() -> Iterator[tuple[str, str, set[str]]]:
     """Place, code and arguments of each `found(...)` in services."""
     for path in sorted((ROOT / "services").rglob("*.py")):
         text = path.read_text()
-        if "found(" not in text or "core.conditions import" not in text:
+        if "core.conditions import" not in text:
             continue
         tree = ast.parse(text)
         constants = {name: [each for each in of if each in ROWS] for name, of in assigned(tree).items()}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "found":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("found", "condition")
+            ):
                 given = {each.arg or "**" for each in node.keywords} - _OPTIONS
                 for code in codes(node.args[0], constants):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", code, given

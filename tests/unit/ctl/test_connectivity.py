@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.core.conditions import Weight
 from flannelette.services.ctl.connect.targets import targets
 from flannelette.services.ctl.diagnose.connectivity import problems_of, with_traces
 from flannelette.services.ctl.diagnose.connectivity_checks import (
@@ -28,7 +29,7 @@ from flannelette.services.ctl.diagnose.doctor import with_losing_place
 from flannelette.services.ctl.diagnose.packet_path import PathStep, Verdict
 from flannelette.services.ctl.main import cli
 from flannelette.services.ctl.node_health import Answers, assess
-from flannelette.services.ctl.problems import Problem, Weight
+from flannelette.services.ctl.problems import Problem
 from flannelette.services.ctl.render.problems import doctor_text
 from tests.ctl import clusters, samples
 
@@ -285,5 +286,5 @@ def test_a_silent_peer_is_no_news_where_its_cause_is_known_on_either_side() -> N
     pairs = [(one, other) for one in health for other in health if one != other]
     assert len(problems_of(health, pairs)) == 3
     masq.status.findings.add(problem="UDP port 8472 is dropped.", check="firewall-port", broken=True)
-    health["h2"] = replace(health["h2"], answers=replace(health["h2"].answers, masq=masq))
+    health["h2"] = assess(replace(health["h2"].answers, masq=masq), targets(Path("/run"), {}))
     assert [each.check for each in problems_of(health, pairs)] == ["firewall-port"]

@@ -7,10 +7,12 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
+from flannelette.services.core.conditions import found
 from flannelette.services.core.cure import COMMANDS, Command, Cure, commands_of, read_cure
 from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.diagnose.fixes import FACTS, fixes_of, obstacle_to
-from flannelette.services.ctl.problems import problem_of
+from flannelette.services.ctl.problems import problem_of, reported
+from flannelette.services.runtime.conditions import condition_from_proto, condition_to_proto, older_condition
 
 KNOWN = [
     (Command("sysctl", "net.ipv4.ip_forward=1"), "sysctl -w net.ipv4.ip_forward=1"),
@@ -74,16 +76,27 @@ def test_an_argument_of_another_type_or_an_unknown_code_makes_no_command(command
 
 def test_what_a_service_says_beside_its_commands_is_not_shown_as_the_cure() -> None:
     command = dataplane_pb2.CureCommand(code="link-up", arguments=["cni0"])
-    problem = problem_of("dataplane", dataplane_pb2.Finding(cure="reboot", commands=[command]))
+    problem = problem_of("dataplane", older_condition(dataplane_pb2.Finding(cure="reboot", commands=[command])))
     assert problem.cure == "ip link set cni0 up"
     assert fixes_of(problem) == (Command("link-up", "cni0"),)
 
 
 @pytest.mark.parametrize("text", [text for _, text in KNOWN])
 def test_text_alone_is_advice_whoever_says_it(text: str) -> None:
-    assert not fixes_of(problem_of("dataplane", dataplane_pb2.Finding(cure=text)))
-    assert not fixes_of(problem_of("masq", masq_pb2.Finding(cure=text)))
-    assert not fixes_of(problem_of("lease", lease_pb2.Finding(cure=text)))
+    assert not fixes_of(problem_of("dataplane", older_condition(dataplane_pb2.Finding(cure=text))))
+    assert not fixes_of(problem_of("masq", older_condition(masq_pb2.Finding(cure=text))))
+    assert not fixes_of(problem_of("lease", older_condition(lease_pb2.Finding(cure=text))))
+
+
+@pytest.mark.parametrize("command", [command for command, _ in KNOWN])
+def test_nothing_is_carried_out_of_what_a_lease_service_or_a_node_tells_it(command: Command) -> None:
+    message = condition_to_proto(found("host.own-part", part="10.5.1.0/25", why="A route.", cure=Cure(command)))
+    condition = condition_from_proto(message)
+    assert fixes_of(problem_of("dataplane", condition)) == (command,)
+    assert not fixes_of(problem_of("lease", condition))
+    assert not fixes_of(problem_of("cloud", condition))
+    ((_, (problem,)),) = reported([lease_pb2.Node(name="n1", conditions=[message])])
+    assert (problem.cure, fixes_of(problem)) == (str(command), ())
 
 
 def test_every_command_has_its_facts() -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from flannelette.services.core.conditions import Weight, found, unready
 from flannelette.services.ctl.connect.call import CallFailed
-from flannelette.services.ctl.connect.targets import targets
-from flannelette.services.ctl.node_health import CURE, Answers, NodeHealth, State, assess
-from flannelette.services.ctl.problems import Weight, headline, problems
+from flannelette.services.ctl.connect.targets import Service, targets
+from flannelette.services.ctl.node_health import Answers, NodeHealth, State, assess, words_of
+from flannelette.services.ctl.problems import headline, merged, problems
+from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.rpc.listen import locked
 from tests.ctl import samples as samples
 
@@ -19,6 +21,10 @@ WELL = Answers(samples.lease_status(), samples.dataplane_status(), samples.masq_
 
 def assessed(answers: Answers, *, lease: str | None = None) -> NodeHealth:
     return assess(answers, targets(Path("/run/flannelette"), {"lease": lease}))
+
+
+def remarks(node: NodeHealth, service: Service) -> list[str]:
+    return [words_of(each) for each in node.services[service].remarks]
 
 
 def test_three_ready_services_are_healthy() -> None:
@@ -36,7 +42,7 @@ def test_one_service_away_is_unhealthy_and_the_others_are_still_judged() -> None
     node = assessed(replace(WELL, masq=KILLED))
     assert node.exit_code == 1
     assert [s.state for s in node.services.values()] == [State.READY, State.READY, State.AWAY]
-    assert node.services["masq"].remarks == ("nobody listens",)
+    assert remarks(node, "masq") == ["nobody listens"]
 
 
 def test_a_service_that_is_not_ready_gives_its_own_reasons() -> None:
@@ -46,14 +52,14 @@ def test_a_service_that_is_not_ready_gives_its_own_reasons() -> None:
     dataplane.status.lease_service_connected = False
     node = assessed(replace(WELL, dataplane=dataplane))
     assert node.exit_code == 1
-    assert node.services["dataplane"].remarks == ("no lease yet",)
+    assert remarks(node, "dataplane") == ["no lease yet"]
 
 
 def test_a_node_of_a_central_lease_service_is_healthy_without_a_lease_socket() -> None:
     node = assessed(replace(WELL, lease=MISSING))
     assert node.exit_code == 0
     assert node.services["lease"].state is State.ELSEWHERE
-    assert "--lease" in node.services["lease"].remarks[0]
+    assert "--lease" in remarks(node, "lease")[0]
 
 
 def test_a_lease_service_is_missed_when_the_dataplane_is_connected_to_none() -> None:
@@ -62,7 +68,7 @@ def test_a_lease_service_is_missed_when_the_dataplane_is_connected_to_none() -> 
     node = assessed(replace(WELL, lease=MISSING, dataplane=dataplane))
     assert node.exit_code == 1
     assert node.services["lease"].state is State.AWAY
-    assert "--lease-address" in node.services["lease"].remarks[1]
+    assert "--lease-address" in remarks(node, "lease")[1]
 
 
 def test_a_lease_service_that_was_named_or_killed_is_missed_in_any_case() -> None:
@@ -105,38 +111,73 @@ def test_a_ready_dataplane_that_follows_nobody_is_not_well() -> None:
     dataplane.status.lease_service_connected = False
     node = assessed(replace(WELL, dataplane=dataplane))
     assert node.exit_code == 1
-    assert "last ones known" in node.services["dataplane"].remarks[0]
+    assert "last ones known" in remarks(node, "dataplane")[0]
 
 
 def test_a_store_that_is_away_is_told_once_with_its_figures() -> None:
     lease = samples.lease_status()
     lease.ready = False
-    lease.reasons.append("the etcd store is away: etcd at 192.0.2.1:2379 does not answer in time")
+    lease.conditions.append(condition_to_proto(unready("own store", "the etcd store is away: etcd does not answer")))
     node = assessed(replace(WELL, lease=lease))
-    assert [(each.check, each.weight) for each in problems(node)] == [("", Weight.SOON)]
-    lease.findings.add(check="store-away", problem="etcd does not answer", evidence="last answer 34 s ago", soon=True)
-    assert [(each.check, each.weight) for each in problems(node)] == [("store-away", Weight.SOON)]
+    assert [(each.code, each.weight) for each in problems(node)] == [("unready.own-store", Weight.SOON)]
+    away = found("store.away", complaint="etcd does not answer", evidence="last answer 34 s ago")
+    lease.conditions.append(condition_to_proto(away))
+    node = assessed(replace(WELL, lease=lease))
+    (problem,) = problems(node)
+    assert (problem.check, problem.weight) == ("store-away", Weight.SOON)
+    assert problem.effects == ("lease: the etcd store is away: etcd does not answer",)
     assert headline(node) == ("h1 is not healthy: 1 problem", 1)
 
 
-def test_a_store_that_is_away_breaks_nothing_yet() -> None:
+def test_an_etcd_without_a_majority_is_one_problem_of_all_nodes_and_breaks_nothing_yet() -> None:
+    """Each service of each node says that it waits for the store; the nodes' leases are not renewed."""
+    by_node = []
+    for name in ("h1", "h2", "h3"):
+        lease, dataplane, masq = samples.lease_status(), samples.dataplane_status(), samples.masq_status()
+        lease.ready = dataplane.status.ready = masq.status.ready = False
+        quorum = found("store.quorum", complaint=f"etcd as {name} sees it has no leader")
+        of_lease = (unready("own store", f"the etcd store is away: {name}"), quorum)
+        lease.conditions.extend(map(condition_to_proto, of_lease))
+        of_dataplane = (
+            unready("store", "no leader"),
+            found("node.own-lease", lease="l", runs="runs", time="12:00", reason="no leader"),
+        )
+        dataplane.status.conditions.extend(map(condition_to_proto, of_dataplane))
+        dataplane.status.store_connected = False
+        masq.status.conditions.append(condition_to_proto(unready("store", "the store is away")))
+        by_node.append((name, problems(assessed(Answers(lease, dataplane, masq)))))
+    assert [[(each.code, each.weight) for each in told] for _, told in by_node] == [
+        [("store.quorum", Weight.SOON)]
+    ] * 3
+    (problem,) = merged(by_node)
+    assert (problem.code, problem.weight, problem.nodes) == ("store.quorum", Weight.SOON, ("h1", "h2", "h3"))
+    assert any("masq: " in effect for effect in problem.effects)
+
+
+def test_a_service_of_an_older_release_is_shown_with_its_words_and_weighed_by_its_flags() -> None:
     dataplane = samples.dataplane_status()
-    dataplane.status.ready, dataplane.status.store_connected = False, False
+    dataplane.status.ready = False
     dataplane.status.reasons.append("the lease service has lost its store: etcd has no leader")
-    node = assessed(replace(WELL, dataplane=dataplane))
-    assert [each.weight for each in problems(node)] == [Weight.SOON]
-    dataplane.status.reasons.append("forwarding is broken: Packets from pods do not reach any peer.")
-    assert Weight.BROKEN in [each.weight for each in problems(assessed(replace(WELL, dataplane=dataplane)))]
+    dataplane.status.store_connected = False
+    dataplane.status.findings.add(check="new", problem="Something.", broken=True)
+    told = [(each.problem, each.weight) for each in problems(assessed(replace(WELL, dataplane=dataplane)))]
+    assert told == [
+        ("Something.", Weight.BROKEN),
+        ("the lease service has lost its store: etcd has no leader", Weight.SOON),
+    ]
 
 
 def test_what_two_services_find_is_told_once_with_the_graver_weight() -> None:
     masq, dataplane = samples.masq_status(), samples.dataplane_status()
-    found = {"check": "forwarding-off", "problem": "The kernel forwards no IPv4 packets.", "cure": "sysctl"}
-    masq.status.findings.add(**found)
+    warned, lost = (
+        condition_to_proto(found("host.forwarding-off", family="IPv4", key="k", cure="sysctl", weight=weight))
+        for weight in (Weight.WARNING, Weight.BROKEN)
+    )
+    masq.status.conditions.append(warned)
     assert headline(assessed(replace(WELL, masq=masq)))[1] == 0
-    dataplane.status.findings.add(**found, broken=True)
     dataplane.status.ready = False
-    dataplane.status.reasons.append("forwarding is broken: The kernel forwards no IPv4 packets.")
+    broken = condition_to_proto(unready("forwarding", "forwarding is broken: The kernel forwards no IPv4 packets."))
+    dataplane.status.conditions.extend((broken, lost))
     node = assessed(replace(WELL, masq=masq, dataplane=dataplane))
     assert [(each.check, each.weight) for each in problems(node)] == [("forwarding-off", Weight.BROKEN)]
     assert headline(node)[1] == 1
@@ -147,14 +188,14 @@ def test_a_difference_in_ip_masq_is_found() -> None:
     masq.status.masquerade = False
     node = assessed(replace(WELL, masq=masq))
     assert node.exit_code == 1
-    assert node.services["masq"].remarks == (
+    assert remarks(node, "masq") == [
         "--ip-masq is false here and true on the dataplane, so no rule masquerades what pods send to the outside"
-        f"{CURE}flannelette-masq --ip-masq",
-    )
+        "; cure: flannelette-masq --ip-masq"
+    ]
     masq.status.masquerade, dataplane = True, samples.dataplane_status()
     dataplane.status.ip_masq = False
-    (remark,) = assessed(replace(WELL, masq=masq, dataplane=dataplane)).services["masq"].remarks
-    assert remark.endswith(f"{CURE}flannelette-dataplane --ip-masq")
+    (remark,) = remarks(assessed(replace(WELL, masq=masq, dataplane=dataplane)), "masq")
+    assert remark.endswith("; cure: flannelette-dataplane --ip-masq")
 
 
 def test_peers_that_cannot_be_reached_are_not_well_although_the_dataplane_is_ready() -> None:
@@ -162,7 +203,7 @@ def test_peers_that_cannot_be_reached_are_not_well_although_the_dataplane_is_rea
     dataplane.status.peers.total, dataplane.status.peers.failed = 3, 1
     node = assessed(replace(WELL, dataplane=dataplane))
     assert node.exit_code == 1
-    assert node.services["dataplane"].remarks == ("1 of 3 peers cannot be reached: `flannelette peers` says why",)
+    assert remarks(node, "dataplane") == ["1 of 3 peers cannot be reached: `flannelette peers` says why"]
 
 
 def test_a_configuration_that_is_not_in_force_is_not_well() -> None:
@@ -170,9 +211,7 @@ def test_a_configuration_that_is_not_in_force_is_not_well() -> None:
     lease.network_error = "it is not valid JSON"
     node = assessed(replace(WELL, lease=lease))
     assert node.exit_code == 1
-    assert node.services["lease"].remarks == (
-        "the stored network configuration is not in force: it is not valid JSON",
-    )
+    assert remarks(node, "lease") == ["the stored network configuration is not in force: it is not valid JSON"]
 
 
 def test_a_lease_service_with_quarantined_keys_or_held_removals_is_not_well_and_says_what_to_do() -> None:
@@ -180,7 +219,7 @@ def test_a_lease_service_with_quarantined_keys_or_held_removals_is_not_well_and_
     lease.quarantined, lease.held_removals, lease.held_reason = 1, 20, "20 leases went at once"
     node = assessed(replace(WELL, lease=lease))
     assert node.exit_code == 1
-    assert node.services["lease"].remarks == (
+    assert remarks(node, "lease") == [
         "1 key of the store refused: `flannelette quarantine` says why",
         "20 leases went at once (`flannelette confirm-removal`)",
-    )
+    ]

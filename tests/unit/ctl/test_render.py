@@ -11,10 +11,11 @@ from rich.text import Text
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from flannelette.services.ctl.connect.call import CallFailed
+from flannelette.services.core.conditions import Weight
+from flannelette.services.ctl.connect.call import AddressProblem, CallFailed
 from flannelette.services.ctl.connect.targets import targets
 from flannelette.services.ctl.node_health import Answers, NodeHealth, assess
-from flannelette.services.ctl.problems import Problem, Weight, merged, problems
+from flannelette.services.ctl.problems import Problem, merged, problems
 from flannelette.services.ctl.render.changes import event_text, plan_text
 from flannelette.services.ctl.render.layout import Width, lines, table
 from flannelette.services.ctl.render.leases import leases_text, quarantine_text
@@ -25,6 +26,7 @@ from flannelette.services.ctl.render.problems import doctor_text
 from flannelette.services.ctl.render.rules import rules_text
 from flannelette.services.ctl.render.screen import screen
 from flannelette.services.ctl.render.status import in_the_way, status_text
+from flannelette.services.runtime.conditions import older_condition
 from tests import paths
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
@@ -141,7 +143,8 @@ def test_a_finding_of_the_lease_service_stands_in_the_status() -> None:
 
 
 def test_a_service_that_does_not_answer_has_a_cure() -> None:
-    missing = CallFailed("there is no socket /run/flannelette/masq.sock: start flannelette-masq, or check --masq")
+    why = AddressProblem("there is no socket /run/flannelette/masq.sock", "start flannelette-masq, or check --masq")
+    missing = CallFailed(why.sentence, why=why)
     killed = CallFailed("no process listens on /run/flannelette/dataplane.sock: flannelette-dataplane was killed")
     node = assess(Answers(missing, killed, missing), targets(Path("/run/flannelette"), {}))
     found = [(each.problem, each.cure) for each in (*problems(node, ["masq"]), *problems(node, ["dataplane"]))]
@@ -256,8 +259,9 @@ def test_nodes_are_well_unless_one_is_known_not_to_be() -> None:
 
 def test_a_finding_is_a_sentence_and_its_cure_another() -> None:
     finding = masq_pb2.Finding(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
-    assert in_the_way(finding) == "The kernel forwards no IPv4 packets. Cure: sysctl -w net.ipv4.ip_forward=1"
-    assert in_the_way(masq_pb2.Finding(problem="firewalld rejects.")) == "firewalld rejects."
+    said = "The kernel forwards no IPv4 packets. Cure: sysctl -w net.ipv4.ip_forward=1"
+    assert in_the_way(older_condition(finding)) == said
+    assert in_the_way(older_condition(masq_pb2.Finding(problem="firewalld rejects."))) == "firewalld rejects."
 
 
 def test_a_peer_that_pings_reach_and_nothing_else_is_shown_so() -> None:
