@@ -123,7 +123,10 @@ def headline(node: NodeHealth) -> tuple[str, int]:
 
 
 def problem_of(service: Service | Literal[""], condition: Condition) -> Problem:
-    """Makes the problem of a condition that a service tells. No cure that a lease service or a cloud's process tells is carried out."""
+    """Makes the problem of a condition that a service tells.
+
+    No cure that a lease service or a cloud's process tells is carried out.
+    """
     return Problem(
         service,
         condition.problem,

@@ -1,10 +1,9 @@
 """`flannelette status`: one node in full, or all nodes of a context, once or again and again."""
 
 import asyncio
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from rich.text import Text
 
@@ -18,9 +17,6 @@ from flannelette.services.ctl.render.layout import Width
 from flannelette.services.ctl.render.overview import STATE, TITLES, overview_row, overview_text
 from flannelette.services.ctl.render.screen import Screen
 from flannelette.services.ctl.render.status import status_text
-
-_NUMBER: Final = re.compile(r"[\d.]+")
-"""In a remark, such as a number of seconds: a change of it alone is no change of the node."""
 
 
 def status(nodes: Nodes, screen: Screen, *, is_watching: bool) -> int:
@@ -51,7 +47,8 @@ async def _view(nodes: Nodes, channels: Channels, *, wide: bool) -> View:
 def _row(name: str, node: NodeHealth) -> Row:
     cells = overview_row(name, node)
     words = [value if isinstance(value, str) else value.plain for cell in cells[:-1] for value in cell]
-    found = [(each.service, _NUMBER.sub("", each.problem)) for each in problems(node)]
+    # A change of a number in its text, such as of seconds, is no change of the node.
+    found = [(each.service, each.code or each.problem, each.weight, each.peers) for each in problems(node)]
     return Row((*words, *found), cells, _document(name, node))
 
 

@@ -54,7 +54,7 @@ def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
     of_protocols = (
         replace(way, question=replace(way.question, protocol=protocol))
         for way in of_peers
-        for protocol in (protocols_of(seen, way.question.family) if way.check != TUNNEL else ())
+        for protocol in (protocols_of(seen, way.question.family) if way.code != TUNNEL else ())
     )
     return (*of_peers, *of_protocols, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
 

@@ -1,0 +1,49 @@
+"""The command line reads codes and arguments of conditions; it never takes their texts apart."""
+
+import ast
+from collections.abc import Iterator
+
+from tests.paths import ROOT
+
+_TEXTS = frozenset(("problem", "cause", "remark", "remarks", "reason", "reasons", "findings", "evidence"))
+_METHODS = frozenset(
+    (
+        *("partition", "rpartition", "split", "rsplit", "startswith", "endswith", "removeprefix", "removesuffix"),
+        *("search", "match", "fullmatch", "findall", "finditer", "sub", "find", "index", "replace"),
+    )
+)
+
+
+def words(node: ast.AST) -> set[str]:
+    names = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    return names | {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def readings(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+            if words(node.func.value) & _TEXTS or any(words(each) & _TEXTS for each in node.args):
+                yield node.lineno
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
+            is_in = any(isinstance(each, ast.In | ast.NotIn) for each in node.ops)
+            if is_in and words(node.comparators[0]) & _TEXTS:
+                yield node.lineno
+
+
+def test_texts_of_conditions_are_shown_and_never_matched_or_split() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "services" / "ctl").rglob("*.py"))
+        for number in readings(ast.parse(path.read_text()))
+    ]
+    assert not found
+
+
+def test_what_takes_a_text_apart_is_found() -> None:
+    code = """
+each.problem.partition("; cure: ")
+_START.sub("", remark)
+"forwarding is broken" in node.reasons
+any(each.reason.startswith("x") for each in found)
+"""
+    assert sorted(readings(ast.parse(code))) == [2, 3, 4, 5]
