@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is wrong: a code with arguments, the cure and the evidence."""
+    """A thing that is wrong: a code with arguments, the cure and the evidence."""
 
     code: str
     """A key of ROWS; another one, or an empty one, comes from another release, and then `told` has its text."""
@@ -118,7 +118,7 @@ class Condition:
         return self.is_broken and not self.is_part and (self.is_general or not self.peers)
 
     def bounded(self) -> "Condition":
-        """With texts of no more than LONGEST_TEXT, and a cure that nobody carries out: a node may be hostile."""
+        """Returns it with texts of LONGEST_TEXT at most, and a cure that nobody carries out: nodes may be hostile."""
         check, problem, cause = (each[:LONGEST_TEXT] for each in (self.check, self.problem, self.cause))
         return replace(
             self,

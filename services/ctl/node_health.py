@@ -195,7 +195,7 @@ def _away(answers: Answers, target: Target, failure: CallFailed, *, central_here
 
 
 def silence_of(failure: CallFailed) -> Condition:
-    """That a service does not answer, with what to do about it as the cure."""
+    """Makes the condition that a service does not answer, with what to do about it as the cure."""
     return found("ctl.away", failure=failure.why.problem, cure=failure.why.advice)
 
 
