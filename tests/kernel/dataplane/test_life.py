@@ -69,8 +69,8 @@ async def test_a_kill_and_a_restart_change_nothing_in_the_kernel(cluster: Cluste
         with monitored(cluster.namespace, cluster.directory / "monitor.log") as lines:
             await running.end(signal.SIGKILL)
             async with cluster.dataplane() as again:
-                after = await again.until(peers=5)
-                await asyncio.sleep(0.3)
+                await again.until(peers=5)
+                assert not (await again.resync(dry_run=True)).commands  # it waits for what is being done
                 after = await again.until(peers=5)
         assert lines == []
         assert cluster.everything() == kernel

@@ -159,7 +159,7 @@ async def test_an_interface_that_left_the_bridge_comes_back_in_seconds(node: Nod
         async with stream:
             await asyncio.sleep(0.2)
             node.ip(f"link set {veth} {act}")
-            await asyncio.sleep(5)
+            await node.until_it_flows()
     assert node.master_of(veth) == "cni0", node.running.log
     assert "hairpin on" in node.cluster.run(f"bridge -d link show dev {veth}")
     assert 0 < len(stream.lost) * stream.INTERVAL < 2 * 4, stream.lost
