@@ -108,7 +108,9 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluste
     path.write_bytes(bad)
     cluster.leases.terminate()
     async with cluster.dataplane() as running:
-        await asyncio.sleep(1.5)
+        # The lease service is known to be away: what is cached would be used by now.
+        await eventually(running.reasons, contains("is flannelette-lease running"))
+        await eventually(lambda: running.log, contains("the state file is not used"))
         assert "cached leases are in force" not in running.log
         assert path.read_bytes() == bad
         cluster.leases = cluster.start_leases()

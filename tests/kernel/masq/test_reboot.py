@@ -1,6 +1,5 @@
 """A reboot while nobody tells any leases: the rules are there by what masq remembers, and a service finds them so."""
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -176,7 +175,8 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(
     }[damage]
     path.write_bytes(bad)
     async with rebooted(host, make_netns) as (fresh, masq):
-        await asyncio.sleep(1.5)
+        await eventually(masq.reasons, contains("is flannelette-lease running"))  # what is cached would be used now
+        await eventually(lambda: masq.log.read_text(), contains("the state file is not used"))
         assert (fresh.save(), path.read_bytes()) == ([], bad)
         with lease_service(fresh):
             await masq.until()
