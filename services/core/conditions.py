@@ -238,6 +238,7 @@ _NO_PODS: Final = "Pods of this node can neither send nor receive packets."
 _MISSED: Final = "This host does not accept packets to its own address {address}, so nothing from any peer arrives."
 _SUMS: Final = frozenset(("forwarding", "kernel", "own-lease"))
 _NO_STORE: Final = ("store.quorum", "store.away")
+_NO_HAIRPIN: Final = "Pods of one node do not reach each other through a service's address."
 _BLOCKED: Final = "The IPsec policy `{policy}` blocks these packets."
 
 ROWS: Final[Mapping[str, Row]] = _rows(
@@ -560,6 +561,76 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         WARNING,
         "This node carries no {family}, because {device} has no {family} address; the rest runs.",
         "{why}. {family} comes by itself then.",
+    ),
+    # the firewalls and traffic control of the host
+    *(
+        Row(f"firewall.{by}-{what}", f"firewall-{what}", WARNING, "{packets} {are} dropped.", cause)
+        for what in ("pods", "tunnel")
+        for by, cause in (
+            ("rule", "A rule of {owner} {drops} them: `{rule}`, {place}.{keep}"),
+            ("policy", "The policy of {place} is {policy}{setter}, and {certain}.{keep}"),
+        )
+    ),
+    Row(
+        "firewall.snat",
+        "firewall-snat",
+        WARNING,
+        "Pods of other nodes see packets of this node's pods under the node's address.",
+        "A rule of {owner} changes their source: `{rule}`, {place}.",
+    ),
+    Row(
+        "firewall.dnat",
+        "firewall-dnat",
+        WARNING,
+        "{packets} get another destination.",
+        "A rule of {owner} changes it: `{rule}`, {place}{target}.",
+    ),
+    Row(
+        "firewall.notrack",
+        "firewall-notrack",
+        BROKEN,
+        "Packets of pods to the outside are not masqueraded, so no answer comes back.",
+        "A rule of another program keeps connection tracking from them: `{rule}`, {place}. Masquerading needs it, "
+        "for what pods send ({source}) and for what answers this node: have that rule name what it is for.",
+    ),
+    Row("firewall.stale", "stale-rules", WARNING, "{what}."),
+    Row(
+        "firewall.two",
+        "two-firewalls",
+        WARNING,
+        "There are rules in the legacy tables and in those of iptables-nft: both decide about every packet.",
+        "Programs of this host use both kinds of iptables, and neither shows the rules of the other. What drops "
+        "packets is named by itself; to have one kind, have all programs use {kind} (`update-alternatives --config "
+        "iptables`).",
+    ),
+    Row("firewall.bridge-calls", "bridge-calls", WARNING, _NO_HAIRPIN, "{key} is {value}."),
+    Row(
+        "firewall.bridge-calls-absent",
+        "bridge-calls",
+        WARNING,
+        _NO_HAIRPIN,
+        "The module br_netfilter is not loaded.",
+    ),
+    Row(
+        "firewall.source-ports",
+        "source-ports",
+        WARNING,
+        "Connections were lost because SNAT gave two of them one source port.",
+        "masq was started with --ip-masq-fully-random-disable.",
+    ),
+    Row(
+        "traffic.queue",
+        "queue-drops",
+        WARNING,
+        "Packets of the overlay that leave by {device} {are} dropped.",
+        "The queueing discipline {kind} of {device} has dropped {count} packets since it was made: {why}.{advice}",
+    ),
+    Row(
+        "traffic.filter",
+        "tc-filter",
+        WARNING,
+        "{packets} {are} lost at {device}.",
+        "The filter `{filter}` of traffic control on {device} {drops} {place}.{advice}",
     ),
     # the node's own lease, its clock, and the service itself
     Row(

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from flannelette.services.core.conditions import WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network, family_of
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.flows import Surroundings
 from flannelette.services.masq.diagnose.obstacles import diverting, dropping, translating, untracking
@@ -50,72 +50,52 @@ def findings(
     settings: RuleSettings,
     tunnel: Sequence[Flow] = (),
     files: frozenset[str] = frozenset(),
-) -> list[Finding]:
+) -> list[Condition]:
     """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
     found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
-    found = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
-    found += dropping(around.tables, kind if settings.forward else "", flows, files)
-    found += dropping(around.tables, "", tunnel, files)
-    found += diverting(around.tables, [*flows, *tunnel], files)
-    found += translating(around.tables, flows, files)
-    found += untracking(around.tables, flows) if settings.masquerade else []
+    told = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
+    told += dropping(around.tables, kind if settings.forward else "", flows, files)
+    told += dropping(around.tables, "", tunnel, files)
+    told += diverting(around.tables, [*flows, *tunnel], files)
+    told += translating(around.tables, flows, files)
+    told += untracking(around.tables, flows) if settings.masquerade else []
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:
-        found.append(_both(kind))
+        told.append(_both(kind))
     if around.bridge_calls != "1":
-        found.append(_bridge_calls(around.bridge_calls))
+        told.append(_bridge_calls(around.bridge_calls))
     if around.insert_failed and settings.masquerade and not settings.fully_random:
-        found.append(_source_ports(around.insert_failed))
-    return found
+        told.append(_source_ports(around.insert_failed))
+    return told
 
 
-def stale_rules(error: str) -> Iterator[Finding]:
+def stale_rules(error: str) -> Iterator[Condition]:
     """Yields a finding if rules that an earlier flanneld left in another firewall cannot be removed; `error` says
     why, and is empty if they could.
     """
     problem, _, cure = error.partition(": ")
     if problem:
-        yield Finding("stale-rules", f"{problem}.", "", cure)
+        yield found("firewall.stale", what=problem, cure=cure)
 
 
-def _not_forwarding(family: Family) -> Finding:
+def _not_forwarding(family: Family) -> Condition:
     key = FORWARDING[family.version]
-    return Finding(
-        "forwarding-off",
-        f"The kernel forwards no {family} packets.",
-        f"{key} is 0.",
-        Cure(Command("sysctl", f"{key}=1")),
-        f"{key} = 0",
-    )
+    cure, evidence = Cure(Command("sysctl", f"{key}=1")), f"{key} = 0"
+    return found("host.forwarding-off", family=family, key=key, cure=cure, evidence=evidence, weight=WARNING)
 
 
-def _both(kind: str) -> Finding:
-    return Finding(
-        "two-firewalls",
-        "There are rules in the legacy tables and in those of iptables-nft: both decide about every packet.",
-        "Programs of this host use both kinds of iptables, and neither shows the rules of the other. What drops "
-        f"packets is named by itself; to have one kind, have all programs use {kind} (`update-alternatives --config "
-        "iptables`).",
-        "",
-        "iptables-legacy -S and iptables-nft -S both show rules",
-    )
+def _both(kind: str) -> Condition:
+    return found("firewall.two", kind=kind, evidence="iptables-legacy -S and iptables-nft -S both show rules")
 
 
-def _bridge_calls(value: str) -> Finding:
-    is_there = bool(value)
-    return Finding(
-        "bridge-calls",
-        "Pods of one node do not reach each other through a service's address.",
-        f"{BRIDGE_CALLS} is {value}." if is_there else "The module br_netfilter is not loaded.",
-        f"{'' if is_there else 'modprobe br_netfilter && '}sysctl -w {BRIDGE_CALLS}=1",
-        f"{BRIDGE_CALLS} {f'= {value}' if is_there else 'is not there'}, and iptables has a chain KUBE-SERVICES",
-    )
+def _bridge_calls(value: str) -> Condition:
+    cure, used = f"sysctl -w {BRIDGE_CALLS}=1", "and iptables has a chain KUBE-SERVICES"
+    if not value:
+        evidence = f"{BRIDGE_CALLS} is not there, {used}"
+        return found("firewall.bridge-calls-absent", cure=f"modprobe br_netfilter && {cure}", evidence=evidence)
+    evidence = f"{BRIDGE_CALLS} = {value}, {used}"
+    return found("firewall.bridge-calls", key=BRIDGE_CALLS, value=value, cure=cure, evidence=evidence)
 
 
-def _source_ports(count: int) -> Finding:
-    return Finding(
-        "source-ports",
-        "Connections were lost because SNAT gave two of them one source port.",
-        "masq was started with --ip-masq-fully-random-disable.",
-        "start masq without --ip-masq-fully-random-disable",
-        f"/proc/net/stat/nf_conntrack: insert_failed {count}",
-    )
+def _source_ports(count: int) -> Condition:
+    cure = "start masq without --ip-masq-fully-random-disable"
+    return found("firewall.source-ports", cure=cure, evidence=f"/proc/net/stat/nf_conntrack: insert_failed {count}")

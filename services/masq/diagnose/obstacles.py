@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Network
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.network import contains
 from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.masq.diagnose.cures import Accept, Cure, Owner, cure_of, exempting, owner_of, tool_of
@@ -48,15 +48,15 @@ class Obstacle:
 
 def dropping(
     tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], files: Collection[str] = ()
-) -> list[Finding]:
+) -> list[Condition]:
     """What other programs have that drops these packets, or may. `kind`: where our forward rules are; empty: nowhere.
 
     `files`: see `cure_of`.
     """
     whole = tuple(tables)
-    found = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
-    made = [_finding(each, whole, flows, files) for each in found]
-    certain = {each.drop for each in found if each.drop.is_certain}
+    every = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
+    made = [_finding(each, whole, flows, files) for each in every]
+    certain = {each.drop for each in every if each.drop.is_certain}
     for pod, flow in single_pods(_with_marks(flows, whole), whole):
         for drop in _certain(concerning(whole, flow), flow):
             if drop not in certain and not is_before_policy(drop, kind):
@@ -65,9 +65,11 @@ def dropping(
     return list(dict.fromkeys(made))
 
 
-def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Finding]:
+def translating(
+    tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()
+) -> list[Condition]:
     """Findings about rules of other programs that give packets between pods another source."""
-    whole, found = tuple(tables), list[Finding]()
+    whole, told = tuple(tables), list[Condition]()
     for flow in flows:
         if flow.name != "pods" or flow.is_from_peers or flow.states != State.NEW:
             continue
@@ -75,13 +77,13 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Co
         for probe in probes(flow, near):
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
-                    found.append(_translation(drop, flow, whole, files))
-    return list(dict.fromkeys(found))
+                    told.append(_translation(drop, flow, whole, files))
+    return list(dict.fromkeys(told))
 
 
-def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Finding]:
+def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Condition]:
     """Findings about rules that keep connection tracking from pods' packets, which then are not masqueraded."""
-    whole, found = tuple(tables), list[Finding]()
+    whole, told = tuple(tables), list[Condition]()
     for flow in flows:
         if flow.name != "outside" or flow.states != State.NEW:
             continue
@@ -89,11 +91,11 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Fi
         for probe in probes(flow, near)[:1]:
             drop = tracked(near, _TRACKED[:1], probe)
             if drop and drop.rule:
-                found.append(_untracked(drop, flow))
-    return list(dict.fromkeys(found))
+                told.append(_untracked(drop, flow))
+    return list(dict.fromkeys(told))
 
 
-def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Finding]:
+def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Condition]:
     """Findings about rules that give the tunnel's packets, or those between pods, another destination.
 
     Packets of pods are lost if no program has the port that they are sent to, else a proxy has them.
@@ -184,13 +186,12 @@ def _certain(tables: Sequence[ForeignTable], flow: Flow) -> list[Drop]:
 
 
 def _finding(
-    found: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
-) -> Finding:
-    drop, first = found.drop, found.lost[0]
+    obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
+) -> Condition:
+    drop, first = obstacle.drop, obstacle.lost[0]
     owner = owner_of(drop, _table_of(drop, tables))
-    cure = cure_of(drop, accepts(found.lost, flows), owner, files, _bridge(flows))
-    check = "firewall-tunnel" if first.name == "tunnel" else "firewall-pods"
-    return _described(check, _packets(found, flows), drop, owner, cure)
+    cure = cure_of(drop, accepts(obstacle.lost, flows), owner, files, _bridge(flows))
+    return _described(_packets(obstacle, flows), drop, owner, cure, of_tunnel=first.name == "tunnel")
 
 
 def _of_one(
@@ -200,7 +201,7 @@ def _of_one(
     tables: Sequence[ForeignTable],
     flows: Sequence[Flow],
     files: Collection[str],
-) -> Finding | None:
+) -> Condition | None:
     """Obstacles for packets of one pod or of one node's pods. None: a NetworkPolicy asks for the drop."""
     owner = owner_of(drop, _table_of(drop, tables))
     if owner and owner.is_engine:
@@ -208,7 +209,7 @@ def _of_one(
     cure = cure_of(drop, accepts([flow], [flow]), owner, files, _bridge(flows))
     is_pod = pod.prefixlen == pod.max_prefixlen
     what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
-    return _described("firewall-pods", f"Packets of {what}", drop, owner, cure)
+    return _described(f"Packets of {what}", drop, owner, cure)
 
 
 def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
@@ -302,67 +303,72 @@ def _where(drop: Drop) -> tuple[str, str]:
     return f"chain {chain} of table {table} ({tool})", asked
 
 
-def _described(check: str, packets: str, drop: Drop, owner: Owner | None, cure: Cure) -> Finding:
-    is_legacy = drop.firewall == LEGACY
-    where, asked = _where(drop)
-    who = f"A rule of {owner.name}" if owner else "A rule of another program"
+def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, *, of_tunnel: bool = False) -> Condition:
+    is_legacy, (where, asked) = drop.firewall == LEGACY, _where(drop)
+    weight, are = (BROKEN, "are") if drop.is_certain else (WARNING, "may be")
+    keep = f" {cure.keep}" if cure.keep and not cure.commands else ""
     if drop.rule:
-        verb = "drops" if drop.is_certain else "may drop"
-        said = drop.rule.text
-        cause = f"{who} {verb} them: `{said}`, {where}."
-    else:
-        certain = "no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them"
-        said = f"-P {drop.chain} DROP" if is_legacy else "policy drop"
-        whose = f", which {owner.name} has set" if owner else ""
-        cause = f"The policy of {where} is {'DROP' if is_legacy else 'drop'}{whose}, and {certain}."
-    are = "are" if drop.is_certain else "may be"
-    cause += f" {cure.keep}" if cure.keep and not cure.commands else ""
-    return Finding(check, f"{packets} {are} dropped.", cause, cure.text, f"{asked}: {said}", drop.is_certain)
+        return found(
+            "firewall.rule-tunnel" if of_tunnel else "firewall.rule-pods",
+            packets=packets,
+            are=are,
+            owner=owner.name if owner else "another program",
+            drops="drops" if drop.is_certain else "may drop",
+            rule=drop.rule.text,
+            place=where,
+            keep=keep,
+            cure=cure.text,
+            evidence=f"{asked}: {drop.rule.text}",
+            weight=weight,
+        )
+    return found(
+        "firewall.policy-tunnel" if of_tunnel else "firewall.policy-pods",
+        packets=packets,
+        are=are,
+        place=where,
+        policy="DROP" if is_legacy else "drop",
+        setter=f", which {owner.name} has set" if owner else "",
+        certain="no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them",
+        keep=keep,
+        cure=cure.text,
+        evidence=f"{asked}: {f'-P {drop.chain} DROP' if is_legacy else 'policy drop'}",
+        weight=weight,
+    )
 
 
-def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], files: Collection[str]) -> Finding:
+def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], files: Collection[str]) -> Condition:
     owner = owner_of(drop, _table_of(drop, tables))
     cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, files)
     where, asked = _where(drop)
     text = drop.rule.text if drop.rule else ""
-    return Finding(
-        "firewall-snat",
-        "Pods of other nodes see packets of this node's pods under the node's address.",
-        f"A rule of {owner.name if owner else 'another program'} changes their source: `{text}`, {where}.",
-        cure.text,
-        f"{asked}: {text}",
-    )
+    who = owner.name if owner else "another program"
+    return found("firewall.snat", owner=who, rule=text, place=where, cure=cure.text, evidence=f"{asked}: {text}")
 
 
 def _diversion(
-    found: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
-) -> Finding:
-    drop, first = found.drop, found.lost[0]
+    obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
+) -> Condition:
+    drop, first = obstacle.drop, obstacle.lost[0]
     owner = owner_of(drop, _table_of(drop, tables))
-    cure = exempting(drop, accepts(found.lost, flows), owner, files)
+    cure = exempting(drop, accepts(obstacle.lost, flows), owner, files)
     where, asked = _where(drop)
     text, port = (drop.rule.text, drop.rule.port) if drop.rule else ("", 0)
     is_unheard = port > 0 and is_listening(first.protocol, port) is False
     to = f", which sends them to port {port} of this host{', where no program listens' * is_unheard}" * bool(port)
-    return Finding(
-        "firewall-dnat",
-        f"{_packets(found, flows)} get another destination.",
-        f"A rule of {owner.name if owner else 'another program'} changes it: `{text}`, {where}{to}.",
-        cure.text,
-        f"{asked}: {text}",
-        is_broken=first.name == "tunnel" or is_unheard,
+    return found(
+        "firewall.dnat",
+        packets=_packets(obstacle, flows),
+        owner=owner.name if owner else "another program",
+        rule=text,
+        place=where,
+        target=to,
+        cure=cure.text,
+        evidence=f"{asked}: {text}",
+        weight=BROKEN if first.name == "tunnel" or is_unheard else WARNING,
     )
 
 
-def _untracked(drop: Drop, flow: Flow) -> Finding:
+def _untracked(drop: Drop, flow: Flow) -> Condition:
     where, asked = _where(drop)
     text = drop.rule.text if drop.rule else ""
-    return Finding(
-        "firewall-notrack",
-        "Packets of pods to the outside are not masqueraded, so no answer comes back.",
-        f"A rule of another program keeps connection tracking from them: `{text}`, {where}. Masquerading needs it, "
-        f"for what pods send ({flow.source}) and for what answers this node: have that rule name what it is for.",
-        "",
-        f"{asked}: {text}",
-        is_broken=True,
-    )
+    return found("firewall.notrack", rule=text, place=where, source=flow.source, evidence=f"{asked}: {text}")

@@ -6,7 +6,8 @@ What it drops no firewall shows. The programs that have made it keep it, so its 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import BROKEN, WARNING, Condition
+from flannelette.services.core.conditions import found as condition
 from flannelette.services.masq.diagnose.flows import Surroundings
 from flannelette.services.masq.diagnose.verdict import Flow, NfHook
 from flannelette.services.masq.kernel.traffic import Decision, Queue, Test, TrafficFilter
@@ -17,13 +18,13 @@ _WHOSE: Final = {"tunnel": "Packets between nodes", "port": "Packets of a pod of
 """Words for the packets, by name of the flow; others are of all pods."""
 
 
-def traffic_findings(around: Surroundings, flows: Sequence[Flow], tunnel: Sequence[Flow]) -> Iterator[Finding]:
+def traffic_findings(around: Surroundings, flows: Sequence[Flow], tunnel: Sequence[Flow]) -> Iterator[Condition]:
     """Findings about traffic control that drops these packets."""
     yield from dropping_queues(around.queues)
     yield from _filtering(around.filters, (*tunnel, *flows))
 
 
-def dropping_queues(found: Iterable[Queue]) -> Iterator[Finding]:
+def dropping_queues(found: Iterable[Queue]) -> Iterator[Condition]:
     """Findings about queueing disciplines that a program or a person has chosen, and that have dropped packets.
 
     Those that Linux chooses drop when a link is full, as they should.
@@ -31,19 +32,20 @@ def dropping_queues(found: Iterable[Queue]) -> Iterator[Finding]:
     for queue in found:
         if queue.loses_all or (queue.dropped and queue.kind not in _USUAL_QUEUES):
             why = "it loses every packet" if queue.loses_all else "it limits the rate, is short, or loses on purpose"
-            lost = "are dropped" if queue.loses_all else "may be dropped"
-            yield Finding(
-                "queue-drops",
-                f"Packets of the overlay that leave by {queue.device} {lost}.",
-                f"The queueing discipline {queue.kind} of {queue.device} has dropped {queue.dropped} packets since "
-                f"it was made: {why}." + _ADVICE.format(f"tc qdisc del dev {queue.device} {queue.place}"),
-                "",
-                f"tc -s qdisc show dev {queue.device}: {queue.kind}, dropped {queue.dropped}",
-                is_broken=queue.loses_all,
+            yield condition(
+                "traffic.queue",
+                device=queue.device,
+                are="are" if queue.loses_all else "may be",
+                kind=queue.kind,
+                count=queue.dropped,
+                why=why,
+                advice=_ADVICE.format(f"tc qdisc del dev {queue.device} {queue.place}"),
+                evidence=f"tc -s qdisc show dev {queue.device}: {queue.kind}, dropped {queue.dropped}",
+                weight=BROKEN if queue.loses_all else WARNING,
             )
 
 
-def _filtering(filters: Sequence[TrafficFilter], flows: Iterable[Flow]) -> Iterator[Finding]:
+def _filtering(filters: Sequence[TrafficFilter], flows: Iterable[Flow]) -> Iterator[Condition]:
     """Findings about filters that drop packets of these flows, or have dropped packets that may be of them."""
     found = dict[TrafficFilter, tuple[bool, Flow]]()
     for flow in flows:
@@ -107,17 +109,20 @@ def _head(flow: Flow) -> tuple[bytes, bytes]:
     return bytes(value), bytes(known)
 
 
-def _finding(each: TrafficFilter, flow: Flow, *, is_sure: bool) -> Finding:
+def _finding(each: TrafficFilter, flow: Flow, *, is_sure: bool) -> Condition:
     where = "as they leave" if each.place == "root" else f"at its {each.place}"
     hook = "" if each.place == "root" else f" {each.place}"
     verb = "sends them to another interface" if each.decision is Decision.REDIRECTS else "drops them"
     shown = f"pref {each.priority} {each.kind}"
-    return Finding(
-        "tc-filter",
-        f"{_WHOSE.get(flow.name, 'Packets of pods')} {'are' if is_sure else 'may be'} lost at {each.device}.",
-        f"The filter `{shown}` of traffic control on {each.device} {verb} {where}."
-        + _ADVICE.format(f"tc filter del dev {each.device}{hook} pref {each.priority}"),
-        "",
-        f"tc -s filter show dev {each.device}{hook}: {shown}, dropped {each.dropped}",
-        is_broken=is_sure,
+    return condition(
+        "traffic.filter",
+        packets=_WHOSE.get(flow.name, "Packets of pods"),
+        are="are" if is_sure else "may be",
+        device=each.device,
+        filter=shown,
+        drops=verb,
+        place=where,
+        advice=_ADVICE.format(f"tc filter del dev {each.device}{hook} pref {each.priority}"),
+        evidence=f"tc -s filter show dev {each.device}{hook}: {shown}, dropped {each.dropped}",
+        weight=BROKEN if is_sure else WARNING,
     )

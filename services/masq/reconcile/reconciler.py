@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.family import Network
-from flannelette.services.core.finding import Finding
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
@@ -170,7 +170,7 @@ class Reconciler:
                 self._fail(error)
                 return self.states
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Condition]:
         """The findings on the host now. The service is not ready while one of them drops packets."""
         network, suffix, name = self.inputs.network, self.settings.suffix, self.firewall.name
         checks, subnets = self.host_checks(), self.inputs.subnets

@@ -6,8 +6,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import FAMILIES
-from flannelette.services.core.finding import Finding
 from flannelette.services.masq.diagnose.flows import probes
 from flannelette.services.masq.diagnose.legacy_rules import read_legacy
 from flannelette.services.masq.diagnose.nft_tables import read_nft
@@ -221,7 +221,7 @@ def test_a_command_is_a_cure_only_if_packets_pass_after_it(row: str, scene: Scen
         _flush(scene.host)
 
 
-def _broken(packets: AskedPackets) -> list[Finding]:
+def _broken(packets: AskedPackets) -> list[Condition]:
     """Findings about rules that drop packets, as for a host without rules of ours."""
     pods, tunnel = packets.flows()
     tables = _tables()

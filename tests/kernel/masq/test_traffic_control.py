@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
 from flannelette.services.masq.diagnose.traffic import traffic_findings
@@ -50,7 +50,7 @@ def eth0(host: Host) -> None:
         host.run(*line.split())
 
 
-def told() -> list[Finding]:
+def told() -> list[Condition]:
     control = queues(["eth0"])
     around = Surroundings((PEER,), queues=tuple(control), filters=tuple(filters(control)))
     return list(traffic_findings(around, [], tunnel_of(VXLAN, "", around)))

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from flannelette.services.core.finding import Finding
+from flannelette.services.core.conditions import Condition as Found
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import HostChecks, findings
@@ -39,7 +39,7 @@ def drops(firewall: str, version: int, chain: str) -> HostChecks:
     return HostChecks(tables=(ForeignTable(firewall, version, "filter", {chain: made}),))
 
 
-def found_in(around: HostChecks, kind: Kind, settings: RuleSettings = ALL) -> list[Finding]:
+def found_in(around: HostChecks, kind: Kind, settings: RuleSettings = ALL) -> list[Found]:
     return findings(around, kind, [*IPV4, *IPV6], settings)
 
 
