@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import count
 from typing import Final, TypeAlias
 
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.two_hosts import EXAMPLES, Row
 
 POD, PEERS_POD, NODE, PEER = "10.5.27.2", "10.5.53.2", "10.99.0.11", "10.99.0.12"
 STRANGER, OUTSIDE, BEHIND = "10.99.0.66", "198.51.100.9", "10.88.0.2"
 """A host of the underlay that is no node; one beyond it; and one that n1 is the router of."""
+_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 Look: TypeAlias = Callable[[], bool]
 _TCP: Final = (22, 80, 6443)
 _UDP: Final = (53, 4000)
@@ -24,6 +27,8 @@ _VXLAN: Final = 8472
 _SECONDS: Final = 0.4
 _FRAME: Final = bytes.fromhex("0800000000000100ffffffffffff02000000000988b5") + b"stranger" * 6
 """A VXLAN header of VNI 1, and a frame that nobody answers."""
+_SOURCES: Final = count(10_000)
+"""Source ports, each of one probe: to connection tracking, none goes on with an earlier one."""
 _RAW: Final = {
     "a port that it does not serve": (STRANGER, NODE, 17),
     "SCTP": (STRANGER, NODE, 132),
@@ -104,6 +109,22 @@ class WatchedNode:
         ):
             found |= {f"{who}: VXLAN"} if self._tunnels(host, source) else set()
         return found
+
+    def reached_from_the_overlay(self, version: int) -> set[str]:
+        """What the peer and its pod reach on n1's own addresses in the overlay."""
+        return _true(self._from_the_overlay(*EXAMPLES[version]))
+
+    def _from_the_overlay(self, own: Row, peer: Row) -> dict[str, Look]:
+        looks: dict[str, Look] = {}
+        for who, host, source in (("overlay", self.n2, peer.subnet), ("peer's pod", self.pods[1], "")):
+            for to in (own.subnet, own.gateway):
+                looks |= {
+                    f"{who}: TCP port {port} of {to}": partial(_connects, host, to, port, source) for port in _TCP
+                }
+                looks |= {
+                    f"{who}: UDP port {port} of {to}": partial(_is_answered, host, to, port, source) for port in _UDP
+                }
+        return looks
 
     def _arrives(self, mac: bytes, source: str, to: str, protocol: int) -> bool:
         """Whether a packet from the wire gets to the programs of the host whose address it has."""
@@ -189,7 +210,7 @@ def _checksum(data: bytes) -> bytes:
 def _connects(host: NetworkNamespace, to: str, port: int, source: str = "") -> bool:
     """Whether some kilobytes come."""
     with host.inside():
-        connecting = socket.socket()
+        connecting = socket.socket(_family(to))
     with connecting:
         connecting.settimeout(_SECONDS)
         try:
@@ -205,11 +226,11 @@ def _connects(host: NetworkNamespace, to: str, port: int, source: str = "") -> b
 
 def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "") -> bool:
     with host.inside():
-        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        asking = socket.socket(_family(to), socket.SOCK_DGRAM)
     with asking:
         asking.settimeout(_SECONDS)
         try:
-            asking.bind((source, 0))
+            asking.bind((source, next(_SOURCES)))
             asking.connect((to, port))
             asking.send(b"hello")
             return asking.recv(10) == b"hello"
@@ -217,14 +238,21 @@ def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "") -
             return False
 
 
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 @contextmanager
 def _answers(host: NetworkNamespace, tcp: Sequence[int], udp: Sequence[int]) -> Iterator[None]:
     with host.inside():
-        streams = [socket.create_server(("", port), backlog=64) for port in tcp]
-        datagrams = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in udp]
-    for each, port in zip(datagrams, udp, strict=True):
+        streams = [socket.create_server(("", port), family=each, backlog=64) for each in _FAMILIES for port in tcp]
+        datagrams = [(socket.socket(each, socket.SOCK_DGRAM), port) for each in _FAMILIES for port in udp]
+    for each, port in datagrams:
+        if each.family is socket.AF_INET6:
+            each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         each.bind(("", port))
-    for work, some in ((_serve, streams), (_echo, datagrams)):
+    asked = [each for each, _ in datagrams]
+    for work, some in ((_serve, streams), (_echo, asked)):
         for each in some:
             threading.Thread(target=work, args=(each,), daemon=True).start()
     try:
@@ -232,7 +260,7 @@ def _answers(host: NetworkNamespace, tcp: Sequence[int], udp: Sequence[int]) -> 
     finally:
         for each in streams:
             each.shutdown(socket.SHUT_RDWR)
-        for each in (*streams, *datagrams):
+        for each in (*streams, *asked):
             each.close()
 
 

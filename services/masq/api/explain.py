@@ -8,7 +8,7 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from flannelette.services.core.family import Address, Network
 from flannelette.services.masq.api.wire import finding_of, rules_of
-from flannelette.services.masq.diagnose.flows import WAYS
+from flannelette.services.masq.diagnose.flows import WAYS, pings
 from flannelette.services.masq.diagnose.obstacles import dropping
 from flannelette.services.masq.diagnose.verdict import Flow
 from flannelette.services.masq.firewalls.firewall import ChainState
@@ -31,7 +31,8 @@ class Explainer:
         """See Explain in masq.proto. Raises the errors that it names."""
         if request.trace:
             raise NotImplementedYet(_NO_TRACE)
-        way = WAYS.get(request.hook or "forward")
+        hook = request.hook or "forward"
+        way = WAYS.get(hook)
         if way is None:
             raise InvalidInput(f"hook {request.hook!r} does not exist: write {', '.join(WAYS)}")
         packet = _packet(request, self._reconciler.inputs.subnets)
@@ -45,14 +46,15 @@ class Explainer:
             request.outgoing,
             request.protocol,
             request.port,
-            is_for_us={"input": True, "forward": False}.get(request.hook or "forward"),
-            is_ours=request.hook == "output",
+            is_for_us={"input": True, "forward": False}.get(hook),
+            is_ours=hook == "output",
             way=way,
             name="tunnel" if request.protocol else "pods",
         )
         kind = self._reconciler.firewall.name if self._reconciler.settings.forward else ""
         tables = self._reconciler.host_checks().tables
-        found = dropping(tables, "" if flow.protocol else kind, [flow])
+        flows = [flow] if flow.protocol or hook == "forward" else pings(flow)
+        found = dropping(tables, "" if flow.protocol else kind, flows)
         response.findings.extend(finding_of(each) for each in found if each.is_broken)
         return response
 

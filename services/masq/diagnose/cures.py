@@ -11,9 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flannelette.services.core.family import Network
-from flannelette.services.masq.diagnose.verdict import IPTABLES, LEGACY, NFT, PROGRAMS, Drop, ForeignTable, NfHook
+from flannelette.services.masq.diagnose.verdict import (
+    ECHO_REPLY,
+    IPTABLES,
+    LEGACY,
+    NFT,
+    PROGRAMS,
+    Drop,
+    ForeignTable,
+    NfHook,
+)
 
 UDP: Final = 17
+_ICMP: Final = 1
+_NAMES: Final = {UDP: "udp", _ICMP: "icmp", 58: "icmpv6"}
+_REPLIES: Final = frozenset(ECHO_REPLY.values())
 MOST_PEERS: Final = 64
 """Largest number of addresses in one command."""
 PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
@@ -23,7 +35,7 @@ PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
     ("/etc/sysconfig/nftables.conf", False, "nftables.service loads {path} at boot: write it in there too"),
 )
 """Files of rules, whether iptables reads them, and what to say."""
-_WITH_INCOMING: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.FORWARD))
+_WITH_INCOMING: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.INPUT, NfHook.FORWARD))
 """Hooks at which rules may ask for the interface that a packet has come by."""
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
 _NO_STATE: Final = (
@@ -53,6 +65,8 @@ class Accept:
     """Only packets of connections that exist are accepted."""
     incoming: str = ""
     """Interface that the packets come by; empty: any."""
+    icmp: int | None = None
+    """The type, of packets of ICMP or ICMPv6; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +196,9 @@ def _iptables_match(accept: Accept) -> Iterator[str]:
     if accept.incoming:
         yield from ("-i", accept.incoming)
     if accept.protocol:
-        yield from ("-p", "udp" if accept.protocol == UDP else str(accept.protocol))
+        yield from ("-p", _NAMES.get(accept.protocol, str(accept.protocol)))
+    if accept.icmp is not None:
+        yield from ("--icmp-type" if accept.protocol == _ICMP else "--icmpv6-type", str(accept.icmp))
     if accept.port:
         yield from ("--dport", str(accept.port))
     if accept.is_answer:
@@ -200,6 +216,8 @@ def _nft_match(accept: Accept) -> Iterator[str]:
         yield from ("iifname", accept.incoming)
     if accept.port:
         yield from ("udp", "dport", str(accept.port))
+    elif accept.icmp is not None:
+        yield from ("icmp" if accept.protocol == _ICMP else "icmpv6", "type", str(accept.icmp))
     elif accept.protocol:
         yield from ("meta", "l4proto", str(accept.protocol))
     if accept.is_answer:
@@ -263,6 +281,8 @@ def _rich_rules(accept: Accept) -> Iterator[str]:
             words += [f'destination address="{_short(destination)}"'] if destination else []
             if accept.port:
                 words.append(f'port port="{accept.port}" protocol="udp"')
+            elif accept.icmp is not None:
+                words.append(f'icmp-type name="{"echo-reply" if accept.icmp in _REPLIES else "echo-request"}"')
             elif accept.protocol:
                 words.append(f'protocol value="{accept.protocol}"')
             yield " ".join([*words, "accept"])
@@ -292,7 +312,7 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
 def _unban(drop: Drop, accepts: Sequence[Accept], name: str) -> Cure | None:
     """Commands that lift a ban of the nodes' addresses, in the program that has banned them."""
     banned = sorted({_short(each) for accept in accepts for each in (*accept.sources, *accept.destinations)})
-    if drop.rule is None or not all(accept.protocol for accept in accepts):
+    if drop.rule is None or not all(accept.protocol and accept.icmp is None for accept in accepts):
         return None
     if name == "crowdsec":
         keep = "Put the nodes' addresses into an allowlist of crowdsec (`cscli allowlists`), or they are banned again"

@@ -184,6 +184,15 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
     return found
 
 
+def pings(flow: Flow) -> tuple[Flow, Flow]:
+    """Echo requests between the ends of a flow, of which one is this host, and replies that go the same way."""
+    (protocol,) = (number for number in ECHO if (number == 58) is (flow.source.version == 6))
+    asks = replace(
+        flow, protocol=protocol, length=_SMALL, is_of_process=flow.is_ours, only_by=flow.incoming, name="ping"
+    )
+    return asks, replace(asks, states=State.ESTABLISHED, is_answer=True)
+
+
 def single_pods(flows: Iterable[Flow], tables: Iterable[ForeignTable]) -> list[tuple[Network, Flow]]:
     """The same packets of single pods and nodes that rules name, with the address or subnet of each."""
     mentioned, found = list(_mentioned(tables)), list[tuple[Network, Flow]]()

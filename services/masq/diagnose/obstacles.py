@@ -12,6 +12,8 @@ from flannelette.services.masq.diagnose.cures import Accept, Cure, Owner, cure_o
 from flannelette.services.masq.diagnose.flows import probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.verdict import (
+    ECHO,
+    ECHO_REPLY,
     LEGACY,
     NFT,
     PROGRAMS,
@@ -227,6 +229,8 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
         if not peers or peers == everybody:
             return f"Packets{large} between the nodes ({text})"
         return f"Packets{large} to and from the node{'s' * (len(peers) > 1)} {', '.join(peers)} ({text})"
+    if "ping" in names:
+        return f"Pings from {found.lost[0].source.network_address} to {found.lost[0].destination.network_address}"
     ports = sorted({flow.incoming or flow.outgoing for flow in found.lost if flow.name == "port"})
     if ports and len(ports) < len({flow.incoming or flow.outgoing for flow in flows if flow.name == "port"}):
         return f"Packets of the pod{'s' * (len(ports) > 1)} at {', '.join(ports)}"
@@ -266,7 +270,11 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             is_outside = flow.name == "outside"
             source = () if is_outside and flow.is_answer else (flow.source,)
             destination = () if is_outside and not flow.is_answer else (flow.destination,)
-            made[Accept(source, destination, flow.protocol, flow.port, flow.is_answer, flow.only_by)] = None
+            accept = Accept(source, destination, flow.protocol, flow.port, flow.is_answer, flow.only_by)
+            if flow.name == "ping":
+                echo = (ECHO_REPLY if flow.is_answer else ECHO)[flow.protocol]
+                accept = replace(accept, is_answer=False, icmp=echo)
+            made[accept] = None
     wide = [(each.sources, each.incoming) for each in made if not each.destinations]
     kept = [each for each in made if not (each.is_answer and replace(each, is_answer=False) in made)]
     return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]

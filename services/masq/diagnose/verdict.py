@@ -192,7 +192,7 @@ class Flow:
     """The hooks that they pass, in this order."""
     name: str = ""
     """`pods`, `outside` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
-    bridge) or `tunnel`.
+    bridge), `ping` (to or from this host itself) or `tunnel`.
     """
 
     def at(self, hook: NfHook | None, priority: int) -> "Flow":
