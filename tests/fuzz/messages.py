@@ -55,7 +55,10 @@ def _change(message: Any, dice: Random, words: Sequence[bytes]) -> None:
     # What is there already is more likely to be changed than what is not.
     fields = [*message.DESCRIPTOR.fields, *(3 * [field for field, _ in message.ListFields()])]
     field = dice.choice(fields)
-    if field.is_repeated:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (field.message_type.fields_by_name[each] for each in ("key", "value"))
+        _change_map(getattr(message, field.name), key, value, dice, words)
+    elif field.is_repeated:
         _change_list(getattr(message, field.name), field, dice, words)
     elif field.message_type is not None:
         if message.HasField(field.name) and dice.random() < 0.1:
@@ -80,6 +83,14 @@ def _change_list(found: Any, field: Any, dice: Random, words: Sequence[bytes]) -
             _change(found.add(), dice, words)
     elif len(found) < _MOST:
         found.append(_value(field, "" if field.cpp_type == FieldDescriptor.CPPTYPE_STRING else 0, dice, words))
+
+
+def _change_map(found: Any, key: Any, value: Any, dice: Random, words: Sequence[bytes]) -> None:
+    if found and dice.random() < 0.2:
+        del found[dice.choice(sorted(found))]
+    elif len(found) < _MOST:
+        name = dice.choice(sorted(found)) if found and dice.random() < 0.7 else _value(key, "", dice, words)
+        found[name] = _value(value, found[name] if name in found else "", dice, words)
 
 
 def _value(field: Any, before: Any, dice: Random, words: Sequence[bytes]) -> Any:
