@@ -90,7 +90,7 @@ def _change_map(found: Any, key: Any, value: Any, dice: Random, words: Sequence[
         del found[dice.choice(sorted(found))]
     elif len(found) < _MOST:
         name = dice.choice(sorted(found)) if found and dice.random() < 0.7 else _value(key, "", dice, words)
-        found[name] = _value(value, found[name] if name in found else "", dice, words)
+        found[name] = _value(value, found.get(name, ""), dice, words)
 
 
 def _value(field: Any, before: Any, dice: Random, words: Sequence[bytes]) -> Any:

@@ -56,6 +56,8 @@ _SILENT_SECONDS: Final = 5.0
 """Seconds between two requests, and between two looks, while a finding may end or become graver without a
 notification."""
 _CONFIRMED: Final = NUD_REACHABLE | NUD_PERMANENT
+_MOST_TABLES: Final = 4
+"""Of routes that are remembered of an address: main, and those of a few rules of policy routing."""
 _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
 
@@ -95,7 +97,7 @@ class Diagnosis:
         """Times of recent repairs, by interface of a pod."""
         self._resolved: dict[tuple[bytes, int], float] = {}
         """Time of the last request to the kernel about each pod."""
-        self._remembered: dict[bytes, Route] = {}
+        self._remembered: dict[bytes, tuple[Route, ...]] = {}
         self._suspected: frozenset[Condition] = frozenset()
         """Found once."""
         self._cost = 0.0
@@ -239,11 +241,15 @@ class Diagnosis:
             dataplane.wake_up()
 
 
-def remember(routes: dict[bytes, Route], found: Mapping[bytes, Route], most: int) -> None:
-    """Adds the routes to peers' addresses that were `found`, and forgets the oldest: addresses of peers change."""
+def remember(routes: dict[bytes, tuple[Route, ...]], found: Mapping[bytes, Route], most: int) -> None:
+    """Adds the routes to peers' addresses that were `found`, and forgets the oldest: addresses of peers change.
+
+    Of each address it keeps the last route of each of the last _MOST_TABLES tables: a rule of policy routing may go,
+    and its table with it.
+    """
     for address, route in found.items():
-        routes.pop(address, None)
-        routes[address] = route
+        others = [each for each in routes.pop(address, ()) if each.table != route.table]
+        routes[address] = (route, *others)[:_MOST_TABLES]
     for address in list(routes)[: max(len(routes) - most, 0)]:
         del routes[address]
 

@@ -234,7 +234,10 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Condition]:
 
 def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
     question = way.question
-    before = subject.remembered.get(question.dst) if way.code == TUNNEL else None
+    # A route of a table that no rule leads to any more carried packets once, and would carry none.
+    tables = {rule.table for rule in seen.rules.get(question.family, ())}
+    routes = subject.remembered.get(question.dst, ()) if way.code == TUNNEL else ()
+    before = next((each for each in routes if each.table in tables), None)
     if before is not None:
         said = text(before, seen.names)
         return Culprit(f"The route `{said}` is gone.", command("replace", before, seen.names), False)

@@ -292,8 +292,8 @@ class Subject:
     """Addresses to which pods send, by an earlier look: for how many seconds the bridge has lacked each."""
     lacks_tunnels: bool = False
     """IPsec has no tunnel with some peer."""
-    remembered: Mapping[bytes, Route] = field(default_factory=dict)
-    """The route by which an address of the underlay was reached at an earlier look."""
+    remembered: Mapping[bytes, Sequence[Route]] = field(default_factory=dict)
+    """The routes by which an address of the underlay was reached at earlier looks, one a table, the last first."""
 
 
 @dataclass(frozen=True, slots=True)

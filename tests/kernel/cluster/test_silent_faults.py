@@ -160,6 +160,22 @@ async def test_a_gateway_of_the_detour_that_answers_nothing_is_no_second_problem
         await pods.until_it_flows()
 
 
+async def test_a_route_of_a_table_that_no_rule_leads_to_any_more_is_no_cure(scenes: Scenes) -> None:
+    async with scenes.borrowed(kind_of("way-to-the-underlay-gone", 4)) as pods:
+        await pods.n1("ip route add default via 10.99.0.1 table 99 && ip rule add priority 100 lookup 99")
+        await pods.n1((await pods.found("peer-route")).cure)
+        await pods.until_nothing_is_found()
+        await pods.n1(
+            "ip rule del priority 100 && ip rule del priority 99 && ip route del default && ip route flush table 99"
+        )
+        found = await pods.found("underlay-route")
+        assert found.cure == "ip route replace default via 10.99.0.1 dev eth0 proto boot"
+        assert not await pods.flows()
+        await pods.n1(found.cure)
+        await pods.until_nothing_is_found()
+        await pods.until_it_flows()
+
+
 async def test_the_overlays_device_forwards_again(scenes: Scenes) -> None:
     async with scenes.borrowed(Kind()) as pods:
         with pods.stream() as stream:

@@ -93,8 +93,15 @@ def test_a_rule_is_written_as_ip_does() -> None:
 
 
 def test_routes_to_addresses_that_peers_had_once_are_forgotten() -> None:
-    known: dict[bytes, Route] = {}
+    known: dict[bytes, tuple[Route, ...]] = {}
     for number in range(100):
         remember(known, {b"stays": route("10.0.0.0/8", metric=number), number.to_bytes(4): route("10.1.0.0/16")}, 4)
     assert sorted(known) == [bytes([0, 0, 0, 97]), bytes([0, 0, 0, 98]), bytes([0, 0, 0, 99]), b"stays"]
-    assert known[b"stays"].metric == 99
+    assert [each.metric for each in known[b"stays"]] == [99]
+
+
+def test_of_an_address_the_last_route_of_each_of_some_tables_is_kept() -> None:
+    known: dict[bytes, tuple[Route, ...]] = {}
+    for table in (254, 99, 254, 98, 97, 96, 99):
+        remember(known, {b"a": route("10.0.0.0/8", table=table)}, 4)
+    assert [each.table for each in known[b"a"]] == [99, 96, 97, 98]
