@@ -92,8 +92,12 @@ def _fields(
 ) -> Iterator[tuple[tuple[FieldDescriptor, ...], FieldDescriptor]]:
     for field in kind.fields:
         yield path, field
-        if field.message_type is not None and len(path) < _DEEPEST:
+        if field.message_type is not None and not _is_map(field) and len(path) < _DEEPEST:
             yield from _fields(field.message_type, (*path, field))
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def _put(message: Any, path: tuple[FieldDescriptor, ...], field: FieldDescriptor, value: Any) -> None:
@@ -103,6 +107,8 @@ def _put(message: Any, path: tuple[FieldDescriptor, ...], field: FieldDescriptor
         message.SetInParent()
     if value is _UNSET:
         message.ClearField(field.name)
+    elif value is _EMPTY and _is_map(field):
+        getattr(message, field.name).update({"": ""})
     elif value is _EMPTY and field.is_repeated:
         getattr(message, field.name).add()
         getattr(message, field.name).add()

@@ -263,6 +263,8 @@ class FaultOfAPair:
     version: int = 4
     undo: str = ""
     """What ends it; empty: the cure."""
+    is_found: bool = False
+    """A finding of masq names it too, because rules that name a single pod are asked about."""
 
 
 _RULE: Final = "The rule `100: from all to {to} blackhole` drops these packets."
@@ -326,5 +328,6 @@ FAULTS_OF_PAIRS: Final = {
         "nft insert rule netdev x c handle ",
         is_of_pod=True,
         undo="nft delete table netdev x",
+        is_found=True,
     ),
 }

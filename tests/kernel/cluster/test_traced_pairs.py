@@ -80,7 +80,8 @@ async def test_the_trace_names_what_no_finding_does(scenes: Scenes, name: str) -
                         break
         except TimeoutError:
             raise AssertionError(seen) from None
-        assert not [each for each in await findings(scene) if says in each.cause]
+        found_too = [each for each in await findings(scene) if says in each.cause]
+        assert bool(found_too) is fault.is_found, found_too
         await node.types(fault.undo.format_map(said) or found["cure"])
         async with asyncio.timeout(PATIENCE):
             while not await scene.answers(scene.n1.namespace, target):
