@@ -437,6 +437,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         BROKEN,
         "Packets to {peers} are lost, because what carries them could not be made.",
         "The kernel refuses `{object}`: {reason}.",
+        after=("host.port-taken",),
     ),
     Row(
         "peer.objects-direct",

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.core.conditions import MOST_REPORTED, Condition, gravest
+from flannelette.services.core.conditions import MOST_REPORTED, ROWS, Condition, gravest
 from flannelette.services.core.cure import commands_of
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.api.events import repair_counts
@@ -96,7 +96,12 @@ def findings_of(dataplane: Controller, prober: Prober) -> list[Condition]:
     peers = [peer for peer in peer_set.peers.values() if peer.refusals and peer.lease.name not in explained]
     claims = claim_findings(peer_set.own_losses, peers, prober.is_away)
     programmer = dataplane.programmer
-    refused = refused_findings(programmer.reconciler, peer_set.peers.values(), programmer.names())
+    of_node = {each.code for each in dataplane.findings if each.breaks_node}
+    refused = [
+        each
+        for each in refused_findings(programmer.reconciler, peer_set.peers.values(), programmer.names())
+        if of_node.isdisjoint(ROWS[each.code].after)
+    ]
     return [
         *dataplane.findings,
         *([fight] if fight else ()),
