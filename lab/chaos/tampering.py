@@ -47,7 +47,9 @@ def again(text: str, flags: str = "") -> Act:
         async with going_on(go_on()):
             yield
         if "CHAOS" in text:
-            await scene.run(hit.host, "{0} -F CHAOS; {0} -X CHAOS".format(scene.iptables(hit.host)))
+            # The last restore may be under way.
+            removed = "{0} -F CHAOS && {0} -X CHAOS".format(scene.iptables(hit.host))
+            await scene.run(hit.host, f"for each in 1 2 3 4 5; do {removed} && exit; sleep 0.2; done; exit 1")
 
     return act
 

@@ -18,6 +18,7 @@ from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import contains, eventually
 
 NETWORK: Final = '{"Network":"10.0.0.0/10","Backend":{"Type":"host-gw"}}'
 
@@ -95,12 +96,14 @@ async def test_a_table_that_cannot_be_kept_for_the_next_start_is_a_finding(disk:
         async with stub_of(process.address) as stub:
             fill(disk)
             await stub.AcquireLease(request_to_proto(make_request("a", "172.16.0.1")))
-            status = await until(process.address, healthy=False)
-            assert status.ready
-            assert {finding.check for finding in status.findings} == {"state-file"}
-            assert f"Cannot write {disk}/lease.table: No space left on device." in [
-                f.problem for f in status.findings
-            ]
+
+            async def told() -> list[str]:  # the file of events may be told before the table
+                status = await until(process.address, healthy=False)
+                assert status.ready
+                assert {finding.check for finding in status.findings} == {"state-file"}
+                return [finding.problem for finding in status.findings]
+
+            await eventually(told, contains(f"Cannot write {disk}/lease.table: No space left on device."))
             free(disk)
             await stub.AcquireLease(request_to_proto(make_request("b", "172.16.0.2")))
             await until(process.address, healthy=True)
