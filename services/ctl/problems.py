@@ -79,13 +79,16 @@ def merged(by_node: Iterable[tuple[str, Iterable[Problem]]], *, named: bool = Tr
         for had in found.values()
     ]
     causes, effects = causes_of([(each, each.nodes) for each in once]), dict[int, list[str]]()
+    weights = [each.weight for each in once]
     for each, cause in zip(once, causes, strict=True):
-        if cause is not None:
+        if cause is not None:  # packets that are lost are lost, however light a cause somebody tells
+            weights[cause] = min(weights[cause], each.weight)
             effect = f"{each.service}: {each.problem}" if each.service else each.problem
             effects.setdefault(cause, []).extend((effect, *each.effects))
     left = [
         replace(
             each,
+            weight=weights[place],
             nodes=each.nodes if named else (),
             effects=tuple(dict.fromkeys((*each.effects, *effects.get(place, ())))),
         )

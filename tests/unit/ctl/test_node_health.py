@@ -9,7 +9,7 @@ from flannelette.services.core.conditions import Weight, found, unready
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import Service, targets
 from flannelette.services.ctl.node_health import Answers, NodeHealth, State, assess, words_of
-from flannelette.services.ctl.problems import headline, merged, problems
+from flannelette.services.ctl.problems import Problem, headline, merged, problems
 from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.rpc.listen import locked
 from tests.ctl import samples as samples
@@ -223,3 +223,13 @@ def test_a_lease_service_with_quarantined_keys_or_held_removals_is_not_well_and_
         "1 key of the store refused: `flannelette quarantine` says why",
         "20 leases went at once (`flannelette confirm-removal`)",
     ]
+
+
+@pytest.mark.parametrize("weight", [Weight.BROKEN, Weight.SOON, Weight.WARNING])
+def test_no_cause_that_is_told_hides_lost_packets(weight: Weight) -> None:
+    """A lease service, which a dataplane need not believe, may tell any cause with any weight."""
+    store = Problem("lease", "The store is away.", weight=Weight.SOON, code="store.away")
+    effect = Problem("dataplane", "It waits for its lease.", weight=weight, code="unready.own-store")
+    told = merged([("n1", [store, effect])])
+    assert [(each.problem, each.weight) for each in told] == [(store.problem, min(weight, Weight.SOON))]
+    assert told[0].effects == ("dataplane: It waits for its lease.",)
