@@ -67,6 +67,8 @@ class Accept:
     """Interface that the packets come by; empty: any."""
     icmp: int | None = None
     """The type, of packets of ICMP or ICMPv6; None: any."""
+    is_forwarded: bool = False
+    """Only packets that the host forwards: where routing has not decided yet, its own addresses are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,11 @@ def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ..
     chain = before.chain if before else drop.chain
     tool = tool_of(drop)
     has_incoming = drop.hook in _WITH_INCOMING
-    for accept in accepts if has_incoming else [replace(each, incoming="") for each in accepts]:
+    is_early = drop.hook is NfHook.PREROUTING
+    for each in accepts:
+        accept = replace(
+            each, incoming=each.incoming if has_incoming else "", is_forwarded=each.is_forwarded and is_early
+        )
         if tool == NFT:
             place = ("handle", str(before.handle)) if before else ()
             verb = "insert" if before else "add"
@@ -203,6 +209,8 @@ def _iptables_match(accept: Accept) -> Iterator[str]:
         yield from ("--dport", str(accept.port))
     if accept.is_answer:
         yield from ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
+    if accept.is_forwarded:
+        yield from ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 
 
 def _nft_match(accept: Accept) -> Iterator[str]:
@@ -222,6 +230,8 @@ def _nft_match(accept: Accept) -> Iterator[str]:
         yield from ("meta", "l4proto", str(accept.protocol))
     if accept.is_answer:
         yield from ("ct", "state", "established,related")
+    if accept.is_forwarded:
+        yield from ("fib", "daddr", "type", "!=", "local")
 
 
 def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:

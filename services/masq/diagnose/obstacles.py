@@ -270,7 +270,16 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             is_outside = flow.name == "outside"
             source = () if is_outside and flow.is_answer else (flow.source,)
             destination = () if is_outside and not flow.is_answer else (flow.destination,)
-            accept = Accept(source, destination, flow.protocol, flow.port, flow.is_answer, flow.only_by)
+            is_forwarded = flow.name in ("pods", "local") or (is_outside and not flow.is_answer)
+            accept = Accept(
+                source,
+                destination,
+                flow.protocol,
+                flow.port,
+                flow.is_answer,
+                flow.only_by,
+                is_forwarded=is_forwarded,
+            )
             if flow.name == "ping":
                 echo = (ECHO_REPLY if flow.is_answer else ECHO)[flow.protocol]
                 accept = replace(accept, is_answer=False, icmp=echo)
