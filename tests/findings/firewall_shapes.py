@@ -365,7 +365,8 @@ SHAPES: Final = {
     "a proxy that does not run": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.0.0.0/8 -j REDIRECT --to-ports 3129",
         named="which sends them to port 3129 of this host, where no program listens",
-        cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 -j ACCEPT",
+        cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
+        "-m addrtype '!' --dst-type LOCAL -j ACCEPT",
     ),
     "a resolver for pods": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p udp --dport 53 -j REDIRECT --to-ports 53", is_broken=False
