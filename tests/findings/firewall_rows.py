@@ -57,6 +57,7 @@ def _before(program: str, chain: str, number: int, match: str = _PEER, table: st
 
 _IN: Final = "-s {network} -d {subnet} -i {device} -j ACCEPT"
 _OUT: Final = "-s {subnet} -i cni0 -j ACCEPT"
+_FORWARDED: Final = " -m addrtype '!' --dst-type LOCAL"
 _ANSWERS: Final = "-d {subnet} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 
 FIREWALL_FAULTS: Final = {
@@ -150,7 +151,10 @@ FIREWALL_FAULTS: Final = {
         "iptables-legacy -t mangle -A PREROUTING -s {network} -j DROP",
         "firewall-pods",
         f"{_DROPS}`-A PREROUTING -s {{network}} -j DROP`, chain PREROUTING of table mangle (iptables-legacy).",
-        " && ".join(_before("iptables-legacy", "PREROUTING", 1, match, "mangle") for match in (_IN, _OUT)),
+        " && ".join(
+            _before("iptables-legacy", "PREROUTING", 1, match.replace(" -j", f"{_FORWARDED} -j"), "mangle")
+            for match in (_IN, _OUT)
+        ),
         and_then="iptables-legacy -t mangle -F PREROUTING",
     ),
     "pods-dropped-by-a-policy": _firewall(
