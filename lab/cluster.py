@@ -164,7 +164,7 @@ class Cluster:
                 group.create_task(self.ready(service))
 
     def named(self, name: str) -> Iterator[Supervised]:
-        """The services of this name, one a host (or one alone), in order."""
+        """The services of this name, one a host and network (or one alone), in order."""
         return (service for service in self.services if service.program.name == name)
 
     async def _start_all(self, wanted: Iterable[Program]) -> None:
@@ -184,8 +184,8 @@ class Cluster:
         """Returns when it is ready, a dataplane with every peer programmed. LabFailed: it takes too long."""
         program = service.program
         async with self.patience(service):
-            for network in self.options.networks if program.name == "dataplane" else ():
-                await look.until_programmed(program.address, len(self.hosts) - 1, network)
+            if program.name == "dataplane":
+                await look.until_programmed(program.address, len(self.hosts) - 1)
             await look.until_serving(program.address)
 
     async def answers(self, service: Supervised) -> None:
@@ -208,7 +208,7 @@ class Cluster:
                 yield
         except TimeoutError:
             program = service.program
-            reasons = "; ".join(await look.reasons(program.name, program.address, self.options.networks))
+            reasons = "; ".join(await look.reasons(program.name, program.address))
             waited = f"{self._patience_seconds:.0f} s with {load()}"
             problem = f"the {program.title} is not ready after {waited}: {reasons}"
             raise LabFailed(_with_tail(service, problem)) from None

@@ -11,7 +11,7 @@ from typing import Final
 
 from flannelette.services.dataplane.udp.succession import inherit
 
-_LONGEST_SOCKET: Final = "h200/dataplane.sock"
+_LONGEST_SOCKET: Final = "h200/dataplane-green.sock"
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 

@@ -83,7 +83,7 @@ def command(lab: Lab, host: str, words: Sequence[str]) -> list[str]:
         what = f"there is no {host!r} in this lab" if host else "say where"
         raise NoWayIn(f"{what}: make shell HOST=NAME, one of {', '.join(names) or 'none yet'}")
     variables = [f"FLANNELETTE_CONTEXTS={lab.contexts}", "FLANNELETTE_CONTEXT=lab"]
-    if (lab.directory / host / "dataplane.sock").exists():
+    if any((lab.directory / host).glob("dataplane*.sock")):
         variables.append(f"FLANNELETTE_ON={host}")
     return [
         *lab.way_in,

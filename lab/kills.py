@@ -86,6 +86,5 @@ async def _kill(cluster: Cluster, service: Supervised, watches: Sequence[ChangeW
     changes, back = sum(watch.look() for watch in watches) - before, time.monotonic()
     program = service.program
     if program.name == "dataplane":  # what it says must agree with what the kernel said
-        told = [await look.dataplane(program.address, network) for network in cluster.options.networks]
-        changes = max(changes, *(status.last_resync_changes for status in told))
+        changes = max(changes, (await look.dataplane(program.address)).last_resync_changes)
     return Kill(program.title, at, back, changes)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -47,32 +47,32 @@ async def until_serving(address: str) -> None:
             await asyncio.sleep(0.02)  # it ended in the middle; its successor is on its way
 
 
-async def until_programmed(address: str, peers: int, network: str = "") -> dataplane_pb2.Status:
+async def until_programmed(address: str, peers: int) -> dataplane_pb2.Status:
     """Returns the status of the dataplane there as soon as it is ready and has programmed that many peers."""
     async with _listening(address) as channel:
         while True:
             with suppress(grpc.aio.AioRpcError):
                 stub = dataplane_pb2_grpc.DataplaneServiceStub(channel)
-                request = dataplane_pb2.WatchStatusRequest(network=network)
+                request = dataplane_pb2.WatchStatusRequest()
                 async for response in stub.WatchStatus(request, wait_for_ready=True):
                     if response.status.ready and response.status.peers.programmed == peers:
                         return response.status
             await asyncio.sleep(0.02)  # as above
 
 
-async def dataplane(address: str, network: str = "", *, patience: float = _PATIENCE) -> dataplane_pb2.Status:
+async def dataplane(address: str, *, patience: float = _PATIENCE) -> dataplane_pb2.Status:
     """What the dataplane there says now, however slow the machine is."""
     async with _channel(address) as channel:
         ask = dataplane_pb2_grpc.DataplaneServiceStub(channel).GetStatus
-        request = dataplane_pb2.GetStatusRequest(network=network)
+        request = dataplane_pb2.GetStatusRequest()
         return (await ask(request, wait_for_ready=True, timeout=patience)).status
 
 
-async def masq(address: str, network: str = "", *, patience: float = _PATIENCE) -> masq_pb2.Status:
+async def masq(address: str, *, patience: float = _PATIENCE) -> masq_pb2.Status:
     """What masq there says now, however slow the machine is."""
     async with _channel(address) as channel:
         ask = masq_pb2_grpc.MasqServiceStub(channel).GetStatus
-        request = masq_pb2.GetStatusRequest(network=network)
+        request = masq_pb2.GetStatusRequest()
         return (await ask(request, wait_for_ready=True, timeout=patience)).status
 
 
@@ -144,14 +144,14 @@ async def draw(contexts: Path, picture: Path) -> bool:
         return await process.wait() == 0
 
 
-async def reasons(name: str, address: str, networks: Sequence[str] = ("",)) -> list[str]:
+async def reasons(name: str, address: str) -> list[str]:
     """Why it is not ready, in its own words, as far as it can say so."""
     with suppress(grpc.aio.AioRpcError):
         match name:
             case "dataplane":
-                return [why for each in networks for why in (await dataplane(address, each, patience=_SOON)).reasons]
+                return list((await dataplane(address, patience=_SOON)).reasons)
             case "masq":
-                return [why for each in networks for why in (await masq(address, each, patience=_SOON)).reasons]
+                return list((await masq(address, patience=_SOON)).reasons)
             case _:
                 return ["see its log"]
     return ["it does not answer"]

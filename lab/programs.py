@@ -37,7 +37,7 @@ class Program:
     directory: Path
     """Where its socket and its log are."""
     network: str = ""
-    """Of a lease service, where there are several."""
+    """Where hosts have several; empty: the only one."""
 
     @property
     def title(self) -> str:
@@ -114,24 +114,25 @@ def _lease_directory(options: Options, hosts: tuple[Host, ...], directory: Path,
 
 
 def host_services(options: Options, host: Host, directory: Path) -> tuple[Program, ...]:
-    """The dataplane and masq of a host."""
+    """The dataplane and masq of a host, for each of its networks."""
+    return tuple(program for network in options.networks for program in _pair(options, host, directory, network))
+
+
+def _pair(options: Options, host: Host, directory: Path, network: str) -> tuple[Program, Program]:
     where = _lease_directory(options, (host,), directory, host.cluster)
+    lease = f"--lease-address=unix:{where}/{_LEASE}{_end(network)}.sock"
     state = directory / host.name / "state"
-    leases = [
-        f"--network={network}=unix:{where}/{_LEASE}{_end(network)}.sock"
-        if network
-        else f"--lease-address=unix:{where}/{_LEASE}.sock"
-        for network in options.networks
-    ]
-    shared = (*leases, f"--state-dir={state}", "--ip-masq")
-    dataplane = _on_host("dataplane", host, directory, *shared, f"--subnet-file={subnet_file(host, directory)}")
+    named = [f"--network={network}"] if network else []
+    shared = (*named, lease, f"--state-dir={state}", "--ip-masq")
+    file = f"--subnet-file={subnet_file(host, directory)}"
+    dataplane = _on_host("dataplane", host, directory, *shared, file, network=network)
     if options.backend == "ipsec":
         charon = f"--charon-socket={socket_in(directory / host.name)}"
         dataplane = replace(dataplane, arguments=(*dataplane.arguments, charon))
     key_file = f"WIREGUARD_KEY_FILE={directory / host.name / 'wgkey'}"  # the hosts share the lab's /run
     return (
         replace(dataplane, arguments=("env", key_file, *dataplane.arguments)),
-        _on_host("masq", host, directory, *shared),
+        _on_host("masq", host, directory, *shared, network=network),
     )
 
 

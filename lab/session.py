@@ -101,8 +101,8 @@ class Session:
             step.is_good = not any(unreached(matrix, outside))
         tables = list[Table]()
         for network in self._options.networks:
-            dataplanes = [await look.dataplane(address, network) for address in self._addresses("dataplane")]
-            masqs = [await look.masq(address, network) for address in self._addresses("masq")]
+            dataplanes = [await look.dataplane(address) for address in self._addresses("dataplane", network)]
+            masqs = [await look.masq(address) for address in self._addresses("masq", network)]
             one_each = list({pod.host: pod for pod in reversed(pods) if pod.network == network}.values())[::-1]
             hosts = hosts_table(one_each, dataplanes, masqs)
             hosts.title = f"network {network}" if network else None
@@ -111,9 +111,10 @@ class Session:
         await self._show_routes()
         return matrix, outside
 
-    def _addresses(self, name: str) -> list[str]:
-        """Returns the addresses of the services of this name."""
-        return [service.program.address for service in self._cluster.named(name)]
+    def _addresses(self, name: str, network: str) -> list[str]:
+        """Returns the addresses of the services of this name, of all hosts."""
+        programs = (service.program for service in self._cluster.named(name))
+        return [program.address for program in programs if program.network == network]
 
     async def _show_routes(self) -> None:
         """The table of the VPC, if there is one."""

@@ -104,15 +104,15 @@ class Screen:
         grpcurl = shutil.which("grpcurl")
         first = f"pod1-{pod.network}" if pod.network else "pod1"
         at = f" HOST={first}" if pod.network else ""
-        about = f""" -d '{{"network": "{pod.network}"}}'""" if pod.network else ""
-        list_peers = f"{grpcurl} -plaintext -unix{about} {home}/dataplane.sock {_LIST_PEERS}"
+        dataplane = home / (f"dataplane-{pod.network}" if pod.network else "dataplane")
+        list_peers = f"{grpcurl} -plaintext -unix {dataplane}.sock {_LIST_PEERS}"
         lines = [
             *_short_commands(directory / CONTEXTS, pod.network),
             f"make shell HOST=h1      # HOST={first}: in its pod",
             f"make ping TO={pod.address}{at}   # from {first}; HOST=h1: from there",
             f"{way_in} ip -n h1 route",
             list_peers if grpcurl else "make grpcurl            # to ask the services without flannelette",
-            f"tail -f {home}/dataplane.log",
+            f"tail -f {dataplane}.log",
         ]
         text = "".join(f"  {line}\n" for line in lines)
         self._console.print(f"{_where_to_look()}:\n", markup=False)

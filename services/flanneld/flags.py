@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.process.networks import suffix_of
 from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import parse_settings, split_flags
+from flannelette.services.runtime.process.settings import parse_settings, split_flags, variable_of
 from flannelette.services.runtime.telemetry.http import is_served
 
 SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
@@ -21,20 +22,22 @@ SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
 }
 _STORE: Final = "etcd"
 _NETWORK: Final = "--network="
+_OF_ONE: Final = ("--lease-address", "--route-protocol")
+"""Flags that no two networks can have alike."""
 _MEANING: Final = (
     "Serve the network of this name, as NAME or NAME=PREFIX of its keys in etcd; may be repeated, then with the "
-    "prefix of each. The names of its files end in -NAME: subnet-NAME.env. Without --network: one network without "
-    "a name."
+    "prefix of each, and each has three services of its own. The names of its files end in -NAME: subnet-NAME.env. "
+    "Without --network: one network without a name."
 )
 
 
 @dataclass(frozen=True)
 class Child:
-    """One of the three services: how to start it. Each network has a lease service."""
+    """One of the three services of a network: how to start it."""
 
     service: str
     network: str
-    """Of a lease service; empty: the only one, without a name."""
+    """Empty: the only one, without a name."""
     arguments: list[str]
     settings: ProcessSettings
     """The settings by the user's flags, which say where this program itself serves HTTP."""
@@ -51,7 +54,8 @@ class Child:
 
 
 def children(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[list[Child], str]:
-    """The three services, each with its share of the flags; and a warning about words that are no flags, or none.
+    """The three services of each network, each with its share of the flags; and a warning about words that are no
+    flags, or none.
 
     The store is etcd, as flanneld's, unless the flags say otherwise. This program serves the one HTTP port that the
     flags name; the services then serve HTTP on unix sockets, and otherwise not at all. Raises Misconfigured for a
@@ -63,11 +67,14 @@ def children(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[
     shares["lease"].insert(0, f"--store={environment.get('FLANNELD_STORE') or _STORE}")  # the last one counts
     prefixes = _prefixes(shares["lease"], environment)
     found = []
-    for service, network in [*(("lease", each) for each in prefixes or [""]), ("dataplane", ""), ("masq", "")]:
+    for network, service in product(prefixes or [""], SERVICES):
         flags = [each for each in shares[service] if not each.startswith(_NETWORK)]
-        flags += [f"{_NETWORK}{each}" for each in prefixes if each == network or not network]
-        flags += [f"--etcd-prefix={prefixes[network]}"] if prefixes.get(network) else []
+        flags += [f"{_NETWORK}{network}"] if network else []
+        flags += [f"--etcd-prefix={prefixes[network]}"] if service == "lease" and prefixes.get(network) else []
         child = Child(service, network, flags, parse_settings(SERVICES[service], "flanneld", flags, environment))
+        for flag in _OF_ONE if len(prefixes) > 1 else ():
+            if any(each.startswith(f"{flag}=") for each in flags) or environment.get(variable_of(flag[2:])):
+                raise Misconfigured(f"{flag} is that of one network, and each network has its own: leave it out")
         served = is_served(child.settings.healthz_ip, child.settings.healthz_port)
         child.arguments.extend((f"--healthz-ip=unix:{child.http_socket}",) if served else ())
         child.arguments.append("--healthz-port=0")

@@ -74,7 +74,7 @@ def test_flanneld_s_own_command_line_makes_a_node_of_the_overlay(
         flanneld.process.wait()
 
 
-def test_several_networks_are_served_by_one_dataplane_and_one_masq(
+def test_each_of_several_networks_is_served_by_three_services_of_its_own(
     host: Host, etcd: EtcdServer, tmp_path: Path
 ) -> None:
     for number, network in enumerate(("blue", "red"), 5):
@@ -88,7 +88,7 @@ def test_several_networks_are_served_by_one_dataplane_and_one_masq(
             assert f"FLANNEL_NETWORK=10.{number}.0.0/16\n" in (tmp_path / f"subnet-{network}.env").read_text()
             assert f"flannel.{number}" in host.run("ip", "link", "show", f"flannel.{number}")
             assert any(f" 10.{number}." in rule for rule in host.rules("FLANNEL-POSTRTG"))
-        up = {"lease-blue": 1, "lease-red": 1, "dataplane": 1, "masq": 1}
+        up = {f"{name}-{network}": 1 for name in ("lease", "dataplane", "masq") for network in ("blue", "red")}
         flanneld.until(lambda: samples_of(flanneld.ask("/metrics")[1])["flannelette_up"] == up)
         assert flanneld.end() == 0
     finally:

@@ -35,19 +35,19 @@ def test_leases_are_where_flanneld_has_them(arguments: list[str], environment: d
     assert lease.settings.store == store  # type: ignore[attr-defined]  # it is a LeaseSettings
 
 
-def test_each_network_has_a_lease_service_with_its_prefix_and_the_others_serve_all() -> None:
+def test_each_network_has_three_services_and_its_prefix() -> None:
     for words, environment in (
         (["--network=blue=/b", "--network", "red=/r"], {}),
         ([], {"FLANNELD_NETWORK": "blue=/b,red=/r"}),
     ):
         found = started("--etcd-prefix=/x", *words, **environment)
-        assert list(found) == ["lease-blue", "lease-red", "dataplane", "masq"]
+        names = ("lease", "dataplane", "masq")
+        assert list(found) == [f"{name}-{network}" for network in ("blue", "red") for name in names]
         assert found["lease-red"].arguments[1:-1] == ["--etcd-prefix=/x", "--network=red", "--etcd-prefix=/r"]
-        assert (
-            found["dataplane"].arguments[:-1] == found["masq"].arguments[:-1] == ["--network=blue", "--network=red"]
-        )
+        for name in ("dataplane-red", "masq-red"):
+            assert found[name].arguments == ["--network=red", "--healthz-port=0"]
         assert found["lease-red"].settings.etcd_prefix == "/r"  # type: ignore[attr-defined]  # as above
-    assert list(started("--network=blue", "--etcd-prefix=/b")) == ["lease-blue", "dataplane", "masq"]
+    assert list(started("--network=blue", "--etcd-prefix=/b")) == ["lease-blue", "dataplane-blue", "masq-blue"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,8 @@ def test_each_network_has_a_lease_service_with_its_prefix_and_the_others_serve_a
         (["--network=blue", "--network=red=/r"], "--network blue is one of several: write --network blue=PREFIX"),
         (["--network=a=/x", "--network=a=/y"], "names a network twice"),
         (["--network=a=/x", "--network=b=/y", "--store=embedded"], "--etcd-prefix is for --store=etcd only"),
+        (["--network=a=/x", "--network=b=/y", "--lease-address=unix:/l"], "--lease-address is that of one network"),
+        (["--network=a=/x", "--network=b=/y", "--route-protocol=80"], "--route-protocol is that of one network"),
         (["--network=A=/x"], "--network is 'A': a network's name has"),
     ],
 )
