@@ -57,7 +57,7 @@ def _before(program: str, chain: str, number: int, match: str = _PEER, table: st
 
 _IN: Final = "-s {network} -d {subnet} -i {device} -j ACCEPT"
 _OUT: Final = "-s {subnet} -i cni0 -j ACCEPT"
-_FORWARDED: Final = " -m addrtype '!' --dst-type LOCAL"
+_FORWARDED: Final = " -m addrtype --dst-type UNICAST"
 _ANSWERS: Final = "-d {subnet} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 
 FIREWALL_FAULTS: Final = {

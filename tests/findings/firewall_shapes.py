@@ -198,7 +198,7 @@ SHAPES: Final = {
             'iifname "veth0" ether type ip ip daddr 10.5.0.0/16 drop; }; }'
         ),
         named="chain fw of table bridge iso (nft)",
-        cure="nft insert rule bridge iso fw handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 accept",
+        cure="nft insert rule bridge iso fw handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
     ),
     "what leaves for a peer": Shape(
         _nft(
@@ -366,7 +366,7 @@ SHAPES: Final = {
         "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.0.0.0/8 -j REDIRECT --to-ports 3129",
         named="which sends them to port 3129 of this host, where no program listens",
         cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
-        "-m addrtype '!' --dst-type LOCAL -j ACCEPT",
+        "-m addrtype --dst-type UNICAST -j ACCEPT",
     ),
     "a resolver for pods": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p udp --dport 53 -j REDIRECT --to-ports 53", is_broken=False

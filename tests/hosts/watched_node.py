@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from ipaddress import ip_network
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -111,12 +112,18 @@ class WatchedNode:
         return found
 
     def reached_from_the_overlay(self, version: int) -> set[str]:
-        """What the peer and its pod reach on n1's own addresses in the overlay."""
+        """What the peer, its pod and one of n1 reach on n1's own addresses in the overlay, and what of n1 gets there
+        that is sent to all of a subnet.
+        """
         return _true(self._from_the_overlay(*EXAMPLES[version]))
 
     def _from_the_overlay(self, own: Row, peer: Row) -> dict[str, Look]:
         looks: dict[str, Look] = {}
-        for who, host, source in (("overlay", self.n2, peer.subnet), ("peer's pod", self.pods[1], "")):
+        for who, host, source in (
+            ("overlay", self.n2, peer.subnet),
+            ("peer's pod", self.pods[1], ""),
+            ("own pod", self.pods[0], ""),
+        ):
             for to in (own.subnet, own.gateway):
                 looks |= {
                     f"{who}: TCP port {port} of {to}": partial(_connects, host, to, port, source) for port in _TCP
@@ -124,6 +131,9 @@ class WatchedNode:
                 looks |= {
                     f"{who}: UDP port {port} of {to}": partial(_is_answered, host, to, port, source) for port in _UDP
                 }
+            everybody = str(ip_network(f"{own.subnet}/{own.length}").broadcast_address)
+            if own.version == 4:
+                looks[f"{who}: {everybody}"] = partial(_is_answered, host, everybody, _UDP[0], source, by_any=True)
         return looks
 
     def _arrives(self, mac: bytes, source: str, to: str, protocol: int) -> bool:
@@ -224,15 +234,20 @@ def _connects(host: NetworkNamespace, to: str, port: int, source: str = "") -> b
     return size == 4000
 
 
-def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "") -> bool:
+def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "", *, by_any: bool = False) -> bool:
+    """Whether a datagram is answered, from the address that it was sent to or, with `by_any`, from any."""
     with host.inside():
         asking = socket.socket(_family(to), socket.SOCK_DGRAM)
     with asking:
         asking.settimeout(_SECONDS)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         try:
             asking.bind((source, next(_SOURCES)))
-            asking.connect((to, port))
-            asking.send(b"hello")
+            if by_any:
+                asking.sendto(b"hello", (to, port))
+            else:
+                asking.connect((to, port))
+                asking.send(b"hello")
             return asking.recv(10) == b"hello"
         except OSError:
             return False

@@ -52,9 +52,10 @@ class Explainer:
             name="tunnel" if request.protocol else "pods",
         )
         kind = self._reconciler.firewall.name if self._reconciler.settings.forward else ""
-        tables = self._reconciler.host_checks().tables
+        checks = self._reconciler.host_checks()
+        tables = checks.tables
         flows = [flow] if flow.protocol or hook == "forward" else pings(flow)
-        found = dropping(tables, "" if flow.protocol else kind, flows)
+        found = dropping(tables, "" if flow.protocol else kind, flows, checks.surroundings(None, (), "").host)
         response.findings.extend(finding_of(each) for each in found if each.is_broken)
         return response
 

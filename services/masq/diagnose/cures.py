@@ -42,6 +42,12 @@ _NO_STATE: Final = (
     "No rule there can tell answers to pods from other packets, because connection tracking has not seen these yet: "
     "have the rule that drops name what it is for, or stand in a chain of filter"
 )
+_NOT_ROUTED: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT))
+"""Hooks at which the kernel has not decided yet whether a packet is for this host or is forwarded."""
+_OWN_LEFT_OUT: Final = (
+    "Accept them there, but none to an address of this host, whose ports the rule guards too: nftables cannot ask "
+    "for these at this hook, and they are too many for a rule, or the kernel does not say which there are"
+)
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
 """Names of firewalld's chains from 1.0 on; packets that such a chain does not accept end there."""
@@ -68,7 +74,22 @@ class Accept:
     icmp: int | None = None
     """The type, of packets of ICMP or ICMPv6; None: any."""
     is_forwarded: bool = False
-    """Only packets that the host forwards: where routing has not decided yet, its own addresses are left out."""
+    """Only packets that the host forwards: where routing has not decided yet, what the host takes is left out."""
+    left_out: tuple[Network, ...] = ()
+    """Destinations that are left out by their addresses, where a rule cannot ask what the host takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What cures depend on of the host; empty: unknown."""
+
+    files: frozenset[str] = frozenset()
+    """Those of PERSISTENT that it has."""
+    own: tuple[Network, ...] = ()
+    """The destinations of packets that it takes itself: its addresses, those of broadcasts and of groups."""
+
+
+UNKNOWN_HOST: Final = Host()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +168,8 @@ def tool_of(drop: Drop) -> str:
     return f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft" if is_of_iptables else NFT
 
 
-def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: Collection[str], bridge: str) -> Cure:
-    """The cure that lets these packets pass, and no others. `files`: those of PERSISTENT that the host has."""
+def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, host: Host, bridge: str) -> Cure:
+    """The cure that lets these packets pass, and no others."""
     if any(len(each.sources) > MOST_PEERS or len(each.destinations) > MOST_PEERS for each in accepts):
         return Cure(
             (), "Accept them from the addresses of the nodes (`flannelette peers` lists these), and from no others."
@@ -159,19 +180,36 @@ def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: C
         )
     if drop.is_early and any(each.is_answer for each in accepts):
         others = [each for each in accepts if not each.is_answer]
-        return replace(cure_of(drop, others, owner, files, bridge), keep=_NO_STATE) if others else Cure((), _NO_STATE)
+        return replace(cure_of(drop, others, owner, host, bridge), keep=_NO_STATE) if others else Cure((), _NO_STATE)
     name = owner.name if owner else ""
     special = {"firewalld": _firewalld, "ufw": _ufw, "fail2ban": _unban, "crowdsec": _unban}.get(name)
     made = special(drop, accepts, name) if special else None
     if made:
         return made
-    return Cure(tuple(_insertions(drop, accepts)), _keep(drop, name, files, bridge))
+    exact = [_exact(drop, each, host) for each in accepts]
+    kept = [each for each in exact if each is not None]
+    keep = _keep(drop, name, host.files, bridge) if len(kept) == len(exact) else _OWN_LEFT_OUT
+    return Cure(tuple(_insertions(drop, kept)), keep)
 
 
-def exempting(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, files: Collection[str]) -> Cure:
+def exempting(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, host: Host) -> Cure:
     """The cure that exempts these packets from a rule that translates addresses."""
     keep = 'docker: "ip-masq": false in /etc/docker/daemon.json' if owner and owner.name == "docker" else ""
-    return Cure(tuple(_insertions(drop, accepts)), keep or _keep(drop, owner.name if owner else "", files, ""))
+    exact = [each for each in (_exact(drop, accept, host) for accept in accepts) if each is not None]
+    return Cure(tuple(_insertions(drop, exact)), keep or _keep(drop, owner.name if owner else "", host.files, ""))
+
+
+def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | None:
+    """What to write at the hook of the drop, with only what a rule can ask for there; None: no rule can say it."""
+    accept = replace(accept, incoming=accept.incoming if drop.hook in _WITH_INCOMING else "")
+    if not accept.is_forwarded or drop.hook not in _NOT_ROUTED:
+        return replace(accept, is_forwarded=False)
+    if drop.hook is NfHook.PREROUTING or drop.family == "netdev":
+        return accept
+    (version,) = {end.version for end in (*accept.sources, *accept.destinations)}
+    own = [each for each in host.own if each.version == version]
+    left_out = tuple(each for each in own if not accept.destinations or any(map(each.overlaps, accept.destinations)))
+    return replace(accept, is_forwarded=False, left_out=left_out) if own and len(left_out) <= MOST_PEERS else None
 
 
 def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ...]]:
@@ -179,12 +217,7 @@ def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ..
     before = drop.rule or drop.before
     chain = before.chain if before else drop.chain
     tool = tool_of(drop)
-    has_incoming = drop.hook in _WITH_INCOMING
-    is_early = drop.hook is NfHook.PREROUTING
-    for each in accepts:
-        accept = replace(
-            each, incoming=each.incoming if has_incoming else "", is_forwarded=each.is_forwarded and is_early
-        )
+    for accept in accepts:
         if tool == NFT:
             place = ("handle", str(before.handle)) if before else ()
             verb = "insert" if before else "add"
@@ -210,14 +243,20 @@ def _iptables_match(accept: Accept) -> Iterator[str]:
     if accept.is_answer:
         yield from ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
     if accept.is_forwarded:
-        yield from ("-m", "addrtype", "!", "--dst-type", "LOCAL")
+        yield from ("-m", "addrtype", "--dst-type", "UNICAST")
+    if accept.is_forwarded and (accept.sources or accept.destinations)[0].version == 6:  # there, UNICAST is a class
+        yield from ("-m", "addrtype", "!", "--dst-type", "LOCAL,ANYCAST")
 
 
 def _nft_match(accept: Accept) -> Iterator[str]:
-    for option, networks in (("saddr", accept.sources), ("daddr", accept.destinations)):
+    for option, sign, networks in (
+        ("saddr", (), accept.sources),
+        ("daddr", (), accept.destinations),
+        ("daddr", ("!=",), accept.left_out),
+    ):
         if networks:
             word = "ip" if networks[0].version == 4 else "ip6"
-            yield from (word, option)
+            yield from (word, option, *sign)
             some = ", ".join(map(_short, networks))
             yield some if len(networks) == 1 else f"{{ {some} }}"
     if accept.incoming:
@@ -231,7 +270,7 @@ def _nft_match(accept: Accept) -> Iterator[str]:
     if accept.is_answer:
         yield from ("ct", "state", "established,related")
     if accept.is_forwarded:
-        yield from ("fib", "daddr", "type", "!=", "local")
+        yield from ("fib", "daddr", "type", "unicast")
 
 
 def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:

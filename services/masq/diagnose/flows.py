@@ -9,6 +9,7 @@ from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Address, Network, family_of
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.core.tunnel import UDP, Tunnel
+from flannelette.services.masq.diagnose.cures import Host
 from flannelette.services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
 from flannelette.services.masq.kernel.traffic import Queue, TrafficFilter
 
@@ -57,8 +58,8 @@ class Surroundings:
     """Ports of the bridge."""
     uplinks: tuple[tuple[int, str], ...] = ()
     """The interface towards the Internet, by IP version."""
-    files: frozenset[str] = frozenset()
-    """Files of firewalls that the host has."""
+    host: Host = Host()
+    """What matters to cures."""
     clock: int = 0
     """Time in Unix seconds."""
     queues: tuple[Queue, ...] = ()

@@ -8,6 +8,7 @@ from flannelette.services.core.conditions import WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.core.network import NetworkConfig
+from flannelette.services.masq.diagnose.cures import UNKNOWN_HOST, Host
 from flannelette.services.masq.diagnose.flows import Surroundings
 from flannelette.services.masq.diagnose.obstacles import diverting, dropping, translating, untracking
 from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
@@ -49,15 +50,15 @@ def findings(
     flows: Sequence[Flow],
     settings: RuleSettings,
     tunnel: Sequence[Flow] = (),
-    files: frozenset[str] = frozenset(),
+    host: Host = UNKNOWN_HOST,
 ) -> list[Condition]:
     """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
     found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
     told = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
-    told += dropping(around.tables, kind if settings.forward else "", flows, files)
-    told += dropping(around.tables, "", tunnel, files)
-    told += diverting(around.tables, [*flows, *tunnel], files)
-    told += translating(around.tables, flows, files)
+    told += dropping(around.tables, kind if settings.forward else "", flows, host)
+    told += dropping(around.tables, "", tunnel, host)
+    told += diverting(around.tables, [*flows, *tunnel], host)
+    told += translating(around.tables, flows, host)
     told += untracking(around.tables, flows) if settings.masquerade else []
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:
         told.append(_both(kind))

@@ -8,9 +8,9 @@ from typing import Final
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Address, Network, family_of
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.masq.diagnose.cures import PERSISTENT
+from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
 from flannelette.services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings
-from flannelette.services.masq.kernel.routing import mac_of, ports_of, tunnel_peers, way_to
+from flannelette.services.masq.kernel.routing import mac_of, own_networks, ports_of, tunnel_peers, way_to
 from flannelette.services.masq.kernel.traffic import filters, queues
 
 _MOST_PEERS: Final = 256
@@ -41,7 +41,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         tuple(bridges),
         tuple(ports),
         tuple(uplinks),
-        frozenset(path for path in _files() if Path(path).exists()),
+        Host(frozenset(path for path in _files() if Path(path).exists()), own_networks()),
         int(time.time()),
         tuple(control),
         tuple(filters(control)),

@@ -1,6 +1,6 @@
 """Finds the rules and policies of other programs that drop the overlay's packets, with their cures. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -8,7 +8,17 @@ from flannelette.services.core.conditions import BROKEN, WARNING, Condition, fou
 from flannelette.services.core.family import Network
 from flannelette.services.core.network import contains
 from flannelette.services.core.tunnel import Tunnel
-from flannelette.services.masq.diagnose.cures import Accept, Cure, Owner, cure_of, exempting, owner_of, tool_of
+from flannelette.services.masq.diagnose.cures import (
+    UNKNOWN_HOST,
+    Accept,
+    Cure,
+    Host,
+    Owner,
+    cure_of,
+    exempting,
+    owner_of,
+    tool_of,
+)
 from flannelette.services.masq.diagnose.flows import probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.verdict import (
@@ -49,27 +59,27 @@ class Obstacle:
 
 
 def dropping(
-    tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], files: Collection[str] = ()
+    tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], host: Host = UNKNOWN_HOST
 ) -> list[Condition]:
     """What other programs have that drops these packets, or may. `kind`: where our forward rules are; empty: nowhere.
 
-    `files`: see `cure_of`.
+    `host`: see `cure_of`.
     """
     whole = tuple(tables)
     every = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
-    made = [_finding(each, whole, flows, files) for each in every]
+    made = [_finding(each, whole, flows, host) for each in every]
     certain = {each.drop for each in every if each.drop.is_certain}
     for pod, flow in single_pods(_with_marks(flows, whole), whole):
+        if any(contains(own, pod) for own in host.own):
+            continue  # no pod has an address of the host
         for drop in _certain(concerning(whole, flow), flow):
             if drop not in certain and not is_before_policy(drop, kind):
-                finding = _of_one(pod, drop, flow, whole, flows, files)
+                finding = _of_one(pod, drop, flow, whole, flows, host)
                 made += [finding] if finding else []
     return list(dict.fromkeys(made))
 
 
-def translating(
-    tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()
-) -> list[Condition]:
+def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST) -> list[Condition]:
     """Findings about rules of other programs that give packets between pods another source."""
     whole, told = tuple(tables), list[Condition]()
     for flow in flows:
@@ -79,7 +89,7 @@ def translating(
         for probe in probes(flow, near):
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
-                    told.append(_translation(drop, flow, whole, files))
+                    told.append(_translation(drop, flow, whole, host))
     return list(dict.fromkeys(told))
 
 
@@ -97,7 +107,7 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Co
     return list(dict.fromkeys(told))
 
 
-def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Collection[str] = ()) -> list[Condition]:
+def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST) -> list[Condition]:
     """Findings about rules that give the tunnel's packets, or those between pods, another destination.
 
     Packets of pods are lost if no program has the port that they are sent to, else a proxy has them.
@@ -111,7 +121,7 @@ def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], files: Coll
             for drop in fate(whole, way, probe, kind=Effect.DIVERT)[:1]:
                 if drop.is_certain:
                     found.setdefault(drop, {})[probe] = None
-    return [_diversion(Obstacle(drop, tuple(lost)), whole, flows, files) for drop, lost in found.items()]
+    return [_diversion(Obstacle(drop, tuple(lost)), whole, flows, host) for drop, lost in found.items()]
 
 
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obstacle]:
@@ -187,12 +197,10 @@ def _certain(tables: Sequence[ForeignTable], flow: Flow) -> list[Drop]:
     return [drop for drop in fate(tables, flow.way, small[0]) if drop.is_certain] if small else []
 
 
-def _finding(
-    obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
-) -> Condition:
+def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host) -> Condition:
     drop, first = obstacle.drop, obstacle.lost[0]
     owner = owner_of(drop, _table_of(drop, tables))
-    cure = cure_of(drop, accepts(obstacle.lost, flows), owner, files, _bridge(flows))
+    cure = cure_of(drop, accepts(obstacle.lost, flows), owner, host, _bridge(flows))
     return _described(_packets(obstacle, flows), drop, owner, cure, of_tunnel=first.name == "tunnel")
 
 
@@ -202,13 +210,13 @@ def _of_one(
     flow: Flow,
     tables: Sequence[ForeignTable],
     flows: Sequence[Flow],
-    files: Collection[str],
+    host: Host,
 ) -> Condition | None:
     """Obstacles for packets of one pod or of one node's pods. None: a NetworkPolicy asks for the drop."""
     owner = owner_of(drop, _table_of(drop, tables))
     if owner and owner.is_engine:
         return None
-    cure = cure_of(drop, accepts([flow], [flow]), owner, files, _bridge(flows))
+    cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows))
     is_pod = pod.prefixlen == pod.max_prefixlen
     what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
     return _described(f"Packets of {what}", drop, owner, cure)
@@ -270,7 +278,7 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             is_outside = flow.name == "outside"
             source = () if is_outside and flow.is_answer else (flow.source,)
             destination = () if is_outside and not flow.is_answer else (flow.destination,)
-            is_forwarded = flow.name in ("pods", "local") or (is_outside and not flow.is_answer)
+            is_forwarded = flow.name in ("pods", "local", "port") or (is_outside and not flow.is_answer)
             accept = Accept(
                 source,
                 destination,
@@ -353,21 +361,19 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, *, of_
     )
 
 
-def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], files: Collection[str]) -> Condition:
+def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], host: Host) -> Condition:
     owner = owner_of(drop, _table_of(drop, tables))
-    cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, files)
+    cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
     where, asked = _where(drop)
     text = drop.rule.text if drop.rule else ""
     who = owner.name if owner else "another program"
     return found("firewall.snat", owner=who, rule=text, place=where, cure=cure.text, evidence=f"{asked}: {text}")
 
 
-def _diversion(
-    obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], files: Collection[str]
-) -> Condition:
+def _diversion(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host) -> Condition:
     drop, first = obstacle.drop, obstacle.lost[0]
     owner = owner_of(drop, _table_of(drop, tables))
-    cure = exempting(drop, accepts(obstacle.lost, flows), owner, files)
+    cure = exempting(drop, accepts(obstacle.lost, flows), owner, host)
     where, asked = _where(drop)
     text, port = (drop.rule.text, drop.rule.port) if drop.rule else ("", 0)
     is_unheard = port > 0 and is_listening(first.protocol, port) is False

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Final
 
-from flannelette.services.core.family import Address
+from flannelette.services.core.family import Address, Network
 from flannelette.services.core.tunnel import IPSEC_MARK
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.netlink import DUMP, attribute, attribute_list, attributes, text
@@ -25,10 +25,13 @@ _GENERIC_HEADER: Final = struct.Struct("=BBH")  # struct genlmsghdr: command, ve
 _CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # GENL_ID_CTRL, CTRL_CMD_, CTRL_ATTR_
 _GETDEVICE, _DEVICE_INDEX, _PEERS, _ENDPOINT = 0, 1, 8, 4  # WG_CMD_, WGDEVICE_A_, WGPEER_A_
 _GETPOLICY, _TEMPLATES = 21, 5  # XFRM_MSG_, XFRMA_TMPL
+_LOCAL_TABLE: Final = 255  # RT_TABLE_LOCAL
 _POLICY: Final = struct.Struct("=152xI4xB7x")  # struct xfrm_userpolicy_info: priority, direction
 _POLICY_ID_BYTES: Final = 64
 _TEMPLATE: Final = struct.Struct("=16s8xH18xI16x")  # struct xfrm_user_tmpl: destination, family, reqid
 _OUT: Final = 1  # XFRM_POLICY_OUT
+_GROUPS: Final = (ip_network("224.0.0.0/4"), ip_network("255.255.255.255"), ip_network("ff00::/8"))
+"""What a host takes that its table `local` need not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,19 @@ def _policy_peers(_: int) -> Iterator[Address]:
 
 _PEERS_OF: Final = {"vxlan": _forwarding_peers, "wireguard": _endpoints, "ipsec": _policy_peers}
 """What knows the peers of a device with this index; in the other backends its routes do."""
+
+
+def own_networks() -> tuple[Network, ...]:
+    """Destinations that this host takes: its addresses, those of broadcasts and of groups; empty: nobody says."""
+    found = set[Network](_GROUPS)
+    for af, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
+        dump = list(ask(_GETROUTE, _ROUTE.pack(af, 0, 0, 0, _LOCAL_TABLE, 0, 0, 0, 0), _ROUTE.size, DUMP))
+        if not dump and af == socket.AF_INET:
+            return ()
+        for head, values in dump:
+            length = _ROUTE.unpack(head)[1]
+            found.add(ip_network((values.get(_DESTINATION, bytes(size)), length)))
+    return tuple(sorted(found, key=lambda each: (each.version, each.network_address, each.prefixlen)))
 
 
 def ports_of(bridge: str) -> list[str]:

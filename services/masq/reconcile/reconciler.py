@@ -176,7 +176,7 @@ class Reconciler:
         checks, subnets = self.host_checks(), self.inputs.subnets
         around = checks.surroundings(network, subnets, suffix)
         flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
-        found = findings(checks, name, flows, self.settings, tunnel, around.files)
+        found = findings(checks, name, flows, self.settings, tunnel, around.host)
         found += traffic_findings(around, flows, tunnel)
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.is_broken)
