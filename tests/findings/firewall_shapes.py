@@ -72,6 +72,21 @@ SHAPES: Final = {
         )
         for kind in ("legacy", "nft")
     },
+    "a route rule of ufw after its accept of pings": Shape(
+        """iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables-nft -A FORWARD -p icmp --icmp-type echo-request -j ACCEPT
+iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
+        named="TCP and UDP packets of pods of 10.5.53.0/24 are dropped",
+        cure="iptables-nft -t filter -I FORWARD 3 -s 10.5.53.0/24 -d 10.5.27.0/24 ",
+    ),
+    "no connections from one node's pods": Shape(
+        "iptables-legacy -I FORWARD -s 10.5.53.0/24 -p tcp --syn -j DROP",
+        named="TCP packets of pods of 10.5.53.0/24 are dropped",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.53.0/24 -d 10.5.27.0/24 ",
+    ),
+    "no ssh from one node's pods": Shape(
+        "iptables-legacy -I FORWARD -s 10.5.53.0/24 -p tcp --dport 22 -j DROP", is_broken=False
+    ),
     "an image that forwards nothing": Shape(
         _restored("iptables-legacy", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited"),
         named="`-A FORWARD -j REJECT`",

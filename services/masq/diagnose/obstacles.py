@@ -72,9 +72,9 @@ def dropping(
     for pod, flow in single_pods(_with_marks(flows, whole), whole):
         if any(contains(own, pod) for own in host.own):
             continue  # no pod has an address of the host
-        for drop in _certain(concerning(whole, flow), flow):
+        for drop, lost in _certain(concerning(whole, flow), flow).items():
             if drop not in certain and not is_before_policy(drop, kind):
-                finding = _of_one(pod, drop, flow, whole, flows, host)
+                finding = _of_one(pod, Obstacle(drop, tuple(lost)), flow, whole, flows, host)
                 made += [finding] if finding else []
     return list(dict.fromkeys(made))
 
@@ -191,10 +191,14 @@ def _with_marks(flows: Sequence[Flow], tables: Iterable[ForeignTable]) -> list[F
     ]
 
 
-def _certain(tables: Sequence[ForeignTable], flow: Flow) -> list[Drop]:
-    """Obstacles that drop all that is asked about."""
-    small = probes(flow, tables)
-    return [drop for drop in fate(tables, flow.way, small[0]) if drop.is_certain] if small else []
+def _certain(tables: Sequence[ForeignTable], flow: Flow) -> dict[Drop, list[Flow]]:
+    """What drops packets of the flow for certain, each with those of them that it drops."""
+    dropped = dict[Drop, list[Flow]]()
+    for probe in probes(flow, tables):
+        for drop in fate(tables, flow.way, probe):
+            if drop.is_certain:
+                dropped.setdefault(drop, []).append(probe)
+    return dropped
 
 
 def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host) -> Condition:
@@ -206,20 +210,21 @@ def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence
 
 def _of_one(
     pod: Network,
-    drop: Drop,
+    obstacle: Obstacle,
     flow: Flow,
     tables: Sequence[ForeignTable],
     flows: Sequence[Flow],
     host: Host,
 ) -> Condition | None:
     """Obstacles for packets of one pod or of one node's pods. None: a NetworkPolicy asks for the drop."""
+    drop = obstacle.drop
     owner = owner_of(drop, _table_of(drop, tables))
     if owner and owner.is_engine:
         return None
     cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows))
     is_pod = pod.prefixlen == pod.max_prefixlen
     what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
-    return _described(f"Packets of {what}", drop, owner, cure)
+    return _described(f"{_kinds(obstacle.lost)} of {what}", drop, owner, cure)
 
 
 def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
@@ -242,12 +247,17 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     ports = sorted({flow.incoming or flow.outgoing for flow in found.lost if flow.name == "port"})
     if ports and len(ports) < len({flow.incoming or flow.outgoing for flow in flows if flow.name == "port"}):
         return f"Packets of the pod{'s' * (len(ports) > 1)} at {', '.join(ports)}"
-    protocols = {1: "ICMP", 58: "ICMP", 6: "TCP", 17: "UDP"}
-    told = sorted({protocols.get(flow.protocol, "") for flow in found.lost})
-    some = f"{' and '.join(told)} packets" if len(told) in (1, 2) and all(told) else "Packets"
+    some = _kinds(found.lost)
     if names == {"outside"}:
         return f"{some} of pods, to the outside or from there,"
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
+
+
+def _kinds(lost: Sequence[Flow]) -> str:
+    """Names the protocols of packets, of which ICMP, TCP and UDP were asked about: `TCP packets`; all: `Packets`."""
+    protocols = {1: "ICMP", 58: "ICMP", 6: "TCP", 17: "UDP"}
+    told = sorted({protocols.get(flow.protocol, "") for flow in lost})
+    return f"{' and '.join(told)} packets" if len(told) in (1, 2) and all(told) else "Packets"
 
 
 def _is_of_large(lost: Sequence[Flow]) -> bool:
