@@ -72,6 +72,14 @@ SHAPES: Final = {
         )
         for kind in ("legacy", "nft")
     },
+    "ufw that lets nothing out": Shape(
+        "iptables-nft -N ufw-user-output; iptables-nft -A OUTPUT -o lo -j ACCEPT; "
+        "iptables-nft -A OUTPUT -p icmp -j ACCEPT; iptables-nft -A OUTPUT -j ufw-user-output; "
+        "iptables-nft -P OUTPUT DROP",
+        named="policy of chain OUTPUT of table filter (iptables-nft) is drop, which ufw has set",
+        cure=f"ufw allow out to {_PEER} port 8472 proto udp",
+        stands_in=f"iptables-nft -A ufw-user-output -d {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
     "a route rule of ufw after its accept of pings": Shape(
         """iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 iptables-nft -A FORWARD -p icmp --icmp-type echo-request -j ACCEPT

@@ -51,6 +51,8 @@ _OWN_LEFT_OUT: Final = (
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
 """Names of firewalld's chains from 1.0 on; packets that such a chain does not accept end there."""
+_PANIC: Final = "firewalld_policy_drop"
+"""The table of firewalld that drops every packet, in its panic mode and while it loads its rules."""
 _UFW_PROTOCOLS: Final = {50: "esp", 51: "ah", 47: "gre"}
 _NIXOS: Final = (
     "networking.firewall.extraCommands (with nftables: extraInputRules, extraForwardRules) of configuration.nix"
@@ -126,7 +128,7 @@ class Owner:
 
 
 OWNERS: Final = (
-    Owner("firewalld", r"(IN|FWD[IO]?|FORWARD_(IN|OUT))_.*|INPUT_(ZONES|direct).*", "firewalld"),
+    Owner("firewalld", r"(IN|FWD[IO]?|FORWARD_(IN|OUT))_.*|INPUT_(ZONES|direct).*", f"firewalld|{_PANIC}"),
     Owner("ufw", "ufw6?-.*", has_policies=True),
     Owner("fail2ban", "f2b-.*|fail2ban-.*", "f2b-table"),
     Owner("crowdsec", "(?i:crowdsec.*)", "crowdsec6?"),
@@ -168,8 +170,19 @@ def tool_of(drop: Drop) -> str:
     return f"{'iptables' if drop.version == 4 else 'ip6tables'}-nft" if is_of_iptables else NFT
 
 
-def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, host: Host, bridge: str) -> Cure:
-    """The cure that lets these packets pass, and no others."""
+def cure_of(
+    drop: Drop,
+    accepts: Sequence[Accept],
+    owner: Owner | None,
+    host: Host,
+    bridge: str,
+    chains: Collection[str] = (),
+) -> Cure:
+    """The cure that lets these packets pass, and no others. `chains`: those of the table."""
+    if drop.table == _PANIC:
+        return Cure(
+            (), "firewalld drops every packet of the host in its panic mode, which `firewall-cmd --panic-off` ends."
+        )
     if any(len(each.sources) > MOST_PEERS or len(each.destinations) > MOST_PEERS for each in accepts):
         return Cure(
             (), "Accept them from the addresses of the nodes (`flannelette peers` lists these), and from no others."
@@ -180,12 +193,13 @@ def cure_of(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, host: Ho
         )
     if drop.is_early and any(each.is_answer for each in accepts):
         others = [each for each in accepts if not each.is_answer]
-        return replace(cure_of(drop, others, owner, host, bridge), keep=_NO_STATE) if others else Cure((), _NO_STATE)
+        made = cure_of(drop, others, owner, host, bridge, chains) if others else Cure(())
+        return replace(made, keep=_NO_STATE)
     name = owner.name if owner else ""
     special = {"firewalld": _firewalld, "ufw": _ufw, "fail2ban": _unban, "crowdsec": _unban}.get(name)
-    made = special(drop, accepts, name) if special else None
-    if made:
-        return made
+    own = special(drop, accepts, name, chains) if special else None
+    if own:
+        return own
     exact = [_exact(drop, each, host) for each in accepts]
     kept = [each for each in exact if each is not None]
     keep = _keep(drop, name, host.files, bridge) if len(kept) == len(exact) else _OWN_LEFT_OUT
@@ -302,7 +316,7 @@ def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
     return _ELSEWHERE.format(what=what)
 
 
-def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
+def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str, chains: Collection[str]) -> Cure | None:
     """Commands of firewalld, which makes its rules again whenever it likes, so that only its own commands last."""
     zone = _ZONE.match(drop.rule.chain) if drop.rule else None
     reload = ("firewall-cmd", "--reload")
@@ -310,10 +324,15 @@ def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None
     rules = [f"--add-rich-rule={rule}" for accept in accepts for rule in _rich_rules(accept)]
     if all(accept.protocol for accept in accepts):
         return Cure(((*base, *((f"--zone={zone[1]}",) if zone else ()), *rules), reload))
-    policy = "--policy=flannel"
-    made = ((*base, "--new-policy=flannel"), (*base, policy, "--set-priority=-1"))
-    zones = (*base, policy, "--add-ingress-zone=ANY", "--add-egress-zone=ANY")
-    return Cure((*made, zones, (*base, policy, *rules), reload))
+    policy = (*base, "--policy=flannel")
+    made = (
+        (*base, "--new-policy=flannel"),
+        (*policy, "--set-priority=-1"),
+        (*policy, "--add-ingress-zone=ANY"),
+        (*policy, "--add-egress-zone=ANY"),
+    )
+    is_there = any(chain.endswith("_policy_flannel") for chain in chains)
+    return Cure((*(() if is_there else made), (*policy, *rules), reload))
 
 
 def _short(network: Network) -> str:
@@ -337,7 +356,7 @@ def _rich_rules(accept: Accept) -> Iterator[str]:
             yield " ".join([*words, "accept"])
 
 
-def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
+def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str, _chains: Collection[str]) -> Cure | None:
     verb = ("prepend",) if drop.rule and "-user-" in drop.rule.chain else ()
     commands = []
     for accept in accepts:
@@ -351,14 +370,17 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str) -> Cure | None:
             commands += [("ufw", "route", *verb, "allow", *by, *ends)] if not accept.is_answer else []
             continue
         how = ("udp" if accept.port else _UFW_PROTOCOLS.get(accept.protocol)) or ""
-        if not how or not accept.sources:
+        if not how or not (accept.sources or accept.destinations):
             return None
-        port = ("to", "any", "port", str(accept.port)) if accept.port else ()
-        commands += [("ufw", *verb, "allow", "from", _short(each), *port, "proto", how) for each in accept.sources]
+        port = ("port", str(accept.port)) if accept.port else ()
+        to = ("to", "any", *port) if port else ()
+        commands += [("ufw", *verb, "allow", "from", _short(each), *to, "proto", how) for each in accept.sources]
+        to_peers = accept.destinations if not accept.sources else ()
+        commands += [("ufw", *verb, "allow", "out", "to", _short(each), *port, "proto", how) for each in to_peers]
     return Cure(tuple(commands))
 
 
-def _unban(drop: Drop, accepts: Sequence[Accept], name: str) -> Cure | None:
+def _unban(drop: Drop, accepts: Sequence[Accept], name: str, _chains: Collection[str]) -> Cure | None:
     """Commands that lift a ban of the nodes' addresses, in the program that has banned them."""
     banned = sorted({_short(each) for accept in accepts for each in (*accept.sources, *accept.destinations)})
     if drop.rule is None or not all(accept.protocol and accept.icmp is None for accept in accepts):

@@ -203,8 +203,8 @@ def _certain(tables: Sequence[ForeignTable], flow: Flow) -> dict[Drop, list[Flow
 
 def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host) -> Condition:
     drop, first = obstacle.drop, obstacle.lost[0]
-    owner = owner_of(drop, _table_of(drop, tables))
-    cure = cure_of(drop, accepts(obstacle.lost, flows), owner, host, _bridge(flows))
+    owner, chains = _owner(drop, tables)
+    cure = cure_of(drop, accepts(obstacle.lost, flows), owner, host, _bridge(flows), chains)
     return _described(_packets(obstacle, flows), drop, owner, cure, of_tunnel=first.name == "tunnel")
 
 
@@ -218,10 +218,10 @@ def _of_one(
 ) -> Condition | None:
     """Obstacles for packets of one pod or of one node's pods. None: a NetworkPolicy asks for the drop."""
     drop = obstacle.drop
-    owner = owner_of(drop, _table_of(drop, tables))
+    owner, chains = _owner(drop, tables)
     if owner and owner.is_engine:
         return None
-    cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows))
+    cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows), chains)
     is_pod = pod.prefixlen == pod.max_prefixlen
     what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
     return _described(f"{_kinds(obstacle.lost)} of {what}", drop, owner, cure)
@@ -322,6 +322,12 @@ def _bridge(flows: Sequence[Flow]) -> str:
 def _table_of(drop: Drop, tables: Sequence[ForeignTable]) -> ForeignTable | None:
     wanted = (drop.firewall, drop.version, drop.table, drop.family)
     return next((t for t in tables if (t.firewall, t.version, t.name, t.word) == wanted), None)
+
+
+def _owner(drop: Drop, tables: Sequence[ForeignTable]) -> tuple[Owner | None, Collection[str]]:
+    """The program whose rule or policy drops packets, and the chains of that table."""
+    table = _table_of(drop, tables)
+    return owner_of(drop, table), table.chains if table else ()
 
 
 def _where(drop: Drop) -> tuple[str, str]:

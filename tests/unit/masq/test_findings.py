@@ -143,6 +143,22 @@ def test_chains_that_are_read_while_they_change_may_seem_to_call_each_other() ->
     assert not found.is_broken
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+def test_pods_pass_firewalld_by_a_policy_that_is_made_once(*, is_made: bool) -> None:
+    """firewall-cmd 1.3 refuses both zones in one command, and a policy whose name it has."""
+    zone = ForeignChain("filter_FWD_public", (ForeignRule("reject", (), Does.DROP, chain="filter_FWD_public"),))
+    base = ForeignChain(
+        "filter_FORWARD", (ForeignRule("", (), Does.GOTO, zone.name, "filter_FORWARD"),), NfHook.FORWARD, 10
+    )
+    chains = {"filter_FWD_policy_flannel": ForeignChain("filter_FWD_policy_flannel", ())} if is_made else {}
+    table = ForeignTable("nft", 0, "firewalld", {base.name: base, zone.name: zone, **chains})
+    commands = [each for cure in cures(HostChecks(tables=(table,))) for each in cure.split(" && ")]
+    zones = [each.split("--policy=flannel ")[1] for each in commands if "-zone=" in each]
+    assert ("firewall-cmd --permanent --new-policy=flannel" in commands) is not is_made, commands
+    assert zones == [] if is_made else zones == ["--add-ingress-zone=ANY", "--add-egress-zone=ANY"], commands
+    assert commands[-1] == "firewall-cmd --reload"
+
+
 def test_rules_in_both_kinds_of_iptables() -> None:
     around = HostChecks(side_by_side=frozenset({4}))
     assert cures(around, Kind.NFTABLES) == []
