@@ -159,6 +159,15 @@ def test_pods_pass_firewalld_by_a_policy_that_is_made_once(*, is_made: bool) -> 
     assert commands[-1] == "firewall-cmd --reload"
 
 
+def test_the_panic_mode_of_firewalld_is_named_and_ended_by_nobody_else() -> None:
+    made = ForeignChain("raw_prerouting", (), NfHook.PREROUTING, -290, drops=True)
+    around = HostChecks(tables=(ForeignTable("nft", 0, "firewalld_policy_drop", {made.name: made}),))
+    found = found_in(around, Kind.NFTABLES)
+    assert [each.cure for each in found] == [""], found
+    assert "panic mode, which `firewall-cmd --panic-off` ends" in found[0].cause
+    assert "firewalld has set" in found[0].cause
+
+
 def test_rules_in_both_kinds_of_iptables() -> None:
     around = HostChecks(side_by_side=frozenset({4}))
     assert cures(around, Kind.NFTABLES) == []
