@@ -1,6 +1,6 @@
 """Finds the rules and policies of other programs that drop the overlay's packets, with their cures. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
