@@ -19,7 +19,7 @@ from flannelette.services.ctl.certs.commands import certs
 from flannelette.services.ctl.cli import cloud as cloud_routes
 from flannelette.services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
 from flannelette.services.ctl.cli.docker_opts import docker_opts
-from flannelette.services.ctl.cli.options import FORMATS, OwnFirst, Sections, Shared, shared_options
+from flannelette.services.ctl.cli.options import FORMATS, OwnOnly, Sections, Shared, shared_options, write_options
 
 if TYPE_CHECKING:
     from flannelette.services.ctl.connect.call import CallFailed
@@ -35,15 +35,15 @@ _EPILOG: Final = """\b
 Exit codes:
   0  all is well
   1  a service answered, and something is not as it should be
-  2  no service answered (or wrong usage)
+  2  no service answered (or wrong usage)"""
 
-\b
-Options may stand before or behind the command. From the environment:
+
+_ENVIRONMENT: Final = """\b
+They may stand before or behind the command. From the environment:
 FLANNELETTE_SOCKET_DIR, FLANNELETTE_LEASE, FLANNELETTE_DATAPLANE,
 FLANNELETTE_MASQ, FLANNELETTE_TLS_CERT_FILE and so on. Addresses are
 unix:PATH, a path, or HOST:PORT. Contexts are in the file that
 FLANNELETTE_CONTEXTS names, or ~/.config/flannelette/contexts.toml."""
-
 
 _ONE: Final = ("svg", "dot", "mermaid", "junit")
 """Formats that are one document, so that they are about one network."""
@@ -88,7 +88,7 @@ def _command(
     scope = getattr(function, "scope", "one")
     formats: tuple[str, ...] = getattr(function, "formats", FORMATS)
 
-    @group.command(name or None, cls=OwnFirst)
+    @group.command(name or None, cls=OwnOnly)
     @shared_options(environment=False, formats=formats)
     @click.pass_obj
     @functools.wraps(function)
@@ -181,6 +181,27 @@ def cloud() -> None:
 
 for _name, _of_cloud in cloud_routes.CLOUD_COMMANDS.items():
     _command(_of_cloud, cloud, _name)
+
+
+@cli.command(name="help")
+@click.argument("words", nargs=-1, metavar="[options|COMMAND]...")
+@click.pass_context
+def show_help(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, or the options of all."""
+    outer, command = context.find_root(), context.find_root().command
+    if words == ("options",):
+        formatter = outer.make_formatter()
+        write_options(command, outer, formatter, shared=True)
+        formatter.write_paragraph()
+        formatter.write_text(_ENVIRONMENT)
+        click.echo(formatter.getvalue().strip())
+        return
+    for word in words:
+        found = command.get_command(outer, word) if isinstance(command, click.Group) else None
+        if found is None:
+            raise click.UsageError(f"there is no command {' '.join(words)!r}")
+        command, outer = found, click.Context(found, info_name=word, parent=outer)
+    click.echo(command.get_help(outer))
 
 
 @cli.command()

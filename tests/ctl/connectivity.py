@@ -37,7 +37,7 @@ def failed(document: dict[str, Any]) -> set[Failure]:
     """What failed: packets of both sizes, or large ones."""
     found: dict[tuple[str, str, str, str], set[bool]] = {}
     for check in document["checks"]:
-        if check["outcome"] == "failed":
+        if check["outcome"] == "FAILED":
             key = (check["test"], check["source"], check["target"], check["family"])
             found.setdefault(key, set()).add(bool(check["size"]))
     return {(*key, "large" if sizes == {True} else "both") for key, sizes in found.items()}
@@ -50,7 +50,7 @@ async def all_pass(scene: Scene, nodes: int, families: int) -> None:
     seen: object = None
     try:
         async with asyncio.timeout(3 * PATIENCE):
-            while seen != (0, wanted, [], {"passed"}):
+            while seen != (0, wanted, [], {"PASSED"}):
                 code, document = await connectivity(scene, families)
                 tests = [check["test"] for check in document["checks"]]
                 outcomes = {check["outcome"] for check in document["checks"]}

@@ -144,7 +144,7 @@ def test_a_node_that_rewrites_its_key_with_anothers_mac_diverts_nothing(
         try:
             for host in WITNESSES:
                 eventually_sync(partial(four.reason, host, attacker), contains(four.macs[victim]))
-                assert four.peer(host, victim)["state"] == "PEER_STATE_PROGRAMMED"
+                assert four.peer(host, victim)["state"] == "PROGRAMMED"
                 reason = four.peer(host, attacker)["reason"]
                 assert f"of node {victim}, which is older" in reason
                 fdb = four.run(host, "bridge", "fdb", "show", "dev", "flannel.1")
@@ -158,5 +158,5 @@ def test_a_node_that_rewrites_its_key_with_anothers_mac_diverts_nothing(
         assert four.macs[victim] not in monitor.communicate(timeout=PATIENCE)[0], "nothing of the victim was touched"
     eventually_sync(
         lambda: [four.peer(host, attacker)["state"] for host in WITNESSES],
-        equals(["PEER_STATE_PROGRAMMED"] * len(WITNESSES)),
+        equals(["PROGRAMMED"] * len(WITNESSES)),
     )

@@ -45,7 +45,7 @@ async def test_a_nodes_pod_says_whom_the_node_reaches(cluster: Cluster) -> None:
         (test, first, other) for test in ("overlay", "underlay") for other in others
     }
     assert {each["source"] for each in found["checks"]} == {first, ""}  # "" of what was not asked
-    assert not [each for each in found["checks"] if each["outcome"] == "failed"]
+    assert not [each for each in found["checks"] if each["outcome"] == "FAILED"]
 
 
 async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ async def test_every_node_is_asked_from_outside_by_kubectl(cluster: Cluster, tmp
     found = json.loads(await shell.type(f"{command} connectivity --outside {SERVICE_ADDRESS} -o json"))
     pairs = {(a.name, b.name) for a in cluster.nodes for b in cluster.nodes if a is not b}
     passed = {
-        (each["test"], each["source"], each["target"]) for each in found["checks"] if each["outcome"] == "passed"
+        (each["test"], each["source"], each["target"]) for each in found["checks"] if each["outcome"] == "PASSED"
     }
     assert passed == {
         *((test, *pair) for test in ("overlay", "underlay", "pod") for pair in pairs),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from flannelette.services.core.access import Principal, Role
+from flannelette.services.ctl.cli.options import Duration
 
 if TYPE_CHECKING:
     from flannelette.services.ctl.certs.issue import Wanted
@@ -51,6 +52,7 @@ class HostParam(click.ParamType[str]):
             self.fail(f"{value!r} is neither a host name nor an IP address; leave the port out", param, ctx)
 
 
+_DAY: Final = 86_400.0
 _directory = click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 _force = click.option("--force", is_flag=True, help="Replace existing files.")
 
@@ -58,10 +60,11 @@ _force = click.option("--force", is_flag=True, help="Replace existing files.")
 def _days(default: int) -> Callable[[F], F]:
     return click.option(
         "--days",
-        type=click.IntRange(1, 36_500),
-        default=default,
-        show_default=True,
-        help="Days until the certificate expires.",
+        "seconds",
+        type=Duration(plain=_DAY, least=_DAY),
+        default=default * _DAY,
+        metavar="DURATION",
+        help=f"How long the certificate is valid: 90d; a number is of days.  [default: {default}d]",
     )
 
 
@@ -85,7 +88,7 @@ def certs() -> None:
 @_directory
 @_days(3650)
 @_force
-def ca(directory: Path, days: int, force: bool) -> None:
+def ca(directory: Path, seconds: float, force: bool) -> None:
     """Make an authority: DIR/ca.crt and DIR/ca.key.
 
     --force makes another one in its place; certificates of the old one are then
@@ -96,7 +99,7 @@ def ca(directory: Path, days: int, force: bool) -> None:
 
     try:
         folder.require_free(directory, [folder.AUTHORITY], force=force)
-        made = make_authority(f"flannelette lab authority {token_hex(2)}", _now(), days)
+        made = make_authority(f"flannelette lab authority {token_hex(2)}", _now(), seconds / _DAY)
         folder.keep(directory, {folder.AUTHORITY: made})
     except Unusable as error:
         _fail(str(error))
@@ -114,7 +117,7 @@ def ca(directory: Path, days: int, force: bool) -> None:
 @_addresses("Where clients reach services of this node, if they serve TCP; may be repeated.")
 @_days(365)
 @_force
-def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, force: bool) -> None:
+def node(name: str, directory: Path, addresses: tuple[str, ...], seconds: float, force: bool) -> None:
     """Make one certificate each for the dataplane and masq of node NAME.
 
     NAME is the value of the node's --node: by default its host name in lower case.
@@ -127,7 +130,7 @@ def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, forc
     for role in (Role.DATAPLANE, Role.MASQ):
         text += f"\n  flannelette-{role.value} --lease-address 192.0.2.1:7070 \\\n"
         text += _flags(directory, f"{name}-{role.value}")
-    _make(directory, wanted, days, text, force=force)
+    _make(directory, wanted, seconds, text, force=force)
 
 
 @certs.command()
@@ -139,7 +142,7 @@ def node(name: str, directory: Path, addresses: tuple[str, ...], days: int, forc
 )
 @_days(365)
 @_force
-def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, days: int, force: bool) -> None:
+def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, seconds: float, force: bool) -> None:
     """Make a certificate for the lease service NAME."""
     wanted = _server(name, addresses, relay=relay)
     text = (
@@ -149,7 +152,7 @@ def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, 
         "and a certificate for every node and for yourself:\n"
         f"  flannelette certs node h1 {directory}\n  flannelette certs admin $USER {directory}"
     )
-    _make(directory, {f"{name}-server": wanted}, days, text, force=force)
+    _make(directory, {f"{name}-server": wanted}, seconds, text, force=force)
 
 
 @certs.command()
@@ -157,7 +160,7 @@ def server(name: str, directory: Path, addresses: tuple[str, ...], relay: bool, 
 @_directory
 @_days(365)
 @_force
-def cluster(name: str, directory: Path, days: int, force: bool) -> None:
+def cluster(name: str, directory: Path, seconds: float, force: bool) -> None:
     """Make a certificate for another cluster's lease services.
 
     NAME is that of the other cluster. With the certificate its lease services
@@ -168,7 +171,9 @@ def cluster(name: str, directory: Path, days: int, force: bool) -> None:
         "Next, give these two files and ca.crt to the other cluster, for its lease services:\n"
         f"  --import THIS-CLUSTER=192.0.2.1:7070,allow=10.5.0.0/16,cert={stem}.crt,key={stem}.key,ca=ca.crt"
     )
-    _make(directory, {stem: _bearer(f"{name} cluster", Principal(Role.CLUSTER, name), ())}, days, text, force=force)
+    _make(
+        directory, {stem: _bearer(f"{name} cluster", Principal(Role.CLUSTER, name), ())}, seconds, text, force=force
+    )
 
 
 @certs.command()
@@ -176,7 +181,7 @@ def cluster(name: str, directory: Path, days: int, force: bool) -> None:
 @_directory
 @_days(365)
 @_force
-def admin(name: str, directory: Path, days: int, force: bool) -> None:
+def admin(name: str, directory: Path, seconds: float, force: bool) -> None:
     """Make a certificate for the administrator NAME."""
     stem = f"{name}-admin"
     path = directory.absolute()
@@ -185,7 +190,7 @@ def admin(name: str, directory: Path, days: int, force: bool) -> None:
         f"  flannelette --lease 192.0.2.1:7070 \\\n{_flags(directory, stem)} leases\n"
         f"  grpcurl -cacert {path}/ca.crt -cert {path}/{stem}.crt -key {path}/{stem}.key 192.0.2.1:7070 list"
     )
-    _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, days, text, force=force)
+    _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, seconds, text, force=force)
 
 
 def _bearer(name: str, principal: Principal, addresses: tuple[str, ...]) -> "Wanted":
@@ -200,7 +205,7 @@ def _server(name: str, addresses: tuple[str, ...], *, relay: bool) -> "Wanted":
     return Wanted(f"{name} server", (Principal(Role.RELAY, name).uri,) if relay else (), addresses)
 
 
-def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, text: str, *, force: bool) -> None:
+def _make(directory: Path, wanted: dict[str, "Wanted"], seconds: float, text: str, *, force: bool) -> None:
     """Makes all of them or none, and says what; `text` is what to do with them if they are the first ones."""
     from flannelette.services.ctl.certs import folder
     from flannelette.services.ctl.certs.issue import Unusable, issue
@@ -208,7 +213,7 @@ def _make(directory: Path, wanted: dict[str, "Wanted"], days: int, text: str, *,
     try:
         authority = folder.authority_in(directory)
         are_first = folder.require_free(directory, wanted, force=force)
-        made = {stem: issue(authority, one, _now(), days) for stem, one in wanted.items()}
+        made = {stem: issue(authority, one, _now(), seconds / _DAY) for stem, one in wanted.items()}
         folder.keep(directory, made)
     except Unusable as error:
         _fail(str(error))

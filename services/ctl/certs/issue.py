@@ -57,7 +57,7 @@ class Issued:
     not_after: datetime
 
 
-def make_authority(name: str, now: datetime, days: int) -> Issued:
+def make_authority(name: str, now: datetime, days: float) -> Issued:
     """A new authority, which signs itself and may sign no other authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
@@ -68,7 +68,7 @@ def make_authority(name: str, now: datetime, days: int) -> Issued:
     return _signed(builder, key, Authority(certificate=builder.sign(key, hashes.SHA256()), key=key))
 
 
-def issue(authority: Authority, wanted: Wanted, now: datetime, days: int) -> Issued:
+def issue(authority: Authority, wanted: Wanted, now: datetime, days: float) -> Issued:
     """A certificate for the bearer. It never outlives the authority. Raises Unusable: that has run out."""
     end = authority.certificate.not_valid_after_utc
     if now >= end:

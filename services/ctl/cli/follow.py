@@ -34,11 +34,10 @@ def watch(targets: "Targets", screen: "Screen") -> int:
 @click.option("--ready", is_flag=True, help="Wait until the services of this node are ready.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Duration(plain=1, most=math.inf),
     default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest time to wait.",
+    metavar="DURATION",
+    help="Longest time to wait: 2s, 2m; a number is of seconds.  [default: 60s]",
 )
 @for_every_node
 def wait(nodes: "Nodes", screen: "Screen", converged: bool, cursor: str, ready: bool, timeout: float) -> int:
@@ -54,8 +53,6 @@ def wait(nodes: "Nodes", screen: "Screen", converged: bool, cursor: str, ready: 
         raise click.UsageError("say what to wait for: --converged, --ready, or both")
     if cursor and not converged:
         raise click.UsageError("--cursor goes with --converged")
-    if math.isnan(timeout):  # which no range refuses
-        raise click.UsageError("--timeout is not a number: write the seconds, for instance 60")
     targets = one_of(nodes, any_will_do=not ready)
     return asyncio.run(until(targets, screen, ready=ready, converged=converged, cursor=cursor, seconds=timeout))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from flannelette.services.ctl.cli.options import for_every_node, node_file, require_terminal
+from flannelette.services.ctl.cli.options import for_every_node, node_file, require_terminal, watched
 
 if TYPE_CHECKING:
     from flannelette.services.ctl.connect.contexts import Nodes
@@ -21,18 +21,20 @@ _services = click.argument(
 
 
 @_services
-def diff(targets: "Targets", screen: "Screen", services: tuple[str, ...]) -> int:
+@watched
+@for_every_node
+def diff(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], watch: bool) -> int:
     """Show how the kernel differs from the desired state.
 
     Prints the exact ip, bridge and iptables commands of a resync, and changes
-    nothing.
-    Exits as diff does: 0 if there is nothing to do, 1 if there is, 2 if that
-    could not be found out.
+    nothing. Exits as diff does: 0 if there is nothing to do, 1 if there is, 2 if
+    that could not be found out. With --watch, a pipe gets a line for each
+    command that becomes necessary, or is not any more.
     """
-    from flannelette.services.ctl.commands.change import chosen
-    from flannelette.services.ctl.commands.change import diff as compare
+    from flannelette.services.ctl.commands.change import diff as look
+    from flannelette.services.ctl.live.follow import show_each
 
-    return asyncio.run(compare(chosen(targets, services), screen))
+    return show_each(nodes, screen, look(services), is_watching=watch, worst=max)
 
 
 @_services
@@ -106,13 +108,15 @@ def teardown(
     return asyncio.run(remove(screen, dry_run=dry_run))
 
 
-def masq_diff(targets: "Targets", screen: "Screen") -> int:
+@watched
+@for_every_node
+def masq_diff(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
     """Show how the firewall differs from the desired rules.
 
     Prints the commands of a resync, and changes nothing. Exit codes are those of
     `flannelette diff`.
     """
-    return diff(targets, screen, _MASQ)
+    return diff(nodes, screen, _MASQ, watch)
 
 
 @click.option("--dry-run", is_flag=True, help="Change nothing, print the commands; exit with 1 if there are any.")

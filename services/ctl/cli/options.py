@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from flannelette.services.ctl.cli.durations import LONGEST, read_duration, write_duration
+
 if TYPE_CHECKING:
     from flannelette.services.ctl.render.screen import Screen
 
@@ -17,11 +19,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SECTIONS: Final[Mapping[str, Sequence[str]]] = {
     "Inspect": ("status", "nodes", "peers", "leases", "rules", "topology", "reservations", "quarantine"),
-    "Diagnose": ("doctor", "connectivity", "trace", "explain", "diff", "capture", "sysdump"),
+    "Diagnose": ("doctor", "connectivity", "trace", "explain", "diff", "capture", "sysdump", "call"),
     "Follow": ("top", "events", "watch", "wait"),
     "Change the kernel": ("resync", "handover", "teardown", "masq", "cloud"),
     "Change leases and subnets": ("reserve", "unreserve", "release", "reclaim", "renumber", "confirm-removal"),
-    "Set up": ("context", "certs", "flanneld", "docker-opts", "dial-stdio", "version"),
+    "Set up": ("context", "certs", "flanneld", "docker-opts", "dial-stdio", "help", "version"),
 }
 
 
@@ -46,12 +48,17 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "flannelette capture --peer h2 -w h2.pcapng",
         "flannelette capture --peer h2 -w - | tcpdump -n -r -",
     ),
+    "call": (
+        "flannelette call dataplane",
+        "flannelette call dataplane ListPeers --describe",
+        """flannelette call dataplane ListPeers '{"name": "h2", "look": true}'""",
+    ),
     "events": (
         "flannelette events --since 10m",
         "flannelette events h2 --service dataplane",
         "flannelette events -f",
     ),
-    "wait": ("flannelette wait --ready --timeout 120", "flannelette wait --converged"),
+    "wait": ("flannelette wait --ready --timeout 2m", "flannelette wait --converged"),
     "reserve": ("flannelette reserve 10.5.7.0/24 --node h9",),
     "reclaim": ("flannelette reclaim --unseen-for 2d --dry-run", "flannelette reclaim 10.5.7.0-24"),
 }
@@ -64,6 +71,7 @@ NODE_FILES: Final[Mapping[str, str]] = {
 """Files of a node's services, by their variables, and where they are by default."""
 
 FORMATS: Final = ("table", "wide", "json", "yaml")
+_ELSEWHERE: Final = "Options of every command (--on, -o, ...): `flannelette help options`"
 
 
 def node_file(name: str) -> Path:
@@ -74,6 +82,11 @@ def node_file(name: str) -> Path:
 class Sections(click.Group):
     """A group whose help lists its commands by SECTIONS, each in one line."""
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click."""
+        write_options(self, ctx, formatter, shared=False)
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
         room = formatter.width - 6 - max(map(len, self.commands))
@@ -82,17 +95,12 @@ class Sections(click.Group):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(room)) for name in names])
 
 
-class OwnFirst(click.Command):
-    """A command whose help has its own options before those of every command."""
+class OwnOnly(click.Command):
+    """A command whose help has its own options, and says where those of every command are."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
-        shared = {field.name for field in fields(Shared)}
-        for title, is_shared in (("Options", False), ("Options of every command", True)):
-            options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-            some = [each for each in options if (each.name in shared) is is_shared]
-            with formatter.section(title):
-                formatter.write_dl([record for each in some if (record := each.get_help_record(ctx))])
+        write_options(self, ctx, formatter, shared=False)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
@@ -100,6 +108,24 @@ class OwnFirst(click.Command):
         if examples := () if is_of_group else EXAMPLES.get(self.name or "", ()):
             with formatter.section("Examples"):
                 formatter.write_text("\b\n" + "\n".join(examples))
+
+
+def write_options(
+    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter, *, shared: bool
+) -> None:
+    """Writes the options that every command has, or the other ones of a command and where those are."""
+    names = {field.name for field in fields(Shared)}
+    listed = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
+    some = [each for each in listed if (each.name in names) is shared or (each.name == "output" and _is_own(each))]
+    with formatter.section("Options of every command" if shared else "Options"):
+        formatter.write_dl([record for each in some if (record := each.get_help_record(ctx))])
+    if not shared:
+        formatter.write_paragraph()
+        formatter.write_text(_ELSEWHERE)
+
+
+def _is_own(output: click.Option) -> bool:
+    return isinstance(output.type, click.Choice) and tuple(output.type.choices) != FORMATS
 
 
 class Address(click.ParamType[str]):
@@ -132,18 +158,26 @@ class IpAddress(click.ParamType[str]):
 
 
 class Duration(click.ParamType[float]):
-    """A duration with a unit, such as `12h`."""
+    """A duration such as `12h` or `1m30s`, in seconds; where `plain` is given, also a number of that many seconds."""
 
     name = "duration"
 
+    def __init__(self, *, plain: float = 0, least: float = 0, most: float = LONGEST) -> None:
+        self._plain, self._least, self._most = plain, least, most
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Returns the duration in seconds."""
-        from flannelette.services.ctl.commands.subnets import read_duration
-
+        if isinstance(value, int | float):  # the default
+            return float(value)
         try:
-            return read_duration(value)
+            seconds = read_duration(value, self._plain)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if not self._least <= seconds <= self._most:
+            self.fail(
+                f"{value!r} is not from {write_duration(self._least)} to {write_duration(self._most)}", param, ctx
+            )
+        return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +202,9 @@ class Shared:
         return Shared(
             **{f.name: getattr(self if getattr(other, f.name) is None else other, f.name) for f in fields(self)}
         )
+
+
+watched: Final = click.option("-w", "--watch", is_flag=True, help="Show every change, until Ctrl-C.")
 
 
 def for_any_node(function: F) -> F:

@@ -13,6 +13,7 @@ from flannelette.services.ctl.cli.options import (
     node_file,
     prints,
     require_terminal,
+    watched,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +27,7 @@ _NO_TRACE: Final = (
 )
 
 
-_watch: Final = click.option("-w", "--watch", is_flag=True, help="Show every change, until Ctrl-C.")
-
-
-@_watch
+@watched
 @for_every_node
 def status(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
     """Show the state of this node, or of every node.
@@ -133,46 +131,53 @@ def nodes(targets: "Targets", screen: "Screen") -> int:
 
 
 @click.argument("name", required=False, default="")
-@_watch
-def peers(targets: "Targets", screen: "Screen", name: str, watch: bool) -> int:
+@watched
+@for_every_node
+def peers(nodes: "Nodes", screen: "Screen", name: str, watch: bool) -> int:
     """Show the other nodes and their state in the kernel.
 
-    With NAME (a node or a lease), reads the kernel now, and shows the routes,
+    Of several nodes each has a list. With NAME (a node or a lease), reads the kernel now, and shows the routes,
     neighbours and forwarding entries that the peer needs beside those that the
     kernel has, including conflicting ones of other programs. Exits with 1 if
     one is missing. With --watch, a pipe gets a line when a peer changes.
     """
-    if watch:
-        from flannelette.services.ctl.live.peers import watch_peers
+    from flannelette.services.ctl.commands.show import peers as look
+    from flannelette.services.ctl.live.follow import show_each
 
-        return watch_peers(targets, screen, name)
-    from flannelette.services.ctl.commands.show import peers as show
-
-    return asyncio.run(show(targets, screen, name))
+    return show_each(nodes, screen, look(name, wide=screen.wide), is_watching=watch)
 
 
-def rules(targets: "Targets", screen: "Screen") -> int:
+@watched
+@for_every_node
+def rules(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
     """Show the firewall rules, and the reason for each.
 
-    Exits with 1 if one is missing.
+    Of several nodes each has a list. Exits with 1 if a rule is missing. With
+    --watch, a pipe gets a line when a rule changes.
     """
-    from flannelette.services.ctl.commands.show import rules as show
+    from flannelette.services.ctl.commands.show import rules as look
+    from flannelette.services.ctl.live.follow import show_each
 
-    return asyncio.run(show(targets, screen))
+    return show_each(nodes, screen, look, is_watching=watch)
 
 
 @click.argument("source")
 @click.argument("destination")
 @click.option("--mark", default="0", metavar="MARK", help="The packet's mark, such as 0x4000.")
 @click.option("--trace", is_flag=True, hidden=True)
-def explain(targets: "Targets", screen: "Screen", source: str, destination: str, mark: str, trace: bool) -> int:
+@watched
+@for_every_node
+def explain(
+    nodes: "Nodes", screen: "Screen", source: str, destination: str, mark: str, trace: bool, watch: bool
+) -> int:
     """Explain which source address a packet gets.
 
-    SOURCE may be `pod`, for a pod of this node. Also names a rule of another
+    SOURCE may be `pod`, for a pod of the node; of several nodes each explains. Also names a rule of another
     program that drops the packet. Exits with 1 if there is such a rule, or if a
     rule of ours is missing.
     """
-    from flannelette.services.ctl.commands.show import explain as show
+    from flannelette.services.ctl.commands.show import explain as look
+    from flannelette.services.ctl.live.follow import show_each
 
     if trace:
         raise click.UsageError(_NO_TRACE)
@@ -180,7 +185,8 @@ def explain(targets: "Targets", screen: "Screen", source: str, destination: str,
         number = int(mark, 0)
     except ValueError:
         raise click.BadParameter(f"{mark!r} is not a number: write 16384 or 0x4000", param_hint="--mark") from None
-    return asyncio.run(show(targets, screen, "" if source == "pod" else source, destination, number))
+    explained = look("" if source == "pod" else source, destination, number)
+    return show_each(nodes, screen, explained, is_watching=watch)
 
 
 @in_each_network

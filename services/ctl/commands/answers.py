@@ -31,7 +31,7 @@ from flannelette.services.runtime.telemetry.network import DEFAULT
 
 M = TypeVar("M")
 
-_MOST_AT_ONCE: Final = 16
+MOST_AT_ONCE: Final = 16
 """Nodes that are asked at the same time, by three calls each."""
 
 
@@ -51,15 +51,13 @@ async def assess_all(
     if channels is None:
         async with Channels() as own:
             return await assess_all(nodes, own, each_network=each_network)
-    turns = asyncio.Semaphore(_MOST_AT_ONCE)
+    turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def one(name: str, targets: Targets) -> dict[str, NodeHealth]:
         async with turns:
             answers = await _answers_of(targets, channels)
-            statuses = (answers.dataplane, answers.masq) if each_network else ()
-            is_unclear = any(isinstance(each, CallFailed) and (each.reached or each.missing) for each in statuses)
-            is_unclear |= each_network and bool(_by_socket(targets))
-            networks = await _networks(targets, channels) if is_unclear else []
+            doubts = each_network and any(map(is_unclear, (answers.dataplane, answers.masq)))
+            networks = await networks_of(targets, channels, is_unclear=doubts) if each_network else []
             if not networks:
                 return {name: assess(answers, targets)}
             about = {network: in_network(targets, network) for network in networks}
@@ -79,7 +77,7 @@ async def by_network(nodes: Nodes, *, are_asked: bool = True) -> dict[str, Nodes
     sockets alone say which networks there are.
     """
     async with Channels() as channels:
-        turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        turns = asyncio.Semaphore(MOST_AT_ONCE)
 
         async def ask(targets: Targets) -> list[str]:
             async with turns:
@@ -94,6 +92,16 @@ async def by_network(nodes: Nodes, *, are_asked: bool = True) -> dict[str, Nodes
             there = in_network(targets, name) if name else targets
             found.setdefault(where, {})[node] = there if number else with_cloud(there)
     return dict(found)
+
+
+def is_unclear(answer: object) -> bool:
+    """Whether a call may have failed because it names no network."""
+    return isinstance(answer, CallFailed) and (answer.reached or answer.missing)
+
+
+async def networks_of(targets: Targets, channels: Channels, *, is_unclear: bool) -> list[str]:
+    """The networks of a node of which an answer is unclear, or sockets name some; none: there is one."""
+    return await _networks(targets, channels) if is_unclear or _by_socket(targets) else []
 
 
 async def _networks(targets: Targets, channels: Channels) -> list[str]:

@@ -6,7 +6,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc.aio
 from google.protobuf.json_format import Parse
@@ -15,9 +15,11 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, ask
-from flannelette.services.ctl.connect.targets import Service, Target
+from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, Channels
+from flannelette.services.ctl.connect.targets import Service, Target, Targets
+from flannelette.services.ctl.live.follow import Look, Row, Shown
 from flannelette.services.ctl.render.changes import Done, errors_of, plan_text
+from flannelette.services.ctl.render.layout import lines
 from flannelette.services.ctl.render.screen import Screen, to_json
 from flannelette.services.runtime.process.networks import suffix_of
 
@@ -50,13 +52,36 @@ def chosen(targets: Mapping[Service, Target], services: Collection[str]) -> list
     return [targets[service] for service in _RESYNC if not services or service in services]
 
 
-async def diff(targets: Sequence[Target], screen: Screen) -> int:
-    """What a resync would do. 0 if nothing, 1 if something, 2 if a service could not say."""
-    replies = await _call_all(_RESYNC, targets, dry_run=True)
-    _show(replies, screen, dry_run=True)
-    if any(isinstance(reply, CallFailed) for reply in replies.values()):
-        return 2
-    return int(_has_commands(replies))
+def diff(services: Collection[str]) -> Look:
+    """Returns a look at what a resync of these services would do, or of all.
+
+    Its code is 0 if nothing, 1 if something, 2 if a service could not say.
+    """
+
+    async def look(targets: Targets, channels: Channels) -> Shown:
+        replies = await _call_all(_RESYNC, chosen(targets, services), True, channels)
+        failures = {service: reply for service, reply in replies.items() if isinstance(reply, CallFailed)}
+        done = {service: reply for service, reply in replies.items() if not isinstance(reply, CallFailed)}
+        rows = {
+            f"{service} {command}": Row(
+                "", ((service,), ("needed",), (command,)), {"service": service, "command": command}
+            )
+            for service, reply in done.items()
+            for command in reply.commands
+        }
+        return Shown(
+            lambda _: lines(plan_text(service, reply, dry_run=True) for service, reply in done.items()),
+            _document(replies),
+            2 if failures else int(_has_commands(replies)),
+            ("SERVICE", "STATE", "COMMAND"),
+            rows,
+            1,
+            tuple(f"{service}: {failure}" for service, failure in failures.items()),
+            failure=next(iter(failures.values()), None),
+            is_empty=not done,
+        )
+
+    return look
 
 
 async def resync(targets: Sequence[Target], screen: Screen, *, dry_run: bool) -> int:
@@ -122,12 +147,18 @@ async def _run_program(service: Service, words: Sequence[str]) -> Reply:
     return Parse(printed, kind())
 
 
-async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool) -> dict[str, Reply]:
+async def _call_all(
+    calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool, channels: Channels | None = None
+) -> dict[str, Reply]:
     """Calls the services one after the other, each also if another fails."""
+    if channels is None:
+        async with Channels() as own:
+            return await _call_all(calls, targets, dry_run, own)
     replies: dict[str, Reply] = {}
     for target in targets:
         try:
-            replies[target.service] = await ask(target, partial(calls[target.service], dry_run), LONG_SECONDS)
+            call = partial(calls[target.service], dry_run)
+            replies[target.service] = await channels.ask(target, call, LONG_SECONDS)
         except CallFailed as failure:
             replies[target.service] = failure
     return replies
@@ -135,13 +166,16 @@ async def _call_all(calls: Mapping[Service, Call], targets: Sequence[Target], dr
 
 def _show(replies: Mapping[str, Reply], screen: Screen, dry_run: bool) -> None:
     if screen.json:
-        as_json = {s: {"error": str(r)} if isinstance(r, CallFailed) else to_json(r) for s, r in replies.items()}
-        screen.show_json(as_json)
+        screen.show_json(_document(replies))
     for service, reply in replies.items():
         if isinstance(reply, CallFailed):
             screen.warn(f"{service}: {reply}")
         elif not screen.json:
             screen.show(plan_text(service, reply, dry_run=dry_run))
+
+
+def _document(replies: Mapping[str, Reply]) -> dict[str, Any]:
+    return {s: {"error": str(r)} if isinstance(r, CallFailed) else to_json(r) for s, r in replies.items()}
 
 
 def _has_commands(replies: Mapping[str, Reply]) -> bool:

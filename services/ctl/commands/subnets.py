@@ -13,10 +13,17 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.targets import Target
-from flannelette.services.ctl.render.leases import reclaimed_text, renumbered_text, reservations_text, reserved_text
+from flannelette.services.ctl.render.layout import lines
+from flannelette.services.ctl.render.leases import (
+    reclaimed_text,
+    released_text,
+    renumbered_text,
+    reservations_text,
+    reserved_text,
+    unreserved_text,
+)
 from flannelette.services.ctl.render.screen import Screen, to_json
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LENGTH: Final = re.compile(r"/(\d{1,3})(?![\da-fA-F.:])")
 """A prefix length, and no address after the name of a cluster: `west/10.6.7.0-24`, `west/2a00::-64`."""
 
@@ -31,8 +38,7 @@ async def reserve(target: Target, screen: Screen, cidrs: Sequence[str], node: st
 
 async def reservations(target: Target, screen: Screen) -> int:
     """Shows all reservations of the cluster."""
-    response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ListLeases(pb.ListLeasesRequest()))
-    found = [lease for lease in response.leases if lease.reserved]
+    found = [lease for lease in await _listed(target) if lease.reserved]
     if screen.json:
         screen.show_json({"leases": [to_json(lease) for lease in found]})
     else:
@@ -41,11 +47,18 @@ async def reservations(target: Target, screen: Screen) -> int:
 
 
 async def unreserve(target: Target, screen: Screen, names: Sequence[str]) -> int:
-    """Removes reservations, one after the other, up to the first name without one."""
-    for name in names:
-        await ask_lease_service(target, partial(_unreserve, name_of(name)))
-    if screen.json:
-        screen.show_json({"released": [name_of(name) for name in names]})
+    """Removes reservations, one after the other, up to the first name without one; says whose each was."""
+    before = {lease.name: lease for lease in await _listed(target)}
+    done = list[str]()
+    try:
+        for name in map(name_of, names):
+            await ask_lease_service(target, partial(_unreserve, name))
+            done.append(name)
+    finally:
+        if screen.json:
+            screen.show_json({"released": done})
+        elif done:
+            screen.show(lines(unreserved_text(name, before.get(name)) for name in done))
     return 0
 
 
@@ -54,12 +67,22 @@ def _unreserve(name: str, channel: grpc.aio.Channel) -> Awaitable[pb.ReleaseSubn
 
 
 async def release(target: Target, screen: Screen, node: str, name: str) -> int:
-    """Releases the lease of a node."""
-    request = pb.ReleaseLeaseRequest(node=node, name=name_of(name))
-    response = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReleaseLease(request))
+    """Releases the lease of a node, and says which, or that it held none."""
+    status = await ask_lease_service(target, lambda c: LeaseServiceStub(c).GetStatus(pb.GetStatusRequest()))
+    whose, name = node or status.node, name_of(name)
+    held = [lease for lease in await _listed(target) if lease.node == whose and name in ("", lease.name)]
+    request = pb.ReleaseLeaseRequest(node=node, name=name)
+    await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReleaseLease(request))
     if screen.json:
-        screen.show_json(to_json(response))
+        screen.show_json({"released": [lease.name for lease in held]})
+    else:
+        screen.show(released_text(whose, name, held))
     return 0
+
+
+async def _listed(target: Target) -> Sequence[pb.Lease]:
+    answer = await ask_lease_service(target, lambda c: LeaseServiceStub(c).ListLeases(pb.ListLeasesRequest()))
+    return answer.leases
 
 
 async def reclaim(target: Target, screen: Screen, request: pb.ReclaimLeasesRequest) -> int:
@@ -93,11 +116,3 @@ def reclaim_request(
 def name_of(text: str) -> str:
     """The name of a lease, from its name or its subnet: `10.5.7.0/24` is `10.5.7.0-24`, `west/` is of a cluster."""
     return _LENGTH.sub(r"-\1", text)
-
-
-def read_duration(text: str) -> float:
-    """Seconds in `90s`, `30m`, `12h`, `2d`. Raises ValueError, saying what to write."""
-    number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit() and len(number) < 10 and unit in _UNITS):
-        raise ValueError(f"{text!r} is not a duration: write 90s, 30m, 12h or 2d")
-    return float(int(number) * _UNITS[unit])

@@ -76,7 +76,7 @@ class Check:
 
     def document(self) -> dict[str, Any]:
         """Returns the check as JSON."""
-        return asdict(self)
+        return {**asdict(self), "outcome": self.outcome.name}
 
 
 def checks_of(test: str, source: str, target: str, probe: pb.PathProbe) -> Iterator[Check]:

@@ -89,7 +89,10 @@ class PacketPath:
 
     def document(self) -> dict[str, Any]:
         """Returns the path as JSON."""
-        steps = [{k: v for k, v in asdict(step).items() if k != "expects"} for step in self.steps]
+        steps = [
+            {**{k: v for k, v in asdict(step).items() if k != "expects"}, "verdict": step.verdict.name}
+            for step in self.steps
+        ]
         return {**asdict(self), "steps": steps, "outcome": self.outcome, "broken": self.first_broken is not None}
 
 

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from rich.text import Text
 
-from flannelette.services.ctl.connect.call import Channels
+from flannelette.services.ctl.commands.answers import MOST_AT_ONCE, is_unclear, networks_of
+from flannelette.services.ctl.connect.call import CallFailed, Channels
+from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.targets import Targets, in_network
 from flannelette.services.ctl.live.full_screen import full_screen, run
-from flannelette.services.ctl.render.layout import Cell, Width, lines, table
+from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.render.screen import Screen
 
 PAUSE: Final = 1.0
@@ -41,15 +44,184 @@ class View:
     """The column that says `gone` of a row that is no longer there."""
 
 
-Look: TypeAlias = Callable[[Channels], Awaitable[View]]
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a command shows of one node, in one network."""
+
+    text: Callable[[Width], Text]
+    document: dict[str, Any]
+    """For JSON."""
+    code: int
+    """The exit code."""
+    titles: Sequence[str]
+    rows: Mapping[str, Row]
+    """What is followed."""
+    state: int
+    """As in View."""
+    remarks: Sequence[str] = ()
+    """For standard error."""
+    failure: CallFailed | None = None
+    """Why a part of it is missing."""
+    is_table: bool = False
+    """In a pipe the text is the rows."""
+    is_empty: bool = False
+    """There is no text."""
 
 
-def follow(look: Look, screen: Screen) -> int:
+Look: TypeAlias = Callable[[Targets, Channels], Awaitable[Shown]]
+Place: TypeAlias = tuple[str, str]
+"""A node and its network; empty where there is one."""
+
+
+def show_each(
+    nodes: Nodes,
+    screen: Screen,
+    look: Look,
+    *,
+    is_watching: bool,
+    worst: Callable[[Sequence[int]], int] = lambda codes: 2 if set(codes) == {2} else min(max(codes), 1),
+) -> int:
+    """Shows what `look` returns of each node in each of its networks, once or until Ctrl-C; returns the exit code.
+
+    That is the code of the only one, or `worst` of several. Raises CallFailed if nothing of the only one is known; of
+    several nodes each failure is told.
+    """
+    if is_watching:
+        return follow(_Watched(nodes, screen, look).take, screen)
+    return asyncio.run(_show_once(nodes, screen, look, worst))
+
+
+async def _show_once(nodes: Nodes, screen: Screen, look: Look, worst: Callable[[Sequence[int]], int]) -> int:
+    async with Channels() as channels:
+        found = await _looks(nodes, channels, look)
+    if len(found) == 1 and isinstance(failure := next(iter(found.values())), CallFailed):
+        raise failure
+    is_one, shown = len(found) == 1, {place: each for place, each in found.items() if isinstance(each, Shown)}
+    for place, each in found.items():
+        for remark in each.remarks if isinstance(each, Shown) else (each,):
+            screen.warn(f"{remark}" if is_one else f"{'/'.join(filter(None, place))}: {remark}")
+    if screen.json:
+        documents = [_document(place, each, is_one=is_one) for place, each in found.items()]
+        screen.show_json(documents[0] if is_one else documents)
+    elif screen.width is None and not is_one and all(each.is_table for each in shown.values()):
+        titles = next((("ON", *each.titles) for each in shown.values()), ("ON",))
+        rows = [((_name(place),), *row.cells) for place, each in shown.items() for row in each.rows.values()]
+        screen.show(table(titles, rows, None))
+    elif not all(each.is_empty for each in shown.values()):
+        screen.show(_text(shown, screen.width, is_one=is_one))
+    codes = [each.code if isinstance(each, Shown) else each.exit_code for each in found.values()]
+    return codes[0] if is_one else worst(codes)
+
+
+async def _looks(nodes: Nodes, channels: Channels, look: Look) -> dict[Place, Shown | CallFailed]:
+    """What is seen of each node, in each network where it has several."""
+    turns = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def at(targets: Targets) -> Shown | CallFailed:
+        try:
+            return await look(targets, channels)
+        except CallFailed as failure:
+            return failure
+
+    async def one(node: str, targets: Targets) -> dict[Place, Shown | CallFailed]:
+        async with turns:
+            seen = await at(targets)
+            failure = seen.failure if isinstance(seen, Shown) else seen
+            networks = await networks_of(targets, channels, is_unclear=is_unclear(failure))
+            if not networks:
+                return {(node, ""): seen}
+            return {(node, name): await at(in_network(targets, name)) for name in networks}
+
+    found = await asyncio.gather(*map(one, nodes, nodes.values()))
+    return {place: seen for each in found for place, seen in each.items()}
+
+
+def _document(place: Place, seen: Shown | CallFailed, *, is_one: bool) -> dict[str, Any]:
+    document = {"error": str(seen)} if isinstance(seen, CallFailed) else seen.document
+    return document if is_one else {**document, **_where(place)}
+
+
+def _where(place: Place) -> dict[str, str]:
+    return {key: name for key, name in zip(("node", "network"), place, strict=True) if name}
+
+
+def _text(shown: Mapping[Place, Shown], width: Width, *, is_one: bool) -> Text:
+    out = list[Text]()
+    for (node, network), each in shown.items():
+        where = ", ".join(filter(None, (node and f"node {node}", network and f"network {network}")))
+        out += [] if is_one else [Text(f"--- {where} ---", style="bold")]
+        out += [] if each.is_empty else [each.text(width)]
+    return lines(out)
+
+
+def _name(place: Place) -> str:
+    return "/".join(filter(None, place))
+
+
+class _Watched:
+    """The places that are looked at again and again, each as it was seen last."""
+
+    def __init__(self, nodes: Nodes, screen: Screen, look: Look) -> None:
+        self._nodes = nodes
+        self._screen = screen
+        self._look = look
+        self._last: dict[Place, Shown] = {}
+        self._told: set[str] = set()
+        self._is_one: bool | None = None
+        """Whether the rows need no column for the place: the first look decides."""
+
+    async def take(self, channels: Channels) -> View:
+        """Raises CallFailed if nothing has been seen yet; a later failure is shown beside what was seen last."""
+        found = await _looks(self._nodes, channels, self._look)
+        if self._is_one is None:
+            self._is_one = len(found) == 1
+        failures, shown = list[str](), dict[Place, Shown]()
+        for place, seen in found.items():
+            where = "" if self._is_one else f"{_name(place)}: "
+            if isinstance(seen, Shown):
+                shown[place] = self._last[place] = seen
+                failures += [f"{where}{remark}" for remark in seen.remarks]
+                continue
+            failures.append(f"{where}{seen}; trying again")
+            if place in self._last:
+                shown[place] = self._last[place]
+        if not self._last:
+            raise next(each for each in found.values() if isinstance(each, CallFailed))
+        if self._screen.width is None or self._screen.json:
+            for failure in failures:
+                if failure not in self._told:
+                    self._screen.warn(failure)
+        self._told = {*failures}
+        return self._view(shown, failures, is_one=self._is_one)
+
+    @staticmethod
+    def _view(shown: Mapping[Place, Shown], failures: Sequence[str], *, is_one: bool) -> View:
+        def text(width: Width) -> Text:
+            said = [fold(Text(f"! {failure}", style="yellow"), width, 2) for failure in failures]
+            return lines([*said, _text(shown, width, is_one=is_one)])
+
+        first = next(iter(shown.values()))
+        if is_one:
+            return View(text, first.titles, first.rows, first.state)
+        rows = {
+            f"{_name(place)} {name}": replace(
+                row,
+                cells=((_name(place),), *row.cells),
+                document={key: name for key, name in zip(("node", "network"), place, strict=True) if name}
+                | row.document,
+            )
+            for place, each in shown.items()
+            for name, row in each.rows.items()
+        }
+        return View(text, ("ON", *first.titles), rows, first.state + 1)
+
+
+def follow(look: Callable[[Channels], Awaitable[View]], screen: Screen) -> int:
     """Shows what `look` returns until Ctrl-C; returns the exit code."""
     return run(_follow(look, screen))
 
 
-async def _follow(look: Look, screen: Screen) -> None:
+async def _follow(look: Callable[[Channels], Awaitable[View]], screen: Screen) -> None:
     async with Channels() as channels:
         await _show(partial(look, channels), screen)
 

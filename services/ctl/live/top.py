@@ -19,7 +19,7 @@ from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.live.full_screen import full_screen, run
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.render.layout import lines, table
-from flannelette.services.ctl.render.overview import Condition, condition_of, overview_row
+from flannelette.services.ctl.render.overview import condition_of, overview_row
 from flannelette.services.ctl.render.peers import peers_text
 from flannelette.services.ctl.render.screen import Screen
 from flannelette.services.ctl.render.status import status_text
@@ -181,12 +181,14 @@ class _Top:
 
 def _line(name: str, node: NodeHealth, before: Traffic | None, time: float) -> Line:
     title, state, _, _, peers, answer, _, problem = overview_row(name, node)
-    cells, gravity = (title, state, peers, answer, problem), list(Condition).index(condition_of(node))
+    cells, condition = (title, state, peers, answer, problem), condition_of(node)
     if isinstance(node.answers.dataplane, CallFailed):
-        return Line(cells, gravity)
+        return Line(cells, condition)
     status = node.answers.dataplane.status
     counted = [device for device in status.devices if device.HasField("received_bytes")]
     received, sent = sum(device.received_bytes for device in counted), sum(device.sent_bytes for device in counted)
     loss = status.probes.loss if status.probes.HasField("loss") else None
     now = Traffic(time, received, sent) if counted else None
-    return Line(cells, gravity, status.probes.round_trip_microseconds, loss, before, now)
+    programmed = status.peers.programmed, status.peers.total - status.peers.ignored
+    answering = (status.probes.answering, status.probes.probed) if status.probes.probed else None
+    return Line(cells, condition, programmed, answering, status.probes.round_trip_microseconds, loss, before, now)

@@ -100,6 +100,26 @@ def reserved_text(lease: pb.Lease) -> Text:
     return lines([f"{subnets} is reserved for {lease.node or 'no node: it stays free'}"])
 
 
+def unreserved_text(name: str, before: pb.Lease | None) -> str:
+    """`10.5.7.0/24 is no longer reserved for h9`; `before` is the reservation, as far as it was known."""
+    if before is None:
+        return f"{name} is no longer reserved"
+    is_used = before.node and any(subnet.public_address for subnet in before.subnets)
+    whose = f"; it stays the lease of {before.node}" if is_used else f" for {before.node}" if before.node else ""
+    return f"{' and '.join(_subnets(before)) or name} is no longer reserved{whose}"
+
+
+def released_text(node: str, name: str, held: Sequence[pb.Lease]) -> Text:
+    """`h1 no longer holds 10.5.9.0/24`, or that it held nothing; `held` is what it held before."""
+    if not held:
+        return lines([f"{node or 'this node'} holds no lease{f' {name}' if name else ''}: nothing is released"])
+    return lines(
+        f"{node} no longer holds {' and '.join(_subnets(lease)) or lease.name}"
+        + ("; it stays reserved" if lease.reserved else "")
+        for lease in held
+    )
+
+
 def reservations_text(leases: Iterable[pb.Lease], width: Width) -> Text:
     """A row a reservation, by address; in use means that a node publishes an address with it."""
     rows = [

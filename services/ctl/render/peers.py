@@ -48,16 +48,21 @@ def peer_row(peer: pb.Peer) -> tuple[Cell, ...]:
     )
 
 
-def peers_text(peers: Sequence[pb.Peer], width: Width, *, wide: bool = False) -> Text:
-    """All peers, by address. What the kernel counts for each of them, if it was asked for."""
-    in_order, titles = sorted(peers, key=lambda peer: by_address(peer.subnets)), [*TITLES]
-    rows = [peer_row(peer) for peer in in_order]
-    if any(peer.HasField("received_bytes") for peer in in_order):
+def peers_table(peers: Sequence[pb.Peer], *, wide: bool = False) -> tuple[list[str], list[tuple[Cell, ...]]]:
+    """Titles and cells of these peers; with what the kernel counts for each of them, if it was asked for."""
+    titles, rows = [*TITLES], [peer_row(peer) for peer in peers]
+    if any(peer.HasField("received_bytes") for peer in peers):
         titles = [*titles[:-1], *_TRAFFIC, titles[-1]]
-        rows = [(*row[:-1], *_traffic(peer), row[-1]) for row, peer in zip(rows, in_order, strict=True)]
+        rows = [(*row[:-1], *_traffic(peer), row[-1]) for row, peer in zip(rows, peers, strict=True)]
     if wide:
         titles = [*titles[:-1], *_WIDE, titles[-1]]
-        rows = [(*row[:-1], *_wide(peer), row[-1]) for row, peer in zip(rows, in_order, strict=True)]
+        rows = [(*row[:-1], *_wide(peer), row[-1]) for row, peer in zip(rows, peers, strict=True)]
+    return titles, rows
+
+
+def peers_text(peers: Sequence[pb.Peer], width: Width, *, wide: bool = False) -> Text:
+    """All peers, by address."""
+    titles, rows = peers_table(sorted(peers, key=lambda peer: by_address(peer.subnets)), wide=wide)
     listed = table(titles, rows, width)
     if width is None:
         return listed
@@ -65,6 +70,13 @@ def peers_text(peers: Sequence[pb.Peer], width: Width, *, wide: bool = False) ->
     summary = phrase(*(f"{states.count(state)} {state}" for state in STYLES if state in states))
     summary = f"{count(len(rows), 'peer')}: {summary}" if rows else "no peers"
     return lines([listed, "", Text(summary, style="dim")] if rows else [summary])
+
+
+def key_of(peer: pb.Peer) -> tuple[object, ...]:
+    """What is compared of a peer: all but the figures of probes, which change with each."""
+    answers = tuple((probe.address, probe.state, probe.narrow, probe.checksum_offload) for probe in peer.probes)
+    objects = tuple((each.text, each.programmed, each.actual) for each in peer.objects)
+    return peer.node, *peer.subnets, *peer.public_addresses, peer.state, peer.reason, answers, objects
 
 
 def peer_text(peer: pb.Peer, width: Width) -> Text:

@@ -2,18 +2,23 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Final
 
 from rich.text import Text
 
 from flannelette.masq.v1 import masq_pb2 as pb
-from flannelette.services.ctl.render.layout import Width, fold, lines, table
+from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.units import count
+
+TITLES: Final = ("STATE", "FAMILY", "TABLE", "PACKETS", "BYTES", "RULE", "REASON")
+STATE: Final = TITLES.index("STATE")
+EXPLAINED: Final = ("STATE", "WHAT")
 
 
 def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
     """All rules in their order: on a terminal by chain with the reason of each below it, else one line each."""
     if width is None:
-        return _piped(rules)
+        return table(TITLES, [rule_row(rule) for rule in rules], None)
     if not rules:
         return fold("no rules", width)
     out: list[Text] = []
@@ -56,20 +61,17 @@ def _rule(rule: pb.Rule, width: Width) -> list[Text]:
     ]
 
 
-def _piped(rules: Sequence[pb.Rule]) -> Text:
-    rows = [
-        (
-            (_state(rule),),
-            (rule.family,),
-            (rule.table,),
-            (str(rule.packets),),
-            (str(rule.bytes),),
-            (rule.text,),
-            (rule.reason,),
-        )
-        for rule in rules
-    ]
-    return table(("STATE", "FAMILY", "TABLE", "PACKETS", "BYTES", "RULE", "REASON"), rows, None)
+def rule_row(rule: pb.Rule) -> tuple[Cell, ...]:
+    """The cells of a rule, in the order of TITLES."""
+    numbers = (str(rule.packets),), (str(rule.bytes),)
+    return (_state(rule),), (rule.family,), (rule.table,), *numbers, (rule.text,), (rule.reason,)
+
+
+def explanation_rows(response: pb.ExplainResponse) -> list[tuple[str, str]]:
+    """State and text of what becomes of the packet, of each rule that decides, and of each finding."""
+    said = "masqueraded" if response.masqueraded else "unchanged"
+    rules = ((_state(rule), f"{rule.chain} {rule.text}") for rule in response.rules)
+    return [(said, response.explanation), *rules, *(("finding", _in_the_way(each)) for each in response.findings)]
 
 
 def _state(rule: pb.Rule) -> str:

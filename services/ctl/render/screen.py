@@ -1,12 +1,15 @@
 """Output of the command line: to a terminal, a pipe or a file, as text, JSON or YAML."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, Final
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.console import Console
@@ -16,6 +19,9 @@ from flannelette.services.core.backend_types import SECRETS
 from flannelette.services.core.formats.gojson import without_secrets
 from flannelette.services.core.formats.visible import escape, is_visible, visible
 from flannelette.services.ctl.render.layout import Width
+
+_LONG: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
+"""Which protobuf's JSON has as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +132,42 @@ def _yaml_writer() -> Callable[..., str]:
 
 
 def to_json(message: Message) -> Any:
-    """JSON as grpcurl prints it: fields are named as in the .proto files, those at their default left out.
+    """The message for programs: every field, named as in the .proto files, except those that are not known.
 
+    Numbers are numbers, also those of 64 bits; enums are their names without the prefix of the type: `PROGRAMMED`.
     Keys and passwords in the network configuration are hidden.
     """
-    document = MessageToDict(message, preserving_proto_field_name=True)
-    if "json" in (network := document.get("network", {})):
+    document = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    for field in message.DESCRIPTOR.fields:
+        if field.name in document:
+            document[field.name] = _plain(document[field.name], field)
+    return hide_secrets(document)
+
+
+def hide_secrets(document: dict[str, Any]) -> dict[str, Any]:
+    """Hides keys and passwords in the network configuration of a message, which is changed, and returns that."""
+    network = document.get("network")
+    if isinstance(network, dict) and "json" in network:
         network["json"] = without_secrets(network["json"], SECRETS)
     return document
+
+
+def _plain(value: Any, field: Any) -> Any:
+    """The value of a field, or of an element of it, as this module shows it."""
+    if isinstance(value, list):
+        return [_plain(each, field) for each in value]
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        return {key: _plain(each, kind.fields_by_name["value"]) for key, each in value.items()}
+    if kind is not None and isinstance(value, dict):
+        known = kind.fields_by_name
+        return {name: _plain(each, known[name]) if name in known else each for name, each in value.items()}
+    if field.enum_type is not None:
+        return str(value).removeprefix(_prefix(field.enum_type.name))
+    return int(value) if isinstance(value, str) and field.cpp_type in _LONG else value
+
+
+@cache
+def _prefix(enum: str) -> str:
+    """What the names of an enum's values begin with: `PEER_STATE_` of PeerState."""
+    return re.sub(r"(?<=.)(?=[A-Z])", "_", enum).upper() + "_"

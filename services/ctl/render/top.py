@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from flannelette.services.ctl.render.layout import Cell, lines, table
+from flannelette.services.ctl.render.overview import Condition
 from flannelette.services.ctl.units import byte_count, count, in_order
 
 TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
@@ -28,8 +29,11 @@ class Line:
 
     cells: tuple[Cell, ...]
     """Name, state, peers, answer, and the gravest problem."""
-    gravity: int
-    """Of the state; the largest is the worst."""
+    state: Condition
+    peers: tuple[int, int] | None = None
+    """How many are programmed, of how many; None: not known."""
+    answer: tuple[int, int] | None = None
+    """How many answer probes, of how many; None: not known."""
     round_trip: int = 0
     """Median in microseconds; 0: not known."""
     loss: float | None = None
@@ -42,6 +46,11 @@ class Line:
     def name(self) -> str:
         """The name of the node."""
         return _word(self.cells[0])
+
+    @property
+    def gravity(self) -> int:
+        """How grave the state is; the largest is the worst."""
+        return list(Condition).index(self.state)
 
     def rate(self, of: Callable[[Traffic], int]) -> float | None:
         """Bytes a second between the last two answers; None: not known, or a device was made anew."""
@@ -82,13 +91,17 @@ def row_of(line: Line) -> list[Cell]:
 
 def document_of(line: Line) -> dict[str, Any]:
     """The row for programs: `rtt` in milliseconds, `loss` from 0 to 1, traffic in bytes a second; None: not known."""
-    texts = (",".join(map(str, cell)) for cell in row_of(line))
     received, sent = line.rate(_received), line.rate(_sent)
-    return dict(zip((title.lower().replace("/s", "_per_second") for title in TITLES), texts, strict=True)) | {
+    return {
+        "node": line.name,
+        "state": line.state.name,
+        "peers": dict(zip(("programmed", "total"), line.peers, strict=True)) if line.peers else None,
+        "answer": dict(zip(("answering", "probed"), line.answer, strict=True)) if line.answer else None,
         "rtt": line.round_trip / 1000 if line.round_trip else None,
         "loss": None if line.loss is None else round(line.loss, 4),
         "in_per_second": None if received is None else round(received),
         "out_per_second": None if sent is None else round(sent),
+        "problem": _word(line.cells[-1]),
     }
 
 

@@ -78,7 +78,13 @@ async def test_a_pipe_gets_one_table_without_colours(tmp_path: Path) -> None:
         assert [each["node"] for each in listed] == ["h3", "h1", "h2"]
         figures = ("rtt", "loss", "in_per_second", "out_per_second")
         assert [[each[name] for name in figures] for each in listed[:2]] == [[None] * 4, [0.21, 0.5, 0, 0]]
-        assert (listed[1]["peers"], listed[1]["problem"]) == ("2/2", "")
+        assert [listed[1][name] for name in ("state", "peers", "answer", "problem")] == [
+            "HEALTHY",
+            {"programmed": 2, "total": 2},
+            {"answering": 2, "probed": 2},
+            "",
+        ]
+        assert (listed[0]["state"], listed[0]["peers"]) == ("AWAY", None)
         for node in nodes.values():
             await node.stop()
         assert (await run(tmp_path, "top", **environment)).code == 2

@@ -149,7 +149,7 @@ async def test_the_archive_has_everything_of_the_node_and_no_secret(secretive: C
         leases = json.loads(dump.text("n1/leases.json"))
         assert leases["leases"]
         assert json.loads(leases["network"]["json"])["Network"] == "10.5.0.0/16"
-        assert "EVENT_KIND_SERVICE_STARTED" in dump.text("n1/events-dataplane.json")
+        assert "SERVICE_STARTED" in dump.text("n1/events-dataplane.json")
         assert json.loads(dump.text("n1/settings-dataplane.json"))["probe-rate"] == "0"
         settings = json.loads(dump.text("n1/settings-lease.json"))
         assert (settings["etcd-password"], settings["etcd-username"]) == ("(left out)", "(left out)")

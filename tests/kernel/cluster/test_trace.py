@@ -73,7 +73,7 @@ async def ways(scene: Pair, version: int, capsys: pytest.CaptureFixture[str], on
 
 
 def first_broken(way: Any) -> Any:
-    return next((step for step in way["steps"] if step["verdict"] == "broken"), None)
+    return next((step for step in way["steps"] if step["verdict"] == "BROKEN"), None)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.ctl.cli.durations import read_duration, write_duration
 from flannelette.services.ctl.connect.call import CallFailed, Channels, diagnose, who_may
 from flannelette.services.ctl.connect.targets import Target, read_address, targets
 from flannelette.services.ctl.units import ago, count, duration, short_time, took, until
@@ -168,3 +169,20 @@ def test_short_times_are_said_as_finely_as_matters(milliseconds: float, words: s
 )
 def test_what_a_machine_needed_is_told_as_exactly_as_it_is_read(microseconds: int, words: str) -> None:
     assert took(microseconds) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("12h", 43_200), ("2d", 172_800), ("1m30s", 90), ("2.5s", 2.5), ("250ms", 0.25)],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert read_duration(text) == seconds
+    assert read_duration(text, plain=60) == seconds
+
+
+def test_a_number_alone_is_a_duration_where_it_has_a_unit_of_old() -> None:
+    assert [read_duration(text, plain=60) for text in ("2", "0.5", "0")] == [120, 30, 0]
+    for text in ("", "h", "5", "1w", "²h", "1h h", "-5s", f"{10**20}d", "nan"):
+        with pytest.raises(ValueError, match="write 90s, 1m30s, 12h or 2d"):
+            read_duration(text)
+    assert [write_duration(seconds) for seconds in (0, 0.25, 90, 3600, 172_800)] == ["0s", "250ms", "90s", "1h", "2d"]
