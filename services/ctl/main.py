@@ -131,7 +131,7 @@ def _in_each_network(nodes: "Nodes", output: "Screen", is_one: bool, run: Callab
     import asyncio
 
     from flannelette.services.core.errors import Misconfigured
-    from flannelette.services.ctl.commands.answers import by_network
+    from flannelette.services.ctl.answers import by_network
     from flannelette.services.ctl.connect.call import CallFailed
 
     networks = asyncio.run(by_network(nodes))

@@ -32,7 +32,7 @@ def diff(nodes: "Nodes", screen: "Screen", services: tuple[str, ...], watch: boo
     command that becomes necessary, or is not any more.
     """
     from flannelette.services.ctl.commands.change import diff as look
-    from flannelette.services.ctl.live.follow import show_each
+    from flannelette.services.ctl.follow import show_each
 
     return show_each(nodes, screen, look(services), is_watching=watch, worst=max)
 

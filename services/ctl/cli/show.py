@@ -142,7 +142,7 @@ def peers(nodes: "Nodes", screen: "Screen", name: str, watch: bool) -> int:
     one is missing. With --watch, a pipe gets a line when a peer changes.
     """
     from flannelette.services.ctl.commands.show import peers as look
-    from flannelette.services.ctl.live.follow import show_each
+    from flannelette.services.ctl.follow import show_each
 
     return show_each(nodes, screen, look(name, wide=screen.wide), is_watching=watch)
 
@@ -156,7 +156,7 @@ def rules(nodes: "Nodes", screen: "Screen", watch: bool) -> int:
     --watch, a pipe gets a line when a rule changes.
     """
     from flannelette.services.ctl.commands.show import rules as look
-    from flannelette.services.ctl.live.follow import show_each
+    from flannelette.services.ctl.follow import show_each
 
     return show_each(nodes, screen, look, is_watching=watch)
 
@@ -177,7 +177,7 @@ def explain(
     rule of ours is missing.
     """
     from flannelette.services.ctl.commands.show import explain as look
-    from flannelette.services.ctl.live.follow import show_each
+    from flannelette.services.ctl.follow import show_each
 
     if trace:
         raise click.UsageError(_NO_TRACE)

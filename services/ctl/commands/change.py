@@ -17,7 +17,7 @@ from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, Channels
 from flannelette.services.ctl.connect.targets import Service, Target, Targets
-from flannelette.services.ctl.live.follow import Look, Row, Shown
+from flannelette.services.ctl.follow import Look, Row, Shown
 from flannelette.services.ctl.render.changes import Done, errors_of, plan_text
 from flannelette.services.ctl.render.layout import lines
 from flannelette.services.ctl.render.screen import Screen, to_json

@@ -13,7 +13,7 @@ from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from flannelette.services.ctl.connect.call import LIST_SECONDS, Channels, ask_lease_service
 from flannelette.services.ctl.connect.targets import Targets
-from flannelette.services.ctl.live.follow import Look, Row, Shown
+from flannelette.services.ctl.follow import Look, Row, Shown
 from flannelette.services.ctl.render import leases as leases_render
 from flannelette.services.ctl.render import nodes as nodes_render
 from flannelette.services.ctl.render import peers as peers_render

@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-from flannelette.services.ctl.commands.answers import answers_of
+from flannelette.services.ctl.answers import answers_of
 from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.node_health import assess, words_of

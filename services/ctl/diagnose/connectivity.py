@@ -13,7 +13,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.services.core.conditions import Weight
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.connect.call import CallFailed, ask
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target

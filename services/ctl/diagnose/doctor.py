@@ -11,8 +11,8 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.cure import Command
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.commands import cloud
-from flannelette.services.ctl.commands.answers import assess_all
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Targets

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.ctl.commands.answers import assess_all, by_network, status_document
+from flannelette.services.ctl.answers import assess_all, by_network, status_document
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.diagnose.dump.host import host_parts, service_parts

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.text import Text
 
-from flannelette.services.ctl.commands.answers import assess_all, status_document
+from flannelette.services.ctl.answers import assess_all, status_document
 from flannelette.services.ctl.connect.call import Channels
 from flannelette.services.ctl.connect.contexts import Nodes
-from flannelette.services.ctl.live.follow import Row, View, follow
+from flannelette.services.ctl.follow import Row, View, follow
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.problems import headline, problems
 from flannelette.services.ctl.render.layout import Width

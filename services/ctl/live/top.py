@@ -12,11 +12,11 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
-from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target
-from flannelette.services.ctl.live.full_screen import full_screen, run
+from flannelette.services.ctl.full_screen import full_screen, run
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.render.layout import lines, table
 from flannelette.services.ctl.render.overview import condition_of, overview_row

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-from flannelette.services.ctl.commands.answers import assess_all
+from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, with_hint
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target, Targets

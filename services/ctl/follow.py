@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 
 from rich.text import Text
 
-from flannelette.services.ctl.commands.answers import MOST_AT_ONCE, is_unclear, networks_of
+from flannelette.services.ctl.answers import MOST_AT_ONCE, is_unclear, networks_of
 from flannelette.services.ctl.connect.call import CallFailed, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets, in_network
-from flannelette.services.ctl.live.full_screen import full_screen, run
+from flannelette.services.ctl.full_screen import full_screen, run
 from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.render.screen import Screen
 
