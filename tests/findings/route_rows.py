@@ -178,6 +178,17 @@ ROUTE_FAULTS: Final = {
         problem="The tunnel to n2 has no usable route.",
         evidence="{ip} route get {public} from {local} ipproto udp dport 8472: Invalid argument",
     ),
+    "underlays-network-on-the-loopback": SilentFault(
+        "ip addr add {local}/24 dev lo",
+        "underlay-route",
+        "lo of this host has {local}/24.",
+        "ip addr del {local}/24 dev lo",
+        says="peer",
+        versions=(4,),
+        what="the network of the underlay on `lo`, which makes each of its addresses one of this host",
+        problem="The tunnel to n2 has no usable route.",
+        evidence="{ip} route get {public} from {local} ipproto udp dport 8472: local * dev lo *",
+    ),
     "blackhole-to-a-far-underlay": SilentFault(
         "{ip} route add prohibit {public}",
         "underlay-route",

@@ -181,8 +181,10 @@ def _is_right(seen: Seen, way: Way) -> bool:
     if answer is None:
         return True
     if way.code == TUNNEL:
+        if isinstance(answer, Route):
+            return answer.route_type != RTN_LOCAL  # a network on lo makes all its addresses those of this host
         # Without its address the underlay is chosen anew.
-        return isinstance(answer, Route) or not any(each.address == question.src for each in seen.addresses)
+        return not any(each.address == question.src for each in seen.addresses)
     if way.code in ("peer.return", "pod.rule-back"):
         if not _leads_to_bridge(seen, question.family, question.dst):
             return True  # the bridge's route is a finding of its own
