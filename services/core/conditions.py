@@ -178,6 +178,8 @@ class Told(Protocol):
     @property
     def weight(self) -> Weight: ...  # noqa: D102
     @property
+    def cure(self) -> str: ...  # noqa: D102
+    @property
     def service(self) -> str: ...  # noqa: D102 - the service that tells it
 
 
@@ -185,7 +187,8 @@ def causes_of(told: Sequence[tuple[Told, Collection[str]]]) -> list[int | None]:
     """Returns for each condition the place of the one whose consequence it is; None: it is no consequence.
 
     `told` has the conditions of several services, each with the names of its nodes. A consequence is on the nodes of
-    its cause, or anywhere if the cause is shared. No cause that is returned is a consequence itself.
+    its cause, or anywhere if the cause is shared. One that the same command cures as a graver one is its consequence,
+    as the silence of a peer is of the rule that a trace has found. No cause that is returned is a consequence itself.
     """
     causes = [_cause_of(place, told) for place in range(len(told))]
     return [_first(place, causes) if cause is not None else None for place, cause in enumerate(causes)]
@@ -202,7 +205,8 @@ def _cause_of(place: int, told: Sequence[tuple[Told, Collection[str]]]) -> int |
         is_same = cause.code == each.code and row.is_shared and other < place
         is_said = row.sums_up and cause.service == each.service and cause.weight is BROKEN
         is_said = is_said and not (known is not None and known.sums_up)
-        if other != place and is_here and (cause.code in row.after or is_same or is_said):
+        is_cured = bool(each.cure) and each.cure == cause.cure and cause.weight < each.weight
+        if other != place and is_here and (cause.code in row.after or is_same or is_said or is_cured):
             return other
     return None
 

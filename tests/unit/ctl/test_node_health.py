@@ -233,3 +233,13 @@ def test_no_cause_that_is_told_hides_lost_packets(weight: Weight) -> None:
     told = merged([("n1", [store, effect])])
     assert [(each.problem, each.weight) for each in told] == [(store.problem, min(weight, Weight.SOON))]
     assert told[0].effects == ("dataplane: It waits for its lease.",)
+
+
+@pytest.mark.parametrize(("cure", "is_one"), [("ufw allow", True), ("ufw allow out", False), ("", False)])
+def test_what_one_command_cures_is_one_problem(cure: str, *, is_one: bool) -> None:
+    """A trace to a silent peer ends at the rule that masq names, with the same cure."""
+    rule = Problem("masq", "A rule drops the tunnel.", cure, weight=Weight.BROKEN, code="firewall.rule-tunnel")
+    silent = Problem("dataplane", "No answer comes from h1.", "ufw allow"[: len(cure)], code="peer.tunnel")
+    told = merged([("h2", [rule, silent])])
+    assert [each.problem for each in told] == [rule.problem, *([] if is_one else [silent.problem])]
+    assert told[0].effects == (("dataplane: No answer comes from h1.",) if is_one else ())
