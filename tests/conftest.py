@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import private
-from tests import process_logs
+from tests import process_logs, warm
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.modules import require_modules
 from tests.tools import CACHE, pending_tools
@@ -82,6 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
             private.enter_further()
         elif config.getoption("numprocesses", None) and config.pluginmanager.hasplugin("cacheprovider"):
             config.pluginmanager.register(Parts(config))
+        if not SOAK:
+            warm.install()
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
