@@ -19,7 +19,7 @@ from tests.fuzz.table import CORPUS, SHAPES, TARGETS, corpus
 from tests.fuzz.targets.calls.request import methods, request_in
 from tests.paths import ROOT
 
-COUNT: Final = 2_000
+COUNT: Final = 500
 MANY: Final = 1_000_000
 SOAK: Final = os.environ.get("FLANNELETTE_SOAK") == "1"
 

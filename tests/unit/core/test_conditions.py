@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flannelette.services.core.conditions import ROWS, WARNING, Condition, found
+from flannelette.services.core.conditions import BROKEN, ROWS, SOON, WARNING, Condition, found, gravest
 from tests.paths import ROOT
 
 _NAMES = ("found", "condition")
@@ -117,3 +117,14 @@ def test_peers_are_named(count: int) -> None:
 @pytest.mark.parametrize("code", ["peer.route", "peer.route-host", "peer.return", "underlay.route"])
 def test_what_a_lookup_of_a_peer_says_needs_the_rule_or_route_only(code: str) -> None:
     assert names(ROWS[code].problem, ROWS[code].cause) == {"peers", "why"}
+
+
+def test_the_gravest_come_first_and_those_of_one_weight_as_they_were_found() -> None:
+    weights = {"d": WARNING, "b": SOON, "a": BROKEN, "c": SOON, "e": BROKEN}
+    told = [Condition(name, weight=weight) for name, weight in weights.items()]
+    assert [each.code for each in gravest(told)] == ["a", "e", "b", "c", "d"]
+
+
+def test_arguments_given_in_any_order_are_one_condition() -> None:
+    assert found("host.own-part", why="a", part="b") == found("host.own-part", part="b", why="a")
+    assert found("host.own-part", why="a", part="b").arguments == (("part", "b"), ("why", "a"))

@@ -118,6 +118,35 @@ def test_a_subnet_and_a_public_address_in_it_cannot_both_be_carried() -> None:
     assert lost(replace(wide, claim_order=30), inner, network="wide") == {wide.name: "peer-address"}
 
 
+@pytest.mark.parametrize(
+    ("network", "inner", "outer"),
+    [
+        (
+            '{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}',
+            ("10.0.0.0", "10.255.255.255"),
+            ("9.255.255.255", "11.0.0.0"),
+        ),
+        (
+            '{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}',
+            ("fd00::", "fd00:0:0:ffff:ffff:ffff:ffff:ffff"),
+            ("fcff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "fd00:0:1::"),
+        ),
+    ],
+)
+def test_the_first_and_the_last_address_of_the_network_are_where_leases_may_lie(
+    network: str, inner: tuple[str, str], outer: tuple[str, str]
+) -> None:
+    def conflicts(public: str) -> list[tuple[str, str]]:
+        address = ip_address(public)
+        wide = Subnet(ip_network(f"{public}/{address.max_prefixlen - 8}", strict=False), None, None)
+        node = Subnet(ip_network("172.16.0.0/24" if address.version == 4 else "fe80::/64"), address, None)
+        known = ConflictIndex(parse_network(network), [(Lease("wide", "a", (wide,), "vxlan"), wide)])
+        return list(known.conflicts((Lease("node", "b", (node,), "vxlan"), node)))
+
+    assert {each: conflicts(each) for each in inner} == {each: [("inner-address", "wide")] for each in inner}
+    assert {each: conflicts(each) for each in outer} == {each: [] for each in outer}
+
+
 numbers = st.integers(1, 4)
 made = st.builds(
     lambda n, order, node, end, mac, length: replace(
