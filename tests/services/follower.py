@@ -34,6 +34,16 @@ class Follower:
         return bool(self.statuses) and self.statuses[-1].connected
 
     @property
+    def listings(self) -> list[Snapshot]:
+        """The complete listings among the events."""
+        return [event for event in self.events if isinstance(event, Snapshot)]
+
+    @property
+    def news(self) -> list[Changed]:
+        """The changes among the events."""
+        return [event for event in self.events if isinstance(event, Changed)]
+
+    @property
     def nodes(self) -> dict[str, str]:
         """Which node holds which lease."""
         return {name: lease.node for name, lease in self.leases.items()}

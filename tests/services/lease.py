@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +21,12 @@ from flannelette.services.core.errors import NotFound
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.leases.progress import Progress
-from flannelette.services.core.leases.table import Step
+from flannelette.services.core.leases.table import Change, Step
+from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
 from flannelette.services.lease.api.requests import Identity
 from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
-from flannelette.services.lease.stores.store import Reclaim, Reclaimed, Snapshot, StoreEvent
+from flannelette.services.lease.stores.store import Changed, Reclaim, Reclaimed, Snapshot, StoreEvent
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.lease.wire import step_from_proto
 from flannelette.services.runtime.process.options import ProcessSettings
@@ -33,6 +35,18 @@ from tests import process_logs
 from tests.examples.leases import NETWORK, by_name
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
+
+
+def listing(
+    leases: Mapping[str, Lease], network: NetworkConfig | None, network_error: str = "", **more: Any
+) -> StoreEvent:
+    """All that a store holds; `more` is that of a Snapshot."""
+    return Snapshot(dict(leases), network, network_error, **more)
+
+
+def news(*changes: Change, **more: Any) -> StoreEvent:
+    """What happens in a store; `more` is that of Changed, such as `refused`."""
+    return Changed(changes, **more)
 
 
 class FakeStore:
@@ -48,8 +62,13 @@ class FakeStore:
         self.released: list[tuple[str, str]] = []
         self.reported: list[Progress] = []
         self.unreserved: list[str] = []
-        self.reclaims: list[tuple[Reclaim, bool]] = []
+        self.reclaims: list[tuple[dict[str, Any], bool]] = []
+        """What each call gave, and whether it was a dry run."""
         self.discarded: list[tuple[str, Lease | str]] = []
+
+    def tells(self, *changes: Change, **more: Any) -> None:
+        """This happens in the store, and its watch says so."""
+        self.events.put_nowait(news(*changes, **more))
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         while True:
@@ -84,7 +103,8 @@ class FakeStore:
 
     async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
         self._fail()
-        self.reclaims.append((wanted, dry_run))
+        given = {each.name: getattr(wanted, each.name) for each in fields(wanted)}
+        self.reclaims.append(({name: value for name, value in given.items() if value not in (None, "", ())}, dry_run))
         return tuple(Reclaimed(lease, 1_000_000.0) for lease in self.leases.values())
 
     async def report(self, progress: Progress) -> float:
@@ -114,6 +134,10 @@ class Running:
         self.address = address
         self.channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
         self.stub = lease_pb2_grpc.LeaseServiceStub(self.channel)
+
+    def tells(self, *changes: Change, **more: Any) -> None:
+        """The store has told this: the service has it when this returns."""
+        self.gate.take(news(*changes, **more))
 
 
 @asynccontextmanager

@@ -1,10 +1,11 @@
 """A store, the guard before it, and the table behind."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Removed, Upserted
-from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
+from flannelette.services.lease.admission.mass_removal import WINDOW, MassRemovalGuard
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import NETWORK, by_name, make_lease
 
@@ -38,6 +39,10 @@ class World:
         self.store = by_name(*leases)
         return self.tell(Snapshot(dict(self.store), NETWORK, is_other_history=is_other_history))
 
+    def tells(self, *changes: Change, **more: Any) -> set[str]:
+        """The store tells this, whatever it holds; returns what left the table."""
+        return self.tell(Changed(changes, **more))
+
     def tell(self, event: Snapshot | Changed) -> set[str]:
         before = set(self.table)
         passed = self.guard.take(event, dict(self.table), self.now)
@@ -50,6 +55,10 @@ class World:
 
     def confirm(self, asked_at: float | None = None) -> None:
         fold(self.table, self.guard.confirm(self.store.keys(), self.now if asked_at is None else asked_at))
+
+    def pass_window(self) -> None:
+        """So much time passes that removals before it and after it are not counted together."""
+        self.now += WINDOW
 
     @property
     def held(self) -> set[str]:

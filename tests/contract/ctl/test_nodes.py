@@ -9,7 +9,6 @@ import yaml
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.table import Upserted
-from flannelette.services.lease.stores.store import Changed
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
@@ -99,7 +98,7 @@ async def dataplane(running: Running, node: str) -> str:
 async def test_it_waits_with_one_call_for_the_report_that_brings_it(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running:
         await dataplane(running, "node1")
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         waiting = await start(tmp_path, "wait", "--converged")
         await eventually(lambda: running.broker.reports.waiting)
         early: int | None = waiting.returncode
@@ -113,7 +112,7 @@ async def test_it_waits_with_one_call_for_the_report_that_brings_it(tmp_path: Pa
 async def test_it_waits_for_the_changes_of_when_it_was_asked_and_for_no_later_ones(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running:
         cursor = await dataplane(running, "node1")
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         ran = await run(tmp_path, "wait", "--converged", f"--cursor={cursor}")
         assert (ran.code, ran.out.split(" after ")[0]) == (0, "converged: 1 node at epoch:0")
 
@@ -121,7 +120,7 @@ async def test_it_waits_for_the_changes_of_when_it_was_asked_and_for_no_later_on
 async def test_it_goes_on_waiting_across_a_restart_of_the_lease_service(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running:
         await dataplane(running, "node1")
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         waiting = await start(tmp_path, "wait", "--converged")
         await eventually(lambda: running.broker.reports.waiting)
     async with serving(FakeStore(A, B), tmp_path) as running:

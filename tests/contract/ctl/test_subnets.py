@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.lease.stores.store import Reclaim
 from tests.ctl.process import run
 from tests.examples.leases import SMALL_JSON, make_lease
 from tests.services.lease import FakeStore, ServiceProcess, serving, stub_of
@@ -104,8 +103,8 @@ async def test_a_reclaim_says_what_would_go_before_it_does(tmp_path: Path) -> No
         ran = await run(tmp_path, "reclaim", "--unseen-for", "2d", "--yes", "-o", "json")
         assert ran.json["reclaimed"][0]["lease"]["node"] == "node1"
     assert store.reclaims == [
-        (Reclaim(("10.0.1.0-24", "10.0.2.0-24")), True),
-        (Reclaim(unseen_seconds=172_800.0), False),
+        ({"names": ("10.0.1.0-24", "10.0.2.0-24")}, True),
+        ({"unseen_seconds": 172_800.0}, False),
     ]
 
 

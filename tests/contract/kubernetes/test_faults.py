@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.kubernetes.played_api import Fault, ScriptedApi, answer, cut, hang, node, status, text
 from tests.kubernetes.played_store import IMPATIENT, QUICK, Open, is_version
 from tests.services.follower import following
@@ -17,7 +16,7 @@ from tests.waiting import eventually
 async def test_a_listing_comes_in_pages_and_the_watch_begins_where_it_ended(api: ScriptedApi, scripted: Open) -> None:
     api.page, api.version = 3, 41
     async with following(scripted()) as seen:
-        assert isinstance(seen.events[0], Snapshot)
+        assert seen.events[0] is seen.listings[0]
         assert sorted(seen.leases) == [f"n{number}" for number in range(7)]
         watch = await api.watched()
         assert watch.query["resourceVersion"] == "41"
@@ -72,7 +71,7 @@ async def test_what_goes_wrong_is_told_and_removes_nothing(
         await seen.until(lambda f: not api.faults[kind] and len(f.leases) == 7 and f.connected)
         assert any(sentence in status.error for status in seen.statuses if not status.connected), seen.statuses
         assert seen.snapshots == 1
-        assert all(not event.changes for event in seen.events if isinstance(event, Changed))
+        assert all(not event.changes for event in seen.news)
 
 
 async def test_the_server_is_asked_again_no_sooner_than_it_wants(api: ScriptedApi, scripted: Open) -> None:

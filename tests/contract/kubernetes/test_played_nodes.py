@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from flannelette.services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
-from flannelette.services.core.leases.table import Removed
-from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.core.leases.table import Removed, StoreStatus
 from tests.kubernetes.played_api import PREFIX, Document, ScriptedApi, node, status
 from tests.kubernetes.played_store import Open
 from tests.services.follower import Follower, following
@@ -39,7 +38,7 @@ async def test_a_refused_node_keeps_its_lease_unless_it_is_another_of_the_same_n
 
 def chosen(seen: Follower) -> Mapping[str, PublicIpOverrides]:
     """What operators have chosen, as the store told it last."""
-    told = [event.overrides for event in seen.events if isinstance(event, Snapshot | Changed)]
+    told = [event.overrides for event in seen.events if not isinstance(event, StoreStatus)]
     return [overrides for overrides in told if overrides is not None][-1]
 
 
@@ -69,10 +68,9 @@ async def test_a_node_that_gives_its_lease_back_says_so_and_one_that_loses_it_do
         api.put(annotated(node(2), kube_subnet_manager=""))
         api.delete("n3")
         await seen.until(lambda f: not f.leases.keys() & {"n1", "n2", "n3"})
-    news = [event for event in seen.events if isinstance(event, Changed)]
-    assert {change.name for event in news for change in event.changes if isinstance(change, Removed)} == {
+    assert {change.name for event in seen.news for change in event.changes if isinstance(change, Removed)} == {
         "n1",
         "n2",
         "n3",
     }
-    assert {name for event in news for name in event.released} == {"n1"}
+    assert {name for event in seen.news for name in event.released} == {"n1"}

@@ -7,7 +7,6 @@ import pytest
 from flannelette.services.core.errors import NotFound, NotImplementedYet
 from flannelette.services.core.leases.lease import VxlanData
 from flannelette.services.core.leases.table import Removed
-from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import DUAL, FLANNEL, MAC, MAC6, MANAGED, V4, Open, asks, asks_dual, flannels
 from tests.services.follower import following
@@ -18,7 +17,7 @@ async def test_two_services_see_each_others_nodes_come_change_and_go(kube: ApiSe
     kube.make_node("b", "10.244.2.0/24")
     one, two = opened(node="a"), opened(node="b")
     async with following(one) as seen_by_one, following(two) as seen_by_two:
-        assert isinstance(seen_by_one.events[0], Snapshot)
+        assert seen_by_one.events[0] is seen_by_one.listings[0]
         assert seen_by_one.network is not None
         lease_a, lease_b = (
             await one.acquire(asks("a")),
@@ -114,7 +113,7 @@ async def test_a_released_node_is_forgotten_by_its_peers_and_keeps_its_mac(kube:
         await store.release("a", "a")
         await store.release("a", "a")
         await seen.until(lambda f: not f.leases)
-    (told,) = (event for event in seen.events if isinstance(event, Changed) and Removed("a") in event.changes)
+    (told,) = (event for event in seen.news if Removed("a") in event.changes)
     assert told.released == {"a"}
     assert flannels(kube, "a")["backend-data"] == f'{{"VNI":1,"VtepMAC":"{MAC}"}}'
     await store.release("gone", "gone")

@@ -16,7 +16,6 @@ from flannelette.services.core.errors import Exhausted, LostRace, NotYet, Unavai
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import StoreStatus, Upserted
 from flannelette.services.core.network import parse_network
-from flannelette.services.lease.stores.store import Changed, Reclaim
 from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto, request_to_proto
 from tests.examples.leases import NETWORK_JSON, make_lease, make_request
 from tests.services.lease import FakeStore, serving
@@ -78,7 +77,7 @@ async def test_an_acquired_lease_is_answered_when_the_table_shows_it(tmp_path: P
 
     def acquire(request: LeaseRequest) -> Lease:
         assert request == make_request("a", "172.16.0.1", "10.0.1.0/24")
-        store.events.put_nowait(Changed((Upserted(A),)))
+        store.tells(Upserted(A))
         return A
 
     store.on_acquire = acquire
@@ -166,7 +165,7 @@ async def test_the_status_shows_no_key_of_the_network_configuration(tmp_path: Pa
     key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     text = f'{{"Network":"10.5.0.0/16","Backend":{{"Type":"wireguard","PSK":"{key}"}}}}'
     async with serving(FakeStore(), tmp_path) as running:
-        running.gate.take(Changed(network=parse_network(text)))
+        running.tells(network=parse_network(text))
         status = await running.stub.GetStatus(pb.GetStatusRequest())
         assert key not in str(status)
         assert json.loads(status.network.json)["Backend"] == {"Type": "wireguard", "PSK": "(hidden)"}
@@ -191,7 +190,7 @@ async def test_the_status_says_what_is_missing_and_then_ready(tmp_path: Path) ->
 async def test_refused_keys_are_counted_and_listed(tmp_path: Path) -> None:
     """Defect 1 of flannel v0.28: a key that is no lease changes nothing here."""
     async with serving(FakeStore(A), tmp_path) as running:
-        running.gate.take(Changed(refused={"foo": "is no lease", "bar": "is none either"}))
+        running.tells(refused={"foo": "is no lease", "bar": "is none either"})
         answer = await running.stub.ListQuarantine(pb.ListQuarantineRequest())
         assert [(key.key, key.reason) for key in answer.keys] == [("bar", "is none either"), ("foo", "is no lease")]
         assert answer.keys[0].first_seen_time.seconds > 1_700_000_000
@@ -205,7 +204,7 @@ async def test_a_subnet_is_reserved_for_any_node_and_freed(tmp_path: Path) -> No
         call = running.stub.ReserveSubnet(
             pb.ReserveSubnetRequest(cidrs=["fd00:0:0:9::/64", "10.5.9.0/24"], node="n9")
         )
-        store.events.put_nowait(Changed((Upserted(await store.reserve(V4_AND_V6, "n9")),)))
+        store.tells(Upserted(await store.reserve(V4_AND_V6, "n9")))
         lease = (await call).lease
         assert (lease.name, lease.node, lease.reserved) == ("10.5.9.0-24&fd00:0:0:9::-64", "n9", True)
         await running.stub.ReleaseSubnet(pb.ReleaseSubnetRequest(name=lease.name))
@@ -226,9 +225,9 @@ async def test_leases_are_reclaimed_as_asked_and_told_with_when_their_node_was_s
         request = pb.ReclaimLeasesRequest(dry_run=True)
         request.unseen_for.FromSeconds(3600)
         response = await running.stub.ReclaimLeases(request)
-        assert store.reclaims == [(Reclaim(unseen_seconds=3600.0), True)]
+        assert store.reclaims == [({"unseen_seconds": 3600.0}, True)]
         assert [(each.lease.name, each.last_seen_time.seconds) for each in response.reclaimed] == [
             (A.name, 1_000_000)
         ]
         await running.stub.ReclaimLeases(pb.ReclaimLeasesRequest(names=["a", "b", "a"]))
-        assert store.reclaims[1] == (Reclaim(("a", "b")), False)
+        assert store.reclaims[1] == ({"names": ("a", "b")}, False)

@@ -18,7 +18,6 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.progress import FailedLease, Progress
 from flannelette.services.core.leases.table import Upserted
-from flannelette.services.lease.stores.store import Changed
 from flannelette.services.runtime.lease import feed
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from tests.examples.leases import make_lease
@@ -83,7 +82,7 @@ async def test_a_change_has_converged_when_every_connected_node_reports_it(tmp_p
         dataplane(running, "node1") as one,
         dataplane(running, "node2") as two,
     ):
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         cursor = await one.follow()
         await one.report(cursor)
         found = await converged(running)
@@ -99,7 +98,7 @@ async def test_a_change_has_converged_when_every_connected_node_reports_it(tmp_p
 
 async def test_what_is_wrong_with_a_node_is_told_with_its_progress(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1") as one:
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         cursor = await one.follow()
         finding = pb.Finding(check="peer-route", problem="No packets reach h2.", cure="ip rule del", broken=True)
         report = pb.ReportProgressRequest(node="node1", cursor=cursor, findings=[finding] * 9, version="1.2.3")
@@ -128,7 +127,7 @@ async def test_who_reports_learns_how_far_the_clocks_are_apart(
 async def test_a_report_says_how_long_ago_it_came_true(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1") as one:
         before = time.monotonic()
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         cursor = await one.follow()
         await asyncio.sleep(0.5)
         report = pb.ReportProgressRequest(node="node1", cursor=cursor, age=Duration(nanos=450_000_000))
@@ -140,7 +139,7 @@ async def test_a_report_says_how_long_ago_it_came_true(tmp_path: Path) -> None:
 
 async def test_who_waits_for_convergence_is_answered_by_the_report_that_brings_it(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1") as one:
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         waiting = asyncio.create_task(converged(running, wait=60))
         cursor = await one.follow()
         assert not waiting.done()
@@ -150,7 +149,7 @@ async def test_who_waits_for_convergence_is_answered_by_the_report_that_brings_i
 
 async def test_a_wait_that_is_over_says_who_is_pending(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1"):
-        running.broker.take(Changed((Upserted(B),)))
+        running.tells(Upserted(B))
         found = await converged(running, wait=1)
         assert (found.converged, list(found.nodes_pending)) == (False, ["node1"])
         assert found.elapsed.ToTimedelta().total_seconds() >= 1
@@ -181,7 +180,7 @@ async def test_a_node_that_left_is_not_pending_but_not_connected(tmp_path: Path)
         connected_nodes = running.broker.connected_nodes
         while "node2" in connected_nodes.nodes:
             await asyncio.wait_for(connected_nodes.changed_since(connected_nodes.changes), PATIENCE)
-        running.broker.take(Changed((Upserted(make_lease(3)),)))
+        running.tells(Upserted(make_lease(3)))
         await one.report(await one.follow())
         assert (await converged(running)).converged
         shown = await nodes(running)
@@ -196,7 +195,7 @@ async def test_a_node_that_left_is_not_pending_but_not_connected(tmp_path: Path)
 async def test_a_node_that_is_behind_says_by_how_much(tmp_path: Path) -> None:
     async with serving(FakeStore(A), tmp_path) as running, dataplane(running, "node1"):
         for version in range(1, 4):
-            running.broker.take(Changed((Upserted(make_lease(1, version=version)),)))
+            running.tells(Upserted(make_lease(1, version=version)))
         assert (await nodes(running))["node1"].behind == 3
 
 
@@ -298,7 +297,7 @@ async def test_every_change_is_measured_once(tmp_path: Path) -> None:
     ):
         before = count()
         for version in range(1, 6):
-            running.broker.take(Changed((Upserted(make_lease(1, version=version)),)))
+            running.tells(Upserted(make_lease(1, version=version)))
         await one.report("epoch:5")
         assert count() == before
         assert REGISTRY.get_sample_value("flannelette_lease_nodes_behind") == 1

@@ -15,7 +15,6 @@ import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.lease import LeaseRequest, VxlanData
 from flannelette.services.core.network import parse_network
-from flannelette.services.lease.stores.store import Changed
 from tests.examples.leases import SMALL_JSON, mac, make_lease, make_request
 from tests.services.lease import FakeStore, ServiceProcess, serving, stub_of
 from tests.services.tiers import Tiers, acquired, feed_of
@@ -110,7 +109,7 @@ async def test_nobody_moves_a_pod_cidr(tmp_path: Path) -> None:
     store = FakeStore(make_lease(1, node="a"))
     async with serving(store, tmp_path, node="a") as running:
         network = parse_network('{"Network":"10.99.0.0/16","Backend":{"Type":"vxlan"}}', leases_subnets=False)
-        running.gate.take(Changed(network=network))
+        running.tells(network=network)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await running.stub.RenumberNode(pb.RenumberNodeRequest())
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -9,7 +9,6 @@ import pytest
 
 from flannelette.services.core.errors import Exhausted, NotFound, NotYet
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.store import Snapshot
 from tests.services.follower import following
 from tests.stores.every import DUAL, FOUR_SUBNETS, NETWORK, OTHER_NETWORK, World, asks, told
 
@@ -17,8 +16,8 @@ from tests.stores.every import DUAL, FOUR_SUBNETS, NETWORK, OTHER_NETWORK, World
 async def test_the_first_event_is_a_complete_snapshot(world: World) -> None:
     lease = await world.open().acquire(asks(1))
     async with following(world.open()) as seen:
-        (first, *_) = seen.events
-        assert isinstance(first, Snapshot)
+        first = seen.listings[0]
+        assert seen.events[0] is first
         assert first.network is not None
         assert first.network.source == NETWORK
         assert {name: told(held) for name, held in first.leases.items()} == {lease.name: told(lease)}

@@ -10,7 +10,6 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
-from flannelette.services.lease.stores.store import Changed
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.lease.wire import step_from_proto
 from tests.examples.leases import NETWORK, by_name, make_lease
@@ -27,7 +26,7 @@ async def test_a_snapshot_and_then_every_change(tmp_path: Path) -> None:
         call = running.stub.WatchLeases(pb.WatchLeasesRequest())
         first = await next_step(call)
         assert (first.reset, first.changes, first.network, first.synced) == (True, (Upserted(A),), NETWORK, True)
-        store.events.put_nowait(Changed((Upserted(B), Removed(A.name))))
+        store.tells(Upserted(B), Removed(A.name))
         second = await next_step(call)
         assert (second.changes, second.synced) == ((Upserted(B), Removed(A.name)), True)
         store.events.put_nowait(StoreStatus("fake", False, "cable cut"))
@@ -118,7 +117,7 @@ async def test_a_feed_that_comes_back_gets_only_what_it_missed(tmp_path: Path) -
         await eventually(lambda: feed.table, lambda table: table.synced)
         following.cancel()
         await eventually(lambda: running.broker.watchers, equals(0))
-        store.events.put_nowait(Changed((Upserted(B),)))
+        store.tells(Upserted(B))
         touched.clear()
         following = asyncio.create_task(feed.run())
         await eventually(lambda: feed.table.leases, contains(B.name))
@@ -142,7 +141,7 @@ async def test_five_hundred_watchers_all_get_one_change_in_order(tmp_path: Path)
             for messages in seen:
                 group.create_task(watch(running, messages))
             await eventually(lambda: running.broker.watchers, equals(500))
-            store.events.put_nowait(Changed((Upserted(B),)))
+            store.tells(Upserted(B))
         for messages in seen:
             cursors = [int(message.cursor.partition(":")[2]) for message in messages]
             assert all(before < after for before, after in pairwise(cursors))
@@ -161,7 +160,7 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody_and_catches_up(tmp_p
         newest = make_lease(1)
         for version in range(1, 300):
             newest = make_lease(1, version=version)
-            store.events.put_nowait(Changed((Upserted(newest),)))
+            store.tells(Upserted(newest))
         async with asyncio.timeout(PATIENCE):
             while table.leases.get(newest.name) != newest or not table.synced:
                 table.fold(await next_step(quick))
@@ -210,13 +209,13 @@ async def test_a_node_is_told_that_the_store_has_lost_its_lease_which_the_guard_
         for call, table in zip(calls, tables, strict=True):
             while not table.synced:
                 table.fold(await next_step(call))
-        store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
+        store.tells(*(Removed(lease.name) for lease in leases))
         for number in (1, 2):
             told = await next_step(calls[number - 1])
             assert told == Step(lost=make_lease(number).name)
-        store.events.put_nowait(Changed((Upserted(make_lease(1)),)))
+        store.tells(Upserted(make_lease(1)))
         await eventually(lambda: running.gate.held, has(19))
-        store.events.put_nowait(Changed((Upserted(make_lease(99)),)))
+        store.tells(Upserted(make_lease(99)))
         for call in calls:
             assert (await next_step(call)).changes == (Upserted(make_lease(99)),), "it is told once"
 
@@ -230,7 +229,7 @@ async def test_a_feed_that_is_told_of_a_lost_lease_keeps_its_table(tmp_path: Pat
         feed = Feed(connection, pb.VIEW_ALL, lambda _: heard.append(feed.table.lost))
         task = asyncio.create_task(feed.run())
         await eventually(lambda: feed.table, lambda table: table.synced)
-        store.events.put_nowait(Changed(tuple(Removed(lease.name) for lease in leases)))
+        store.tells(*(Removed(lease.name) for lease in leases))
         await eventually(lambda: heard, contains(leases[2].name))
         assert feed.table.leases == by_name(*leases)
         task.cancel()

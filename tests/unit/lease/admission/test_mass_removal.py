@@ -4,8 +4,6 @@ import pytest
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Upserted
-from flannelette.services.lease.admission.mass_removal import WINDOW
-from flannelette.services.lease.stores.store import Changed
 from tests.examples.leases import SMALL, by_name, make_lease
 from tests.stores.guarded_table import World, fold, gone, name
 
@@ -104,7 +102,7 @@ def test_a_small_cluster_that_shrinks_within_the_share_shrinks_at_once() -> None
     """A regression test of hole 8."""
     world = World(9)
     assert len(world.change(*gone(1, 2, 3))) == 3
-    world.now += WINDOW
+    world.pass_window()
     assert len(world.change(*gone(4, 5, 6))) == 3
 
 
@@ -126,7 +124,7 @@ def test_removals_one_by_one_within_two_seconds_count_together() -> None:
 def test_a_slow_trickle_is_no_burst() -> None:
     world = World(30)
     for number in range(1, 31):
-        world.now += WINDOW
+        world.pass_window()
         world.change(*gone(number))
     assert world.table == {}
 
@@ -142,7 +140,7 @@ def test_while_removals_are_held_everything_else_goes_on() -> None:
     world = World(20)
     world.relist()
     world.change(Upserted(make_lease(99)))
-    world.tell(Changed(network=SMALL))
+    world.tells(network=SMALL)
     assert name(99) in world.table
     assert world.network == SMALL
     assert len(world.held) == 20
@@ -207,20 +205,20 @@ def test_what_is_lost_beside_something_that_somebody_asked_for_is_held() -> None
     world = World(40)
     changes = gone(*range(1, 31))
     fold(world.store, changes)
-    assert world.tell(Changed(tuple(changes), released=frozenset({name(1), name(2)}))) == {name(1), name(2)}
+    assert world.tells(*changes, released=frozenset({name(1), name(2)})) == {name(1), name(2)}
     assert world.held == set(map(name, range(3, 31)))
 
 
 def test_what_is_held_already_goes_when_somebody_asks_for_it() -> None:
     world = World(20)
     world.relist()
-    assert world.tell(Changed(released=frozenset({name(7), "unknown"}))) == {name(7)}
+    assert world.tells(released=frozenset({name(7), "unknown"})) == {name(7)}
     assert len(world.held) == 19
 
 
 def test_a_lease_that_is_there_again_stays_whoever_asked_for_its_end() -> None:
     world = World(20)
-    assert world.tell(Changed((*gone(1), Upserted(make_lease(1))), released=frozenset({name(1)}))) == set()
+    assert world.tells(*gone(1), Upserted(make_lease(1)), released=frozenset({name(1)})) == set()
     assert (len(world.table), world.held) == (20, set())
 
 

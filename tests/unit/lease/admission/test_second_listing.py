@@ -2,14 +2,15 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from structlog.typing import EventDict
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Upserted
-from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import NETWORK, by_name
+from tests.services.lease import listing
 from tests.stores.guard_scene import LEASES, SECONDS, World, counts, played, texts
 
 
@@ -55,7 +56,7 @@ def test_what_is_there_in_the_second_listing_stays_and_is_asked_for_again(lines:
         assert "the second listing has some of them" in world.gate.held_reason
         await asyncio.sleep(3 * SECONDS)
         assert world.listings == 4
-        world.events.put_nowait(Changed((Upserted(LEASES[0]),)))
+        world.tells(Upserted(LEASES[0]))
         await asyncio.sleep(0.001)
         assert (world.table, world.gate.held) == (1, [])
 
@@ -91,11 +92,11 @@ def test_while_there_is_no_network_what_is_held_stays_held_for_no_node_could_tak
     async def scene(world: World) -> None:
         listing, error = world.relist, "there is no network configuration"
 
-        async def empty() -> Snapshot:
+        async def empty() -> Any:
             return replace(await listing(), network=None, network_error=error)
 
         world.relist = empty  # type: ignore[method-assign]  # the whole prefix is gone
-        world.events.put_nowait(Changed(network_error=error))
+        world.tells(network_error=error)
         await world.lose(*LEASES)
         await asyncio.sleep(10 * SECONDS + 1)
         assert (world.table, world.listings) == (20, 10)
@@ -104,7 +105,7 @@ def test_while_there_is_no_network_what_is_held_stays_held_for_no_node_could_tak
             in world.gate.held_reason
         )
         world.relist = listing  # type: ignore[method-assign]  # somebody writes it
-        world.events.put_nowait(Changed(network=NETWORK))
+        world.tells(network=NETWORK)
         await asyncio.sleep(SECONDS - 1)
         assert (world.table, world.listings) == (20, 10), "the nodes have their full time"
         await asyncio.sleep(2)
@@ -118,7 +119,7 @@ def test_a_store_that_never_answers_the_second_listing_is_asked_again() -> None:
     async def scene(world: World) -> None:
         answers = world.relist
 
-        async def silence() -> Snapshot:
+        async def silence() -> Any:
             await asyncio.sleep(1e9)
             raise AssertionError
 
@@ -138,7 +139,7 @@ def test_leases_that_come_back_meanwhile_are_never_removed(lines: list[EventDict
         await world.lose(*LEASES)
         for lease in LEASES:
             world.leases[lease.name] = lease
-            world.events.put_nowait(Changed((Upserted(lease),)))
+            world.tells(Upserted(lease))
         await asyncio.sleep(2 * SECONDS)
         assert (world.table, world.gate.held, world.listings) == (20, [], 0)
 
@@ -153,7 +154,7 @@ def test_a_second_burst_is_given_its_full_time() -> None:
         await asyncio.sleep(SECONDS - 5)
         for lease in LEASES:
             world.leases[lease.name] = lease
-        world.events.put_nowait(Snapshot(dict(world.leases), NETWORK))
+        world.events.put_nowait(listing(dict(world.leases), NETWORK))
         await asyncio.sleep(1)
         await world.lose(*LEASES)
         await asyncio.sleep(SECONDS - 5)
@@ -168,7 +169,7 @@ def test_what_goes_while_the_second_listing_is_read_waits_for_the_next() -> None
     async def scene(world: World) -> None:
         answer = world.relist
 
-        async def slow() -> Snapshot:
+        async def slow() -> Any:
             listed = await answer()
             await asyncio.sleep(2)
             return listed

@@ -14,8 +14,8 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Change, Removed, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import DUAL_JSON, SMALL, address, by_name
+from tests.services.lease import listing, news
 from tests.stores.watched import watched
 
 DUAL = parse_network(DUAL_JSON)
@@ -37,7 +37,7 @@ DUAL_LEASE, SIX = lease("10.5.1.0-24&fd00:10:5:1::-64"), lease("fd00:10:5:2::-64
 async def refused(network: NetworkConfig | None, *leases: Lease) -> set[str]:
     """Those of the leases that the watcher does not see; all of them are in the quarantine."""
     async with watched() as service:
-        await service.take(Snapshot(by_name(*leases), network))
+        await service.take(listing(by_name(*leases), network))
         missing = by_name(*leases).keys() - service.seen.leases.keys()
         assert service.quarantine.keys() == missing
         return missing
@@ -50,11 +50,11 @@ async def test_leases_that_claim_the_same_are_all_served_since_the_nodes_decide_
 async def test_a_lease_outside_the_network_is_refused_until_the_network_is_another() -> None:
     """One of flannel's older defects: a lease outside the network is routed."""
     async with watched() as service:
-        await service.take(Snapshot(by_name(A, STRAY), SMALL))
+        await service.take(listing(by_name(A, STRAY), SMALL))
         reason = "subnet 10.6.1.0/24 lies outside the network 10.5.0.0/16: release it, or correct the network"
         assert service.quarantine == {STRAY.name: (OUTSIDE, reason)}
         assert service.seen.leases == by_name(A)
-        await service.take(Changed(network=OTHER))
+        await service.take(news(network=OTHER))
         assert service.seen.leases == by_name(STRAY)
         assert {key: kind for key, (kind, _) in service.quarantine.items()} == {A.name: OUTSIDE}
 
@@ -76,46 +76,44 @@ async def test_what_lies_outside(network: NetworkConfig | None, leases: Sequence
 
 async def test_a_network_that_breaks_leaves_the_last_one_in_force() -> None:
     async with watched() as service:
-        await service.take(Snapshot(by_name(A), SMALL), Snapshot(by_name(A, STRAY), None, "broken"))
+        await service.take(listing(by_name(A), SMALL), listing(by_name(A, STRAY), None, "broken"))
         assert (service.seen.leases, service.seen.network_error) == (by_name(A), "broken")
 
 
 async def test_what_a_served_lease_publishes_may_change() -> None:
     moved = Lease(A.name, "", (Subnet(A.subnets[0].cidr, address(9)),))
     async with watched() as service:
-        await service.take(Snapshot(by_name(A), SMALL), Changed((Upserted(moved),)))
+        await service.take(listing(by_name(A), SMALL), news(Upserted(moved)))
         assert service.seen.leases == by_name(moved)
         cursor = service.seen.cursor
-        await service.take(Changed((Upserted(moved),)))
+        await service.take(news(Upserted(moved)))
         assert service.seen.cursor == cursor, "nothing has changed, and nothing is sent"
 
 
 async def test_a_refused_key_keeps_its_first_time_and_its_last_reason() -> None:
     async with watched() as service:
-        await service.take(Snapshot(by_name(A), SMALL), Changed(refused={"foo": "was no lease"}))
+        await service.take(listing(by_name(A), SMALL), news(refused={"foo": "was no lease"}))
         first = service.pipeline.quarantine.keys["foo"].first_seen
-        await service.take(Changed((Upserted(A),), refused={"foo": "is no lease"}))
+        await service.take(news(Upserted(A), refused={"foo": "is no lease"}))
         assert service.quarantine == {"foo": (pb.REFUSAL_KIND_UNREADABLE, "is no lease")}
         assert service.pipeline.quarantine.keys["foo"].first_seen == first
 
 
 async def test_a_key_leaves_the_quarantine_when_the_store_clears_it_or_the_lease_is_removed() -> None:
     async with watched() as service:
-        await service.take(
-            Snapshot(by_name(A), SMALL), Changed((Upserted(STRAY),), refused={"foo": "bad", "bar": "x"})
-        )
+        await service.take(listing(by_name(A), SMALL), news(Upserted(STRAY), refused={"foo": "bad", "bar": "x"}))
         assert service.quarantine.keys() == {"foo", "bar", STRAY.name}
-        await service.take(Changed((Removed(STRAY.name),), cleared=frozenset({"foo"})))
+        await service.take(news(Removed(STRAY.name), cleared=frozenset({"foo"})))
         assert service.quarantine.keys() == {"bar"}
-        await service.take(Snapshot(by_name(A), SMALL, refused={"new": "bad"}))
+        await service.take(listing(by_name(A), SMALL, refused={"new": "bad"}))
         assert service.quarantine.keys() == {"new"}
 
 
 async def test_a_lease_whose_value_became_unreadable_is_refused_for_that() -> None:
     async with watched() as service:
-        await service.take(Snapshot(by_name(STRAY), SMALL), Changed(refused={STRAY.name: "is no lease"}))
+        await service.take(listing(by_name(STRAY), SMALL), news(refused={STRAY.name: "is no lease"}))
         assert service.quarantine == {STRAY.name: (pb.REFUSAL_KIND_UNREADABLE, "is no lease")}
-        await service.take(Changed((Upserted(STRAY),), cleared=frozenset({STRAY.name})))
+        await service.take(news(Upserted(STRAY), cleared=frozenset({STRAY.name})))
         assert service.quarantine[STRAY.name][0] == OUTSIDE
 
 
@@ -144,11 +142,11 @@ def test_what_a_watcher_sees_depends_on_the_end_and_not_on_the_way(
 async def play(history: Sequence[Sequence[Change] | NetworkConfig]) -> None:
     ticks, stored, network = count(1), dict[str, Lease](), SMALL
     async with watched() as service:
-        await service.take(Snapshot({}, SMALL))
+        await service.take(listing({}, SMALL))
         for happened in history:
             if isinstance(happened, NetworkConfig):
                 network = happened
-                await service.take(Changed(network=network))
+                await service.take(news(network=network))
                 continue
             dated = [
                 Upserted(replace(change.lease, claim_order=next(ticks))) if isinstance(change, Upserted) else change
@@ -158,8 +156,8 @@ async def play(history: Sequence[Sequence[Change] | NetworkConfig]) -> None:
                 stored.pop(change.lease.name if isinstance(change, Upserted) else change.name, None)
                 if isinstance(change, Upserted):
                     stored[change.lease.name] = change.lease
-            await service.take(Changed(tuple(dated)))
+            await service.take(news(*dated))
         async with watched() as fresh:
-            await fresh.take(Snapshot(stored, network))
+            await fresh.take(listing(stored, network))
             assert service.seen.leases == fresh.seen.leases
             assert service.quarantine == fresh.quarantine
