@@ -34,17 +34,27 @@ class Certificates:
         self._authority = read_authority(made.certificate, made.key)
         keep(directory, {AUTHORITY: made})
 
-    def make(self, stem: str, wanted: Wanted, *, start_days: float = 0, days: int = 10) -> TlsFiles:
+    def make(
+        self,
+        stem: str,
+        name: str,
+        *,
+        uris: tuple[str, ...] = (),
+        addresses: tuple[str, ...] = (),
+        start_days: float = 0,
+        days: int = 10,
+    ) -> TlsFiles:
         """A certificate that is valid for `days` from `start_days` on; replaces one of the same stem."""
+        wanted = Wanted(name, uris=uris, addresses=addresses)
         start = datetime.now(UTC) + timedelta(days=start_days)
         keep(self.directory, {stem: issue(self._authority, wanted, start, days)})
         return self.files(stem)
 
     def server(self, stem: str = "server", *, addresses: tuple[str, ...] = LOOPBACK, start_days: int = 0) -> TlsFiles:
-        return self.make(stem, Wanted("a server", addresses=addresses), start_days=start_days)
+        return self.make(stem, "a server", addresses=addresses, start_days=start_days)
 
     def client(self, name: str, *, start_days: int = 0) -> TlsFiles:
-        return self.make(name, Wanted(name, uris=(URIS[name],)), start_days=start_days)
+        return self.make(name, name, uris=(URIS[name],), start_days=start_days)
 
     def files(self, stem: str) -> TlsFiles:
         return TlsFiles(

@@ -65,10 +65,27 @@ class FakeService:
 
 
 @dataclass
+class Clock:
+    """The clocks of the machine, of which virtual time is the base."""
+
+    set_by: float = 0.0
+    """Seconds by which the wall clock has been set."""
+    suspended: float = 0.0
+    """Seconds for which the machine was suspended: no task ran, and all clocks went on."""
+
+    def wall(self) -> float:
+        return self.boot() + self.set_by
+
+    def boot(self) -> float:
+        return now() + self.suspended
+
+
+@dataclass
 class Scene:
     service: FakeService
     renewer: LeaseRenewer
     wakes: list[float]
+    clock: "Clock"
 
     def table(self, *leases: Lease) -> Table:
         return Table({lease.name: lease for lease in leases}, synced=True)
@@ -78,15 +95,15 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], service: FakeServ
     """Runs the script beside a holder that wants REQUEST."""
 
     async def main() -> None:
-        wakes: list[float] = []
-        holder = LeaseRenewer(service, margin, lambda: wakes.append(now()), Journal(), now, now)
+        wakes, clock = list[float](), Clock()
+        holder = LeaseRenewer(service, margin, lambda: wakes.append(now()), Journal(), clock.wall, clock.boot)
         task = asyncio.create_task(holder.run())
         try:
             await asyncio.sleep(0.001)
             assert service.acquired == []
             holder.set_request(REQUEST)
             await asyncio.sleep(0.001)
-            await script(Scene(service, holder, wakes))
+            await script(Scene(service, holder, wakes, clock))
             assert not task.done()
         finally:
             task.cancel()

@@ -11,7 +11,6 @@ import yaml
 from flannelette.services.core.backend_options import Option, declared_options
 from flannelette.services.core.backend_types import BACKEND_TYPES, VxlanOptions
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.dataplane.backends import BACKENDS
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import parse, pick, pod_of, run_tool
 from tests.pages.chart import CHART, values
@@ -30,7 +29,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", sorted(BACKEND_TYPES))
 def test_a_backend_gets_the_options_whose_comment_names_it_and_no_other(backend: str, tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"flannel": OPTIONS | {"backend": backend}}))
     documents = parse(run_tool("helm", "template", "flannel", str(CHART), f"--values={tmp_path}/values.yaml"))
@@ -65,7 +64,7 @@ def network_of(tmp_path: Path, **flannel: Any) -> NetworkConfig:
     return parse_network(pick(documents, "ConfigMap")["data"]["net-conf.json"], leases_subnets=False)
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", sorted(BACKEND_TYPES))
 def test_every_option_of_every_backend_is_passed_as_it_is(backend: str, tmp_path: Path) -> None:
     declared = declared_options(BACKEND_TYPES[backend])
     given = {option.name: example(backend, option) for option in declared.values()}
@@ -77,7 +76,7 @@ def test_every_option_of_every_backend_is_passed_as_it_is(backend: str, tmp_path
             assert found == (tuple(given[option.name]) if isinstance(found, tuple) else given[option.name])
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", sorted(BACKEND_TYPES))
 def test_a_value_that_an_option_cannot_have_is_refused_by_its_name(backend: str, tmp_path: Path) -> None:
     wrong: dict[str, Any] = {"Nonsense": 1}
     for option in declared_options(BACKEND_TYPES[backend]).values():

@@ -10,7 +10,6 @@ import grpc.aio
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.ctl.certs.issue import Wanted
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.contract.tls.test_connections import serving
@@ -27,7 +26,7 @@ async def test_a_certificate_that_runs_out_acquires_nothing_more_on_its_open_con
     tmp_path: Path, lab: Certificates
 ) -> None:
     async with serving(tmp_path, lab.server()) as service:
-        short = lab.make("h1", Wanted("h1", uris=(URIS["h1"],)), start_days=SECONDS / 86_400 - 10)
+        short = lab.make("h1", "h1", uris=(URIS["h1"],), start_days=SECONDS / 86_400 - 10)
         over = time.time() + SECONDS
         async with client(short, service.address) as stub:
             request = request_to_proto(make_request("h1", "172.16.0.1"))
@@ -54,7 +53,7 @@ async def test_a_client_whose_certificate_was_replaced_connects_with_the_new_one
     tmp_path: Path, lab: Certificates
 ) -> None:
     async with serving(tmp_path, lab.server()) as service:
-        ours = transport(lab.make("h1", Wanted("h1", uris=(URIS["h1"],)), start_days=SECONDS / 86_400 - 10))
+        ours = transport(lab.make("h1", "h1", uris=(URIS["h1"],), start_days=SECONDS / 86_400 - 10))
         over = time.time() + SECONDS
         assert ours.credentials is not None
         connection = LeaseConnection(service.address, "h1", ours)

@@ -10,17 +10,14 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-from flannelette.services.core.access import Principal, Role
-from flannelette.services.ctl.certs.issue import Wanted
 from flannelette.services.runtime.lease.wire import request_to_proto
 from flannelette.services.runtime.tls.files import TlsFiles
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.services.certificates import LOOPBACK, Certificates, flags, transport
+from tests.services.certificates import LOOPBACK, URIS, Certificates, flags, transport
 from tests.services.lease import ServiceProcess, stub_of
 
-RELAY = Wanted("rack7", uris=(Principal(Role.RELAY, "rack7").uri,), addresses=LOOPBACK)
 REQUEST = request_to_proto(make_request("h1", "172.16.0.1", "10.5.27.0/24"))
 
 
@@ -54,7 +51,7 @@ async def client(files: TlsFiles, address: str) -> AsyncIterator[lease_pb2_grpc.
 
 
 async def test_a_relay_acts_for_the_node_that_has_shown_its_certificate(tmp_path: Path, lab: Certificates) -> None:
-    relay = lab.make("rack7-server", RELAY)
+    relay = lab.make("rack7-server", "rack7", uris=(URIS["relay"],), addresses=LOOPBACK)
     reservation = pb.ReserveSubnetRequest(cidrs=["10.5.9.0/24"])
     async with (
         top(tmp_path, lab) as above,
@@ -75,7 +72,7 @@ async def test_a_relay_acts_for_the_node_that_has_shown_its_certificate(tmp_path
 
 
 async def test_a_node_is_no_relay(tmp_path: Path, lab: Certificates) -> None:
-    node = lab.make("h2", Wanted("h2", uris=(Principal(Role.DATAPLANE, "h2").uri,), addresses=LOOPBACK))
+    node = lab.make("h2", "h2", uris=(URIS["h2"],), addresses=LOOPBACK)
     async with (
         top(tmp_path, lab) as above,
         service(tmp_path / "no-relay", node, "--store=relay", "--central", f"--upstream={above}") as (process, _),

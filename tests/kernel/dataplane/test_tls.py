@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flannelette.services.core.access import Principal, Role
-from flannelette.services.ctl.certs.issue import Wanted
+from flannelette.services.runtime.tls.files import TlsFiles
 from tests.hosts.dataplane import Cluster, Running, cluster_of, environment
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
@@ -16,7 +16,11 @@ from tests.services.lease import ServiceProcess
 from tests.waiting import contains, eventually
 
 LEASES, DATAPLANE = "10.99.0.11:7070", "10.99.0.11:7071"
-N1 = Wanted("n1", uris=(Principal(Role.DATAPLANE, "n1").uri,), addresses=("10.99.0.11",))
+
+
+def certificate_of_n1(signer: Certificates) -> TlsFiles:
+    uris = (Principal(Role.DATAPLANE, "n1").uri,)
+    return signer.make("n1", "n1", uris=uris, addresses=("10.99.0.11",))
 
 
 class FarCluster(Cluster):
@@ -58,8 +62,8 @@ async def reason(running: Running, text: str) -> None:
 
 
 async def test_a_refused_certificate_is_the_reason_until_a_good_one_is_in_its_place(cluster: FarCluster) -> None:
-    stranger = Certificates(cluster.directory / "others").make("n1", N1)
-    files = cluster.certificates.make("n1", N1)
+    stranger = certificate_of_n1(Certificates(cluster.directory / "others"))
+    files = certificate_of_n1(cluster.certificates)
     good = files.certificate.read_bytes(), files.key.read_bytes()
     files.certificate.write_bytes(stranger.certificate.read_bytes())
     files.key.write_bytes(stranger.key.read_bytes())
@@ -83,7 +87,7 @@ async def test_a_certificate_of_another_node_gets_no_lease_and_says_why(cluster:
 
 async def test_others_may_look_at_a_dataplane_and_an_administrator_may_change_it(cluster: FarCluster) -> None:
     listen = f"--listen=unix:{cluster.directory}/dataplane.sock,{DATAPLANE}"
-    own = cluster.certificates.make("n1", N1)
+    own = certificate_of_n1(cluster.certificates)
     await cluster.join("n2", "10.99.0.12", "06:0c:56:6d:fb:b3")
     async with cluster.dataplane(f"--lease-address={LEASES}", listen, *flags(own)) as running:
         await running.until(peers=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from flannelette.services.dataplane.backends import BACKENDS
+from flannelette.services.core.backend_types import BACKEND_TYPES
 from tests.pages.chart import CHART, OPTIONS, README, SCHEMA, options_file, page, schema, values
 
 
@@ -54,8 +54,8 @@ def accepted(schema: dict[str, Any], where: str = "") -> Iterator[str]:
 def test_it_names_every_backend_that_is_built_and_says_of_each_option_which_takes_it() -> None:
     meanings = {value.path: value.meaning for value in values()}
     sentence = re.sub(r"\([^)]*\)", "", meanings["flannel.backend"]).partition(".")[0]
-    assert set(re.findall(r"[\w-]+", sentence)) - {"or"} == BACKENDS.keys()
+    assert set(re.findall(r"[\w-]+", sentence)) - {"or"} == BACKEND_TYPES.keys()
     options = [value for value in values() if value.unset and "no effect" not in value.meaning]
     assert len(options) == 11
     for option in options:
-        assert set(re.findall(r"[\w-]+", option.meaning)) & BACKENDS.keys(), option.path
+        assert set(re.findall(r"[\w-]+", option.meaning)) & BACKEND_TYPES.keys(), option.path

@@ -22,7 +22,7 @@ DAY = 86_400.0
 )
 def test_a_certificate_is_told_of_in_time(lab: Certificates, lives: int, left: int, is_told: bool) -> None:
     def made(days: int) -> TlsFiles:
-        return lab.make("h1", Wanted("h1", addresses=("127.0.0.1",)), days=days)
+        return lab.make("h1", "h1", addresses=("127.0.0.1",), days=days)
 
     credentials = Credentials(made(min(lives, 30)))
     own = credentials.material.certificate
@@ -57,7 +57,7 @@ def test_the_certificate_for_etcd_counts_too_and_what_is_no_certificate_is_told_
 def test_an_authority_that_has_run_out_is_a_reason_with_its_file_and_date(
     lab: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    credentials = Credentials(lab.make("h1", Wanted("h1", addresses=("127.0.0.1",)), days=29))
+    credentials = Credentials(lab.make("h1", "h1", addresses=("127.0.0.1",), days=29))
     assert credentials.invalid_reason() == ""
     object.__setattr__(credentials.material.certificate, "not_after", time.time() + 90 * DAY)
     later = time.time() + 31 * DAY

@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.ctl.certs.issue import Wanted
 from flannelette.services.runtime.tls.certificate import certificate_of
 from flannelette.services.runtime.tls.files import TlsFiles, chosen_files, read
 from tests.services.certificates import URIS, Certificates
@@ -24,7 +23,7 @@ from tests.services.certificates import URIS, Certificates
 
 def test_a_certificate_says_who_it_is_and_what_it_is_for(lab: Certificates) -> None:
     client, server = lab.client("h1"), lab.server()
-    both = lab.make("both", Wanted("both", uris=("flannelette://relay/a", "https://b"), addresses=("a.example.org",)))
+    both = lab.make("both", "both", uris=("flannelette://relay/a", "https://b"), addresses=("a.example.org",))
     seen = {name: certificate_of(f.certificate, f.key) for name, f in (("c", client), ("s", server), ("b", both))}
     assert [(s.uris, s.connects, s.serves) for s in seen.values()] == [
         ((URIS["h1"],), True, False),

@@ -6,11 +6,8 @@ from ipaddress import IPv4Network
 
 from flannelette.services.core.leases.lease import VxlanData
 from flannelette.services.core.leases.table import Table
-from flannelette.services.dataplane.events.journal import Journal
-from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from tests.examples.leases import SMALL, SMALL_JSON, network
 from tests.services.renewer import CIDR, DAY, OTHER, REQUEST, FakeService, Scene, play
-from tests.virtual_time import now, run_virtually
 
 
 def test_a_lease_that_the_store_has_lost_is_acquired_again_although_the_table_has_it() -> None:
@@ -154,11 +151,10 @@ def test_a_new_wish_is_published_at_once_also_soon_after_the_last_one() -> None:
 
 
 def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
-    service = FakeService()
-
     async def acquiring(scene: Scene) -> None:
-        await asyncio.sleep(2)
-        assert [request for _, request in service.acquired] == [REQUEST, OTHER]
+        scene.service.during = lambda: scene.renewer.set_request(OTHER)
+        await asyncio.sleep(4)
+        assert [request for _, request in scene.service.acquired] == [REQUEST, OTHER]
         assert scene.renewer.lease is not None
         assert scene.renewer.lease.subnets[0].data == OTHER.parts[0].data
         assert scene.renewer.reason == ""
@@ -170,15 +166,7 @@ def test_what_is_wanted_while_a_call_is_under_way_is_published_next() -> None:
         assert scene.renewer.lease is not None
         assert scene.renewer.lease.subnets[0].data == OTHER.parts[0].data
 
-    async def main() -> None:
-        holder = LeaseRenewer(service, 3600, lambda: None, Journal(), now, now)
-        service.during = lambda: holder.set_request(OTHER)
-        task = asyncio.create_task(holder.run())
-        holder.set_request(REQUEST)
-        await acquiring(Scene(service, holder, []))
-        task.cancel()
-
-    run_virtually(main())
+    play(acquiring, FakeService(takes=1))
     play(renewing, FakeService())
 
 

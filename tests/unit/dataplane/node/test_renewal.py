@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flannelette.services.core.errors import NotFound, Unavailable
-from flannelette.services.dataplane.events.journal import Journal
-from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
-from tests.services.renewer import CIDR, DAY, REQUEST, FakeService, Scene, play
-from tests.virtual_time import now, run_virtually
+from tests.services.renewer import CIDR, DAY, FakeService, Scene, play
 
 
 def test_a_lease_is_acquired_at_once_and_renewed_at_the_margin() -> None:
@@ -48,43 +45,30 @@ def test_a_reservation_is_renewed_every_six_hours_for_the_note_of_who_holds_it()
 
 @pytest.mark.parametrize("jumps", [(DAY,), (-DAY,), (3600.0, -2 * DAY), (-3600.0, 30 * DAY, -DAY), (50 * 365 * DAY,)])
 def test_a_clock_that_is_set_changes_nothing_of_when_a_lease_is_renewed(jumps: tuple[float, ...]) -> None:
-    service, jump = FakeService(), 0.0
-
-    async def main() -> None:
-        nonlocal jump
-        holder = LeaseRenewer(service, 3600, lambda: None, Journal(), lambda: now() + jump, now)
-        task = asyncio.create_task(holder.run())
-        holder.set_request(REQUEST)
+    async def script(scene: Scene) -> None:
+        service = scene.service
         for seconds in itertools.accumulate(jumps):
             await asyncio.sleep(1000)
-            jump = service.skew = seconds  # the lease service is on the same machine
-            assert holder.renew_at is not None
-            assert 0 <= holder.renew_at - (now() + jump) <= 82_800
+            scene.clock.set_by = service.skew = seconds  # the lease service is on the same machine
+            assert scene.renewer.renew_at is not None
+            assert 0 <= scene.renewer.renew_at - scene.clock.wall() <= 82_800
         await asyncio.sleep(2 * DAY)
         gaps = [b - a for a, b in zip([0.0, *service.renewed], service.renewed, strict=False)]
         assert [round(gap) for gap in gaps] == [82_800, 82_800]
         assert len(service.acquired) == 1
-        task.cancel()
 
-    run_virtually(main())
+    play(script, FakeService())
 
 
 def test_a_machine_that_was_suspended_is_noticed_within_a_minute() -> None:
-    service, jump = FakeService(), 0.0
-
-    async def main() -> None:
-        nonlocal jump
-        holder = LeaseRenewer(service, 3600, lambda: None, Journal(), lambda: now() + jump, lambda: now() + jump)
-        task = asyncio.create_task(holder.run())
-        holder.set_request(REQUEST)
+    async def script(scene: Scene) -> None:
         await asyncio.sleep(100)
-        assert service.renewed == []
-        jump = DAY  # the machine was suspended
+        assert scene.service.renewed == []
+        scene.clock.suspended = DAY
         await asyncio.sleep(61)
-        assert len(service.renewed) >= 1
-        task.cancel()
+        assert len(scene.service.renewed) >= 1
 
-    run_virtually(main())
+    play(script, FakeService())
 
 
 def test_renewals_that_fail_until_the_lease_is_over_end_in_acquiring_it_again() -> None:
