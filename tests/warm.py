@@ -88,6 +88,8 @@ class WarmProcess:
     """The worker's end of its warm process, which is started with the first job."""
 
     def __init__(self) -> None:
+        self.forked = 0
+        """How many processes it has become."""
         self._turn = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -113,6 +115,7 @@ class WarmProcess:
                 os.close(descriptor)
         if len(answer) < 4:
             raise OSError("the warm process has ended")
+        self.forked += 1
         return int.from_bytes(answer, "big")
 
     def _start(self) -> socket.socket:
@@ -125,9 +128,13 @@ class WarmProcess:
         return ours
 
 
+WARM: Final = WarmProcess()
+"""Of this process."""
+
+
 def install() -> None:
     """From now on this process starts services warm; also asyncio does, which uses the same class."""
-    warm, cold = WarmProcess(), subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    cold = subprocess.Popen._execute_child  # type: ignore[attr-defined]
     signature = inspect.signature(cold)
 
     def execute_child(*given: Any) -> None:
@@ -139,7 +146,7 @@ def install() -> None:
         if isinstance(words, list | tuple) and all(values.get(name) in plain for name, plain in _PLAIN.items()):
             words = list(map(os.fspath, words))
             job = job_of(words, environment)
-        if job is None or not Path("/run/netns", job.namespace).exists():
+        if job is None or (job.namespace and not Path("/run/netns", job.namespace).exists()):
             cold(*given)
             return
         request = {
@@ -149,7 +156,7 @@ def install() -> None:
             "line": words[words.index(sys.executable) :],
         }
         given_files = (values["p2cread"], values["c2pwrite"], values["errwrite"])
-        process.pid = warm.fork(job, request, [own if each == -1 else each for own, each in enumerate(given_files)])
+        process.pid = WARM.fork(job, request, [own if each == -1 else each for own, each in enumerate(given_files)])
         process._child_created = True
         process._close_pipe_fds(*(values[name] for name in _PIPES))
 

@@ -14,16 +14,19 @@ from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.waiting import eventually_sync
 
+pytestmark = pytest.mark.skipif(os.environ.get("FLANNELETTE_SOAK") == "1", reason="soak starts each process anew")
 _PROGRAM = (sys.executable, "-m", "flannelette.services.lease.main")
 _OWN = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @pytest.mark.parametrize("words", [("--version",), ("--help",), ("--store=nonsense",), ("--nonsense",)])
 def test_it_says_and_returns_the_same(words: tuple[str, ...]) -> None:
+    before = warm.WARM.forked
     said = [
         subprocess.run([*_PROGRAM, *words], env=_OWN | more, capture_output=True, check=False)
         for more in ({}, {"FLANNELETTE_COLD": "1"})
     ]
+    assert warm.WARM.forked == before + 1
     assert [vars(each) for each in said[:1]] == [vars(each) for each in said[1:]]
 
 
@@ -31,11 +34,12 @@ def test_it_is_a_child_with_its_own_words_files_namespace_and_end(netns: Network
     (tmp_path / "net-conf.json").write_text('{"Network":"10.5.0.0/16"}')
     files = ("--net-config-path=net-conf.json", "--store-file=leases.db")
     words = (f"--socket-dir={tmp_path}", "--store=embedded", *files)
-    command = netns.command(*_PROGRAM, *words)
+    command, before = netns.command(*_PROGRAM, *words), warm.WARM.forked
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=_OWN, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
     try:
         eventually_sync((tmp_path / "log").read_text, lambda text: "ready" in text)
+        assert warm.WARM.forked == before + 1
         place = Path("/proc", str(process.pid))
         assert place.joinpath("ns/net").stat().st_ino == netns.path.stat().st_ino
         assert place.joinpath("ns/net").stat().st_ino != Path("/proc/self/ns/net").stat().st_ino
