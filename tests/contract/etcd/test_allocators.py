@@ -20,6 +20,7 @@ from flannelette.services.core.errors import Exhausted, InvalidInput, LostRace, 
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
 from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace, parse_holder
 from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
+from flannelette.services.lease.stores.etcd.rpc.members import Timing
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.rpc.values import Put
 from flannelette.services.lease.stores.etcd.store import EtcdStore
@@ -32,6 +33,9 @@ SOAK: Final = os.environ.get("FLANNELETTE_SOAK") == "1"
 NODES: Final = 300 if SOAK else 60
 SEEDS: Final = range(20 if SOAK else 2)
 HASTY: Final = replace(QUICK, call=0.5)
+"""For an etcd that is cut off."""
+PATIENT: Final = replace(QUICK, call=PATIENCE)
+"""For one that is only busy, as the machine may be."""
 KEYS: Final = Keyspace(PREFIX)
 CONFIG: Final = Put(KEYS.config, b'{"Network":"10.5.0.0/16","SubnetLen":26,"Backend":{"Type":"udp"}}')
 FOREIGN: Final = (1, 2, 5)
@@ -44,11 +48,13 @@ async def follow(store: EtcdStore) -> None:
 
 
 @asynccontextmanager
-async def services(cables: list[Cable], *, first_fit: bool = False) -> AsyncIterator[list[EtcdStore]]:
+async def services(
+    cables: list[Cable], timing: Timing = HASTY, *, first_fit: bool = False
+) -> AsyncIterator[list[EtcdStore]]:
     """A lease service behind each cable, watching; with `first_fit` they all want the same subnets."""
     stores = [
         EtcdStore(
-            EtcdSettings((cable.endpoint,)), timing=HASTY, draw=(lambda n: 0) if first_fit else random.randrange
+            EtcdSettings((cable.endpoint,)), timing=timing, draw=(lambda n: 0) if first_fit else random.randrange
         )
         for cable in cables
     ]
@@ -155,7 +161,7 @@ async def test_every_node_gets_one_lease_of_its_own_whatever_breaks(
 
 async def test_nodes_that_want_the_same_subnet_at_once_all_get_one(server: EtcdServer) -> None:
     """In flannel v0.28 the loser of a race exits. A regression test of defect 12 of flannel v0.28."""
-    async with cables_to(server, 6) as cables, services(cables, first_fit=True) as stores:
+    async with cables_to(server, 6) as cables, services(cables, PATIENT, first_fit=True) as stores:
         leases = await asyncio.gather(*(stores[n % 6].acquire(asks(n)) for n in range(30)))
     await require_one_lease_a_node(server, {lease.node: lease.name for lease in leases})
 
@@ -163,7 +169,7 @@ async def test_nodes_that_want_the_same_subnet_at_once_all_get_one(server: EtcdS
 async def test_a_service_that_watches_lists_nothing_to_hand_out_leases(
     server: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with cables_to(server, 1) as cables, services(cables) as (store,):
+    async with cables_to(server, 1) as cables, services(cables, PATIENT) as (store,):
         await store.acquire(asks(0))
         while not store._replica.is_live:  # noqa: ASYNC110 - the watch opens when etcd lets it
             await asyncio.sleep(0.01)
@@ -175,7 +181,7 @@ async def test_a_service_that_watches_lists_nothing_to_hand_out_leases(
 
 async def test_who_is_refused_in_a_herd_keeps_nobody_else_from_a_lease(server: EtcdServer) -> None:
     await write(server, Put(KEYS.config, b'{"Network":"10.7.0.0/24","SubnetLen":28,"Backend":{"Type":"udp"}}'))
-    async with cables_to(server, 1) as cables, services(cables) as (store,):
+    async with cables_to(server, 1) as cables, services(cables, PATIENT) as (store,):
         rival = replace(asks(1), node="rival")
         wanted = [*map(asks, range(20)), rival, LeaseRequest("v6", "", (FamilyRequest(ip_address("fd99::1")),))]
         results = await asyncio.gather(*map(store.acquire, wanted), return_exceptions=True)

@@ -332,7 +332,7 @@ async def test_without_an_ipv6_address_ipv4_runs_and_ipv6_comes_with_the_address
             )
             assert status.lease.subnets[0] == first
             assert not await findings_of(running)
-            assert "FLANNEL_IPV6_SUBNET" in (cluster.directory / "subnet.env").read_text()
+            await eventually((cluster.directory / "subnet.env").read_text, contains("FLANNEL_IPV6_SUBNET"))
             both = list(status.lease.subnets)
         cluster.ip("addr del fd00:99::11/64 dev eth0")
         async with cluster.dataplane() as running:

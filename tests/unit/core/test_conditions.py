@@ -128,3 +128,10 @@ def test_the_gravest_come_first_and_those_of_one_weight_as_they_were_found() -> 
 def test_arguments_given_in_any_order_are_one_condition() -> None:
     assert found("host.own-part", why="a", part="b") == found("host.own-part", part="b", why="a")
     assert found("host.own-part", why="a", part="b").arguments == (("part", "b"), ("why", "a"))
+
+
+def test_a_condition_weighs_what_its_row_says_unless_another_weight_is_given() -> None:
+    row = ROWS["host.own-part"]
+    assert row.weight is not WARNING
+    assert found(row.code, part="a", why="b").weight is row.weight
+    assert found(row.code, part="a", why="b", weight=WARNING).weight is WARNING
