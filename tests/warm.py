@@ -1,10 +1,11 @@
 """Starts our services and the command line from a process that has imported them: 0.02 s of a processor, not 0.5.
 
 `python -m flannelette.services.NAME.main`, also after `ip netns exec NAMESPACE`, is forked from one warm process of
-the pytest worker. Everything else is started as ever: another program or module, what another command starts (`env`,
-`setpriv`, `unshare`), another PYTHONPATH, each process with FLANNELETTE_COLD=1 in its environment, and all of `make
-soak`. The process that a test gets is its own child and the service itself, with its own arguments, environment,
-files and namespaces. It has imported everything already: a test of imports, or of memory, needs FLANNELETTE_COLD.
+the pytest worker, and so are the services of a lab that a test makes in its own process. Everything else is started
+as ever: another program or module, what another command starts (`env`, `unshare`), another PYTHONPATH, each process
+with FLANNELETTE_COLD=1 in its environment, and all of `make soak`. The process that a test gets is its own child and
+the service itself, with its own arguments, environment, files and namespaces. It has imported everything already: a
+test of imports, or of memory, needs FLANNELETTE_COLD.
 """
 
 import array
@@ -27,13 +28,15 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 _SERVICES: Final = ("lease", "dataplane", "masq", "ctl")
 _MODULE: Final = re.compile(rf"flannelette\.services\.({'|'.join(_SERVICES)})\.main")
 _NETNS: Final = ("ip", "netns", "exec")
+_DIE_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL")
+"""As the lab starts them."""
 _KEPT: Final = re.compile(r"PYTHON|LC_|LANG|LD_|GRPC_|TZ$")
 """Variables that a process has read when the modules are imported; only PYTHONPATH may be another text."""
 _LARGE: Final = ("flannelette.services.lease.stores.kube", "flannelette.services.cloud")
@@ -49,7 +52,7 @@ _PLAIN: Final[Mapping[str, tuple[object, ...]]] = {
 }
 """What Popen passes to its hook if a test asks for nothing that only a process of its own has."""
 _PIPES: Final = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-_PR_SET_CHILD_SUBREAPER, _PR_SET_MM, _PR_SET_MM_ARG_END = 36, 35, 9
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_MM, _PR_SET_MM_ARG_END = 1, 36, 35, 9
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MNT_DETACH, _MS_REC, _MS_SLAVE, _MS_BIND = 2, 0x4000, 0x80000, 0x1000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,12 +64,16 @@ class Job:
 
     module: str
     words: tuple[str, ...]
-    namespace: str
+    namespace: str = ""
+    dies_with_us: bool = False
+    """SIGKILL ends it when the parent has ended."""
 
 
 def job_of(command: Sequence[str], environment: Mapping[str, str], own: Mapping[str, str] = os.environ) -> Job | None:
     """Returns what a command starts if the warm process can be it, else None."""
     namespace, rest = "", tuple(command)
+    dies_with_us = rest[:3] == _DIE_WITH_US
+    rest = rest[3:] if dies_with_us else rest
     if rest[:3] == _NETNS and len(rest) > 4:
         namespace, rest = rest[3], rest[4:]
     if rest[:1] != (sys.executable,):
@@ -77,7 +84,7 @@ def job_of(command: Sequence[str], environment: Mapping[str, str], own: Mapping[
     is_another = environment.get("PYTHONPATH", "") not in (os.pathsep.join(sys.path), own.get("PYTHONPATH", ""))
     if is_another or environment.get("FLANNELETTE_COLD") or _kept(environment) != _kept(own):
         return None
-    return Job(rest[1], rest[2:], namespace)
+    return Job(rest[1], rest[2:], namespace, dies_with_us)
 
 
 def _kept(environment: Mapping[str, str]) -> dict[str, str]:
@@ -96,7 +103,7 @@ class WarmProcess:
     def fork(self, job: Job, request: dict[str, Any], files: Sequence[int]) -> int:
         """Returns the process id of a new child of this process. OSError: it could not be had."""
         space = f"/run/netns/{job.namespace}" if job.namespace else "/proc/thread-self/ns/net"
-        message = json.dumps({"module": job.module, "words": job.words, "namespace": job.namespace, **request})
+        message = json.dumps(asdict(job) | request)
         with self._turn:
             descriptor = os.open(space, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -178,6 +185,7 @@ def main() -> None:
         while len(text) < int.from_bytes(head, "big"):
             text += connection.recv(1 << 20)
         reading, writing = os.pipe()
+        own = os.getppid()
         child = os.fork()
         if child == 0:
             if grandchild := os.fork():
@@ -186,7 +194,12 @@ def main() -> None:
             os.close(reading)
             os.close(writing)
             connection.close()
-            _become(json.loads(text), files)  # does not return
+            request = json.loads(text)
+            if request["dies_with_us"]:
+                while os.getppid() != own:
+                    time.sleep(0.001)
+                _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            _become(request, files)  # does not return
         os.close(writing)
         for each in files:
             os.close(each)

@@ -62,9 +62,11 @@ async def test_asyncio_waits_for_it_and_reads_its_pipes() -> None:
 
 def test_only_what_the_warm_process_can_be_is_warm() -> None:
     own = {"PYTHONPATH": "/ours", "LANG": "C"}
-    assert warm.job_of(_PROGRAM, own, own) == warm.Job("flannelette.services.lease.main", (), "")
+    assert warm.job_of(_PROGRAM, own, own) == warm.Job("flannelette.services.lease.main", ())
     inside = ("ip", "netns", "exec", "blue", *_PROGRAM, "--node=n1")
     assert warm.job_of(inside, own, own) == warm.Job("flannelette.services.lease.main", ("--node=n1",), "blue")
+    labs = warm.job_of(("setpriv", "--pdeathsig", "KILL", *inside), own, own)
+    assert labs == warm.Job("flannelette.services.lease.main", ("--node=n1",), "blue", dies_with_us=True)
     for command in (
         ("env", *_PROGRAM),
         ("/usr/bin/python3", *_PROGRAM[1:]),
