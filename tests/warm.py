@@ -2,7 +2,7 @@
 
 `python -m flannelette.services.NAME.main`, also after `ip netns exec NAMESPACE`, is forked from one warm process of
 the pytest worker, and so are the services of a lab that a test makes in its own process. Everything else is started
-as ever: another program or module, what another command starts (`env`, `unshare`), another PYTHONPATH, each process
+as ever: another program or module, what another command starts (`unshare`), another PYTHONPATH, each process
 with FLANNELETTE_COLD=1 in its environment, and all of `make soak`. The process that a test gets is its own child and
 the service itself, with its own arguments, environment, files and namespaces. It has imported everything already: a
 test of imports, or of memory, needs FLANNELETTE_COLD.
@@ -28,7 +28,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +67,8 @@ class Job:
     namespace: str = ""
     dies_with_us: bool = False
     """SIGKILL ends it when the parent has ended."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """More of its environment."""
 
 
 def job_of(command: Sequence[str], environment: Mapping[str, str], own: Mapping[str, str] = os.environ) -> Job | None:
@@ -76,6 +78,11 @@ def job_of(command: Sequence[str], environment: Mapping[str, str], own: Mapping[
     rest = rest[3:] if dies_with_us else rest
     if rest[:3] == _NETNS and len(rest) > 4:
         namespace, rest = rest[3], rest[4:]
+    variables = dict[str, str]()
+    if rest[:1] == ("env",):
+        count = next((at for at, word in enumerate(rest[1:]) if "=" not in word), 0)
+        variables, rest = dict(word.split("=", 1) for word in rest[1 : 1 + count]), rest[1 + count :]
+        environment = {**environment, **variables}
     if rest[:1] != (sys.executable,):
         return None
     rest = rest[2:] if rest[1:2] == ("-P",) else rest[1:]
@@ -84,7 +91,7 @@ def job_of(command: Sequence[str], environment: Mapping[str, str], own: Mapping[
     is_another = environment.get("PYTHONPATH", "") not in (os.pathsep.join(sys.path), own.get("PYTHONPATH", ""))
     if is_another or environment.get("FLANNELETTE_COLD") or _kept(environment) != _kept(own):
         return None
-    return Job(rest[1], rest[2:], namespace, dies_with_us)
+    return Job(rest[1], rest[2:], namespace, dies_with_us, variables)
 
 
 def _kept(environment: Mapping[str, str]) -> dict[str, str]:
@@ -132,6 +139,7 @@ class WarmProcess:
             subprocess.Popen(
                 words, pass_fds=[theirs.fileno()], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
             )
+        atexit.register(ours.close)
         return ours
 
 
@@ -157,7 +165,7 @@ def install() -> None:
             cold(*given)
             return
         request = {
-            "environment": environment,
+            "environment": {**environment, **job.variables},
             "directory": os.fspath(values["cwd"] or Path.cwd()),
             "session": values["start_new_session"],
             "line": words[words.index(sys.executable) :],

@@ -67,8 +67,11 @@ def test_only_what_the_warm_process_can_be_is_warm() -> None:
     assert warm.job_of(inside, own, own) == warm.Job("flannelette.services.lease.main", ("--node=n1",), "blue")
     labs = warm.job_of(("setpriv", "--pdeathsig", "KILL", *inside), own, own)
     assert labs == warm.Job("flannelette.services.lease.main", ("--node=n1",), "blue", dies_with_us=True)
+    given = warm.job_of(("env", "A=1", "B=c=d", *_PROGRAM), own, own)
+    assert given == warm.Job("flannelette.services.lease.main", (), variables={"A": "1", "B": "c=d"})
     for command in (
-        ("env", *_PROGRAM),
+        ("env", "-i", *_PROGRAM),
+        ("env", "LANG=C.UTF-8", *_PROGRAM),
         ("/usr/bin/python3", *_PROGRAM[1:]),
         (sys.executable, "-c", "0"),
         (sys.executable, "-m", "flannelette.services.lease.settings"),
