@@ -41,8 +41,8 @@ _KEPT: Final = re.compile(r"PYTHON|LC_|LANG|LD_|GRPC_|TZ$")
 """Variables that a process has read when the modules are imported; only PYTHONPATH may be another text."""
 _LARGE: Final = ("flannelette.services.lease.stores.kube", "flannelette.services.cloud")
 """What few tests need takes as long as all the rest."""
-_ROOM: Final = 4096
-"""Characters of a command line, for `/proc/PID/cmdline`."""
+_ROOM: Final = 8192
+"""Characters of a command line and of an environment, for those who read them below /proc."""
 _PLAIN: Final[Mapping[str, tuple[object, ...]]] = {
     **dict.fromkeys(("executable", "preexec_fn", "gid", "gids", "uid"), (None,)),
     "pass_fds": ((), []),
@@ -52,7 +52,8 @@ _PLAIN: Final[Mapping[str, tuple[object, ...]]] = {
 }
 """What Popen passes to its hook if a test asks for nothing that only a process of its own has."""
 _PIPES: Final = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_MM, _PR_SET_MM_ARG_END = 1, 36, 35, 9
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_MM, _PR_SET_MM_ARG_END, _PR_SET_MM_ENV_END = 35, 9, 11
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MNT_DETACH, _MS_REC, _MS_SLAVE, _MS_BIND = 2, 0x4000, 0x80000, 0x1000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -136,9 +137,8 @@ class WarmProcess:
         ours, theirs = socket.socketpair()
         words = (sys.executable, "-m", __name__, str(theirs.fileno()), "x" * _ROOM)
         with theirs:
-            subprocess.Popen(
-                words, pass_fds=[theirs.fileno()], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-            )
+            more = {"PYTHONPATH": os.pathsep.join(sys.path), "FLANNELETTE_ROOM": "x" * _ROOM}
+            subprocess.Popen(words, pass_fds=[theirs.fileno()], env=os.environ | more)
         atexit.register(ours.close)
         return ours
 
@@ -239,7 +239,7 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     os.environ.update(request["environment"])
     time.tzset()
     os.chdir(request["directory"])
-    _rename([os.fsencode(each) for each in request["line"]])
+    _rename(request["line"], request["environment"])
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), line_buffering=os.isatty(0))
     out, errors = (io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
     sys.stdout = io.TextIOWrapper(out, line_buffering=os.isatty(1))
@@ -283,15 +283,17 @@ def _check(code: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _rename(line: Sequence[bytes]) -> None:
-    """Makes /proc/PID/cmdline these words, which stand where those of the warm process did."""
+def _rename(line: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Makes this the text of /proc/PID/cmdline and environ: it stands where that of the warm process did."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])
-    text = b"".join(word + b"\0" for word in line)
-    if len(text) < end - begin:
-        ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
-        # Without CAP_SYS_RESOURCE null characters follow the words.
-        _libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_ARG_END), ctypes.c_ulong(begin + len(text)), 0, 0)
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    for words, field_number, end_of in ((line, 45, _PR_SET_MM_ARG_END), (variables, 47, _PR_SET_MM_ENV_END)):
+        begin, end = int(fields[field_number]), int(fields[field_number + 1])
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        if len(text) < end - begin:
+            ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+            # Without CAP_SYS_RESOURCE null characters follow the words.
+            _libc.prctl(_PR_SET_MM, ctypes.c_ulong(end_of), ctypes.c_ulong(begin + len(text)), 0, 0)
 
 
 if __name__ == "__main__":

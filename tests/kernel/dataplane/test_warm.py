@@ -36,7 +36,8 @@ def test_it_is_a_child_with_its_own_words_files_namespace_and_end(netns: Network
     words = (f"--socket-dir={tmp_path}", "--store=embedded", *files)
     command, before = netns.command(*_PROGRAM, *words), warm.WARM.forked
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=_OWN, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
+        own = {**_OWN, "ONLY_HERE": "1"}
+        process = subprocess.Popen(command, env=own, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
     try:
         eventually_sync((tmp_path / "log").read_text, lambda text: "ready" in text)
         assert warm.WARM.forked == before + 1
@@ -44,6 +45,8 @@ def test_it_is_a_child_with_its_own_words_files_namespace_and_end(netns: Network
         assert place.joinpath("ns/net").stat().st_ino == netns.path.stat().st_ino
         assert place.joinpath("ns/net").stat().st_ino != Path("/proc/self/ns/net").stat().st_ino
         assert place.joinpath("cmdline").read_text().rstrip("\0").split("\0") == [*_PROGRAM, *words]
+        environ = place.joinpath("environ").read_text().rstrip("\0").split("\0")
+        assert environ == [f"{name}={value}" for name, value in own.items()]
         assert place.joinpath("cwd").resolve() == tmp_path
         assert os.getsid(process.pid) == process.pid
         assert f"\nPPid:\t{os.getpid()}\n" in place.joinpath("status").read_text()
