@@ -1,23 +1,23 @@
 """Keeps in a file which routes are ours, because this program has seen them carry a lease."""
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from flannelette.services.cloud.routes import Key, Table
-from flannelette.services.runtime.cache.kept_file import KeptFile
+from flannelette.services.runtime.older_state import rows
+from flannelette.services.runtime.state import Record, RecordFile, UnreadableState
 
-_KIND: Final = "flannelette-cloud-routes"
+_KIND: Final = "cloud.routes"
 
 
 class OwnedRoutes:
     """The keys of these routes. `path`: the file; without one they are forgotten when the process ends."""
 
     def __init__(self, path: Path | None) -> None:
-        self.file = KeptFile(path, _KIND, older=b"[")
-        self.keys = _read(self.file)
-        self._is_saved = True
+        self.file = RecordFile(path, _KIND, older=rows)
+        self.keys = frozenset(_read(self.file))
+        self._is_saved = self.file.is_whole
 
     def update(self, needed: Collection[Key], tables: Collection[Table]) -> None:
         """Adds those that leases need, also those about to be written; forgets those gone from their table."""
@@ -27,14 +27,14 @@ class OwnedRoutes:
         if keys == self.keys and self._is_saved:
             return
         self.keys = keys
-        self._is_saved = self.file.write([json.dumps(sorted(keys)).encode()])
+        self._is_saved = self.file.write(Record.of_json("/".join(key), key) for key in sorted(keys))
 
 
-def _read(file: KeptFile) -> frozenset[Key]:
-    """The keys in the file; none if it cannot be read, so that nothing is deleted by mistake."""
-    try:
-        rows = json.loads(file.read() or b"[]")
-        return frozenset((str(table), str(destination), str(target)) for table, destination, target in rows)
-    except (ValueError, TypeError, RecursionError) as error:
-        file.reject(error)
-        return frozenset()
+def _read(file: RecordFile) -> Iterator[Key]:
+    """The keys in the file; without those that cannot be read, so that nothing is deleted by mistake."""
+    for record in file.read():
+        try:
+            table, destination, target = record.json()
+            yield str(table), str(destination), str(target)
+        except (UnreadableState, ValueError, TypeError) as error:
+            file.reject(error)

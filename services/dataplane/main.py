@@ -44,7 +44,6 @@ from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.dataplane.probes.record import Answering
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.dataplane.watch import watch_kernel
-from flannelette.services.runtime.cache.kept_file import unwritten
 from flannelette.services.runtime.cache.machine import MachineToken
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.events.event_file import EventFile
@@ -56,6 +55,7 @@ from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.options import node_name
 from flannelette.services.runtime.process.process import Job, Process, run
 from flannelette.services.runtime.rpc.by_network import by_network
+from flannelette.services.runtime.state import unwritten
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import REGISTRY
 from flannelette.services.runtime.telemetry.network import in_network, job_of

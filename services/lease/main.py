@@ -28,13 +28,13 @@ from flannelette.services.lease.metrics import HELD_REMOVALS, follow_subnets
 from flannelette.services.lease.settings import IN_MEMORY, LeaseSettings
 from flannelette.services.lease.stores.store import Store
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.kept_file import MayFail, unwritten
 from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.events.journal import Event, note_readiness
 from flannelette.services.runtime.process.options import listen_addresses, node_name
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.rpc.socket_paths import directory_of
+from flannelette.services.runtime.state import MayFail, unwritten
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.tls.credentials import pair_findings
 

@@ -25,7 +25,6 @@ from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.inputs import networks_of
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.cache.cached_table import CachedTable
-from flannelette.services.runtime.cache.kept_file import unwritten
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.events.journal import Event, Journal, note_readiness
@@ -38,6 +37,7 @@ from flannelette.services.runtime.process.options import node_name
 from flannelette.services.runtime.process.process import Job, Process, run
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.rpc.by_network import by_network
+from flannelette.services.runtime.state import unwritten
 from flannelette.services.runtime.telemetry.network import in_network, job_of
 
 _ADVICE: Final = (

@@ -1,16 +1,16 @@
 """The file `dataplane.hooks` in --state-dir: the hooks that were put, so that a restart knows which to take back."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.formats.shell_words import split_words
 from flannelette.services.dataplane.netlink.objects import Hook
-from flannelette.services.runtime.cache.kept_file import KeptFile
+from flannelette.services.runtime.older_state import rows
+from flannelette.services.runtime.state import Record, RecordFile, UnreadableState
 
-_KIND: Final = "flannelette-dataplane-hooks"
+_KIND: Final = "dataplane.hooks"
 _KEYS: Final = ("subject", "put", "delete", "stdin")
 
 
@@ -18,33 +18,33 @@ class HookFile:
     """The file; without a path nothing is kept."""
 
     def __init__(self, path: Path | None) -> None:
-        self.file = KeptFile(path, _KIND, older=b"[")
-        self._text = b""
+        self.file = RecordFile(path, _KIND, older=rows)
+        self._records: list[Record] = []
 
     def read(self) -> list[Hook]:
-        """The hooks, each marked as an earlier process's; none if there are none, or not readable ones."""
-        text = self.file.read()
-        if text is None:
-            return []
-        try:
-            hooks = [_hook(row) for row in json.loads(text)]
-        except (ValueError, KeyError, TypeError, RecursionError, InvalidInput) as error:
-            self.file.reject(error)
-            return []
-        self._text = text
+        """The hooks, each marked as an earlier process's; without those that cannot be read."""
+        hooks = []
+        for record in self.file.read():
+            try:
+                hooks.append(_hook(record.json()))
+                self._records.append(record)
+            except (UnreadableState, ValueError, KeyError, TypeError, InvalidInput) as error:
+                self.file.reject(error)
         return hooks
 
     def write(self, hooks: Iterable[Hook]) -> None:
         """Replaces the file. A failure is logged, and stops nothing."""
-        rows = [
-            {key: getattr(hook, key) for key in _KEYS} | {"environment": dict(hook.environment)} for hook in hooks
-        ]
-        text = json.dumps(rows).encode()
-        if text != self._text and (rows or self._text) and self.file.write([text]):
-            self._text = text
+        records = [_record(hook) for hook in hooks]
+        if records != self._records and self.file.write(records):
+            self._records = records
 
 
-def _hook(row: dict[str, object]) -> Hook:
+def _record(hook: Hook) -> Record:
+    row = {key: getattr(hook, key) for key in _KEYS}
+    return Record.of_json(hook.subject, {**row, "environment": dict(hook.environment)})
+
+
+def _hook(row: dict[str, Any]) -> Hook:
     """Raises KeyError, TypeError, ValueError, InvalidInput for what is none."""
     texts = [row[key] for key in _KEYS]
     environment = row["environment"]

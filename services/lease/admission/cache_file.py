@@ -11,61 +11,50 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Table
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.kept_file import KeptFile
-from flannelette.services.runtime.lease.feed import readable_lease
-from flannelette.services.runtime.lease.wire import step_from_proto
+from flannelette.services.runtime.cache.table_records import records_of_pieces, table_in
+from flannelette.services.runtime.older_state import lease_table
+from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, pack_slowly, sealed
 
 _LONGEST: Final = 86_400.0
 """Seconds that a table is worth remembering: as long as flannel's leases live."""
 _PAUSE: Final = 1.0
-"""Seconds between two writes."""
-_SIZE_BYTES: Final = 4
-_KIND: Final = "flannelette-lease-table"
+"""Least seconds between two writes."""
+_PAUSE_PER_LEASE: Final = 0.001
+"""The same for each lease, so that writes take a few thousandths of a core."""
+_KIND: Final = "lease.table"
 
 
 class SnapshotCache:
-    """One file: the messages of a snapshot, each after its size in four bytes. Best effort.
+    """One file of the records of a table. Best effort.
 
-    A file that is missing, damaged or older than a day counts as empty. The file is replaced as a whole, and never
-    before a first complete snapshot.
+    A file that is missing, damaged or older than a day counts as empty; without a lease whose record is damaged. The
+    file is replaced as a whole, and never before a first complete snapshot.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.file = KeptFile(path, _KIND, older=b"\0", is_synced=False)  # a size below 16 MiB begins so
+        self.file = RecordFile(path, _KIND, older=lease_table, is_synced=False)
 
     def recall(self, served: Mapping[str, Lease]) -> Table:
         """The table that a process before this one has left; without leases if there is none. For the start.
 
         A lease that is `served` now as well is taken from there: only what is gone has to be decoded.
         """
-        table = Table()
         for left in self._path.parent.glob(f".{self._path.name}.*"):  # releases before 0.3 left some for ever
             with suppress(OSError):
                 left.unlink()
         try:
             if time.time() - self._path.stat().st_mtime < _LONGEST:
-                for message in _messages(self.file.read() or b""):
-                    step = pb.WatchLeasesResponse.FromString(message)
-                    names = [change.upserted.name for change in step.changes]
-                    gone = [c for c in step.changes if c.upserted.name not in served and readable_lease(c.upserted)]
-                    del step.changes[:]
-                    step.changes.extend(gone)
-                    table.fold(step_from_proto(step))
-                    table.leases.update((name, served[name]) for name in names if name in served)
+                return table_in(self.file.read(), served)
         except FileNotFoundError:
-            return Table()
-        except (OSError, DecodeError, InvalidInput) as error:
+            pass
+        except (OSError, UnreadableState) as error:
             self.file.reject(error)
-            return Table()
-        return table if table.synced else Table()
+        return Table()
 
     async def keep(self, broker: Broker) -> None:
         """Writes the table whenever it has changed, until the broker is stopped."""
@@ -74,33 +63,13 @@ class SnapshotCache:
                 while True:
                     await broker.notifier.next()
                     await asyncio.sleep(_PAUSE)
-                    self._write(broker)
+                    if broker.table.synced:
+                        self.file.put(sealed(_KIND, await pack_slowly(_KIND, _records(broker))))
+                    await asyncio.sleep(_PAUSE_PER_LEASE * len(broker.table.leases))
         finally:
-            self._write(broker)
-
-    def _write(self, broker: Broker) -> None:
-        if not broker.table.synced:
-            return
-        messages = (len(message).to_bytes(_SIZE_BYTES) + message for message in _snapshot(broker))
-        self.file.write(messages)
+            if broker.table.synced:
+                self.file.write(_records(broker))
 
 
-def _snapshot(broker: Broker) -> Iterator[bytes]:
-    begun, after = broker.change_log.last, None
-    while True:
-        part = broker.snapshot(after, begun)
-        yield part.body
-        if part.ends:
-            return
-        after = part.last
-
-
-def _messages(data: bytes) -> Iterator[bytes]:
-    """Raises InvalidInput when the file ends too early."""
-    position = 0
-    while position < len(data):
-        start = position + _SIZE_BYTES
-        position = start + int.from_bytes(data[position:start])
-        if position > len(data):
-            raise InvalidInput("the file is truncated")
-        yield data[start:position]
+def _records(broker: Broker) -> Iterator[Named]:
+    return records_of_pieces(broker.table.network, broker.pieces.of_all(), broker.table.store)

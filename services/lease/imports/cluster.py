@@ -7,13 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition, found
-from flannelette.services.core.errors import InvalidInput, Misconfigured
+from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
@@ -24,19 +22,19 @@ from flannelette.services.lease.imports.policy import Import, mismatch
 from flannelette.services.lease.stores.relay.events import TableEvents
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.kept_file import KeptFile
+from flannelette.services.runtime.cache.table_records import table_in, table_records
 from flannelette.services.runtime.events.journal import Event
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
-from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
+from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
+from flannelette.services.runtime.state import RecordFile, UnreadableState
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
 from flannelette.services.runtime.tls.files import TlsFiles
 
 log = get_logger()
 
-_KIND: Final = "flannelette-lease-import"
-_RESET: Final = step_to_bytes(Step(reset=True))
+_KIND: Final = "lease.import"
 _MOST_SHOWN: Final = 50
 _PATIENCE: Final = 5.0
 """Seconds that the other cluster has to answer, before the leases that a file remembers are in force. The file may be
@@ -76,7 +74,7 @@ class ImportedCluster:
             self._transport = Transport(Credentials(files), policy.server_name, transport.dangerously)
         self._connection = LeaseConnection(policy.address, "", self._transport)
         self._broker = broker
-        self.file = KeptFile(file, _KIND, older=_RESET, is_synced=False)
+        self.file = RecordFile(file, _KIND, older=lease_import, is_synced=False)
         """The leases of the other cluster."""
         self._seconds = seconds
         self._changed = asyncio.Event()
@@ -252,11 +250,9 @@ class ImportedCluster:
 
     def _recall(self) -> dict[str, Lease]:
         """What the process before this one knew."""
-        table = Table()
         try:
-            if (data := self.file.read()) is not None:
-                table.fold(step_from_bytes(data))
-        except (DecodeError, InvalidInput) as error:
+            table = table_in(self.file.read())
+        except UnreadableState as error:
             self.file.reject(error)
             return {}
         self.network = table.network
@@ -266,5 +262,4 @@ class ImportedCluster:
         if not self._is_unsaved:
             return
         self._is_unsaved = False
-        changes = tuple(map(Upserted, self.leases.shown.values()))
-        self.file.write([step_to_bytes(Step(True, changes, self.network, synced=True))])
+        self.file.write(table_records(self.network, self.leases.shown.values(), None))

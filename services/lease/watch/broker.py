@@ -91,7 +91,8 @@ class Broker:
         """Open streams."""
         self.followers = 0
         """Those of the whole table."""
-        self._pieces = EncodedLeases(self.table.leases)
+        self.pieces = EncodedLeases(self.table.leases)
+        """The leases of the table, serialised."""
         self._parts: dict[tuple[str | None, bool], SnapshotPart] = {}
         metrics.LEASES.set_function(lambda: len(self.table.leases))
         metrics.STORE_CONNECTED.labels(kind).set_function(lambda: self.store_status.connected)
@@ -121,7 +122,7 @@ class Broker:
         before = {name: self.table.leases.get(name) for name in names}
         nodes = self._fold(step, before)
         self.foreign.own_leases = len(self.own)
-        self._pieces.follow(names)
+        self.pieces.follow(names)
         self._parts.clear()
         if was_synced:  # before, nobody has a cursor
             for entry in self._entries(step):
@@ -155,7 +156,7 @@ class Broker:
         has_changed = begun != self.change_log.last
         part = self._parts.get((after, has_changed))
         if part is None:
-            leases = self._pieces.chunk(after or "")
+            leases = self.pieces.chunk(after or "")
             head = b"" if after is not None else self._head()
             end = self.change_log.end if leases.ends and not has_changed else b""
             part = self._parts[after, has_changed] = SnapshotPart(head + leases.body + end, leases.last, leases.ends)
@@ -195,7 +196,7 @@ class Broker:
         for change in step.changes:
             name, piece = _name(change), encode_change(change)
             if isinstance(change, Upserted):
-                self._pieces.keep(name, piece)
+                self.pieces.keep(name, piece)
             size += len(piece)
             if pieces and (len(pieces) == encoding.MOST_CHANGES or size > encoding.MOST_BYTES):
                 yield LogEntry(tuple(pieces))

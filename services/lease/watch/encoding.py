@@ -11,8 +11,8 @@ be in one piece only: two would be merged.
 
 from typing import Final
 
-from flannelette.services.core.leases.table import Change, Step
-from flannelette.services.runtime.lease.wire import step_to_bytes
+from flannelette.services.core.leases.table import Step
+from flannelette.services.runtime.lease.wire import change_to_bytes, step_to_bytes
 
 MOST_CHANGES: Final = 500
 """In one message, as lease.proto promises."""
@@ -21,12 +21,7 @@ MOST_BYTES: Final = 1 << 16
 
 encode: Final = step_to_bytes
 """The step as it goes over the wire; a piece, if another follows it in one message."""
-
-
-def encode_change(change: Change) -> bytes:
-    """The piece of one change."""
-    return encode(Step(changes=(change,)))
-
-
+encode_change: Final = change_to_bytes
+"""The piece of one change."""
 RESET: Final = encode(Step(reset=True))
 SYNCED: Final = encode(Step(synced=True))

@@ -1,7 +1,7 @@
 """The leases of the table, serialised, in the order of their names: a snapshot is sent in parts."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Final, NamedTuple
 
 from flannelette.services.core.leases.lease import Lease
@@ -59,12 +59,22 @@ class EncodedLeases:
         start, size = bisect_right(self._names, after), 0
         pieces: list[bytes] = []
         for name in self._names[start : start + encoding.MOST_CHANGES]:
-            piece = self._made.get(name)
-            if piece is None:
-                piece = self._made[name] = encoding.encode_change(Upserted(self._leases[name]))
+            piece = self._piece(name)
             size += len(piece)
             if pieces and size > encoding.MOST_BYTES:
                 break
             pieces.append(piece)
         stop = start + len(pieces)
         return SnapshotPart(b"".join(pieces), self._names[stop - 1] if pieces else "", stop == len(self._names))
+
+    def of_all(self) -> Iterator[tuple[str, bytes]]:
+        """Every lease by its name, for who reads a few at a time while the table may change."""
+        for name in list(self._leases):
+            if name in self._leases:
+                yield name, self._piece(name)
+
+    def _piece(self, name: str) -> bytes:
+        piece = self._made.get(name)
+        if piece is None:
+            piece = self._made[name] = encoding.encode_change(Upserted(self._leases[name]))
+        return piece

@@ -9,8 +9,10 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.node_state import records_of
 from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.runtime.state import pack_slowly, sealed
 
 _WRITE_DELAY: Final = 1.0
 """Seconds from a change to the write: changes come in groups."""
@@ -117,11 +119,10 @@ class CacheWriter:
         if not self._is_due():
             return
         network, *earlier = self._networks
-        own, previous, parts = self._own, self._previous, list[bytes]()
+        own = self._own
         others = [lease for lease in table.leases.values() if own is None or lease.node != self._node]
-        for part in snapshot_parts(network, others, table.store, table.overrides):
-            parts.append(part)
-            await asyncio.sleep(0)
-        data = encode(self._file.service, self._node, own, previous, parts, earlier, self._file.machine)
-        is_written = await self._try(self._file.put, data)
+        leases = table_records(network, others, table.store, table.overrides)
+        records = records_of(self._node, own, self._previous, leases, earlier, self._file.machine)
+        lines = await pack_slowly(self._file.kind, records)
+        is_written = await self._try(self._file.put, sealed(self._file.kind, lines))
         self._written = version if is_written else None

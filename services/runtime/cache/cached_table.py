@@ -7,7 +7,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Table
 from flannelette.services.runtime.cache.node_state import NodeState
 from flannelette.services.runtime.cache.state_file import StateFile
-from flannelette.services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.runtime.state import UnreadableState
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

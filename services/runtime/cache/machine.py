@@ -12,14 +12,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from flannelette.services.runtime.cache.kept_file import MODE, read_bytes
-from flannelette.services.runtime.os.atomic_file import replace_bytes
-from flannelette.services.runtime.os.sealed_file import UnreadableState, seal, unseal
+from flannelette.services.runtime.state import Record, RecordFile, UnreadableState
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
-_KIND: Final = "flannelette-machine"
+_NAME: Final = "machine"
 _INTERFACES: Final = Path("/sys/class/net")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _SO_NETNS_COOKIE: Final = 71
@@ -41,11 +39,12 @@ class MachineToken:
         self.token = ""
         if directory:
             path = Path(directory, "machine")
+            is_there = path.exists()
             try:
                 self.token = _token(path, hardware_addresses(interfaces))
             except OSError as error:
-                reason = f"cannot write {path}: {error.strerror}"
-                self.problem = reason if path.exists() else ""  # else there is no such directory, as before
+                reason = f"cannot write {path}: {error.strerror}" if error.strerror else str(error)
+                self.problem = reason if is_there else ""  # else there is no such directory, as before
                 log.warning("this machine cannot be told from another one of its name", reason=reason)
 
 
@@ -65,19 +64,17 @@ def _token(path: Path, hardware: frozenset[str]) -> str:
     """The token in the file; a new one if there is none, or if it is another machine's. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(path.parent):
-        token, known = _kept(path)
+        file = RecordFile(path, _NAME)
+        token, known = _kept(file)
         if token and known and hardware and known.isdisjoint(hardware):
             log.warning("the network cards are others: this machine gets a new token, as the state may be a copy")
             token = ""
         if token and hardware in (known, frozenset()):
             return token
         made = token or _made(hardware)
-        content = json.dumps({"token": made, "hardware": sorted(hardware or known)}).encode()
-        try:
-            replace_bytes(path, seal(_KIND, [content]), MODE)
-        except OSError:
-            if not token:  # else it is the cards alone that cannot be written down
-                raise
+        record = Record.of_json(_NAME, {"token": made, "hardware": sorted(hardware or known)})
+        if not file.write([record]) and not token:  # else it is the cards alone that cannot be written down
+            raise OSError(file.problem)
         return made
 
 
@@ -98,7 +95,7 @@ def _made(hardware: frozenset[str]) -> str:
     boot, namespace = _read(_BOOT), _namespace()
     if not (boot and namespace):
         return token_hex(16)
-    return sha256(json.dumps([_KIND, boot, namespace, sorted(hardware)]).encode()).hexdigest()[:32]
+    return sha256(json.dumps(["flannelette-machine", boot, namespace, sorted(hardware)]).encode()).hexdigest()[:32]
 
 
 def _namespace() -> int:
@@ -110,16 +107,15 @@ def _namespace() -> int:
         return 0
 
 
-def _kept(path: Path) -> tuple[str, frozenset[str]]:
+def _kept(file: RecordFile) -> tuple[str, frozenset[str]]:
     """The token of the file and the hardware that it was made on; empty without a file that can be read."""
     try:
-        row = json.loads(unseal(_KIND, read_bytes(path)))
-        return str(row["token"]), frozenset(map(str, row["hardware"]))
-    except FileNotFoundError:
-        return "", frozenset()
-    except (UnreadableState, ValueError, LookupError, TypeError, RecursionError) as error:
-        log.error("the token of this machine cannot be read, and is made anew", path=str(path), reason=str(error))
-        return "", frozenset()
+        for record in file.read():
+            row = record.json()
+            return str(row["token"]), frozenset(map(str, row["hardware"]))
+    except (UnreadableState, LookupError, TypeError) as error:
+        file.reject(error)
+    return "", frozenset()
 
 
 def _read(path: Path) -> str:

@@ -1,27 +1,25 @@
-"""The state of a node that a service caches on disk for a reboot, and its encoding."""
+"""The state of a node that a service caches on disk for a reboot, and its records."""
 
-import json
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
 from flannelette.services.core.formats.ip_text import parse_cidr
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
-from flannelette.services.core.leases.table import Step, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.lease.wire import network_from_proto, step_from_bytes, step_to_bytes
-from flannelette.services.runtime.os.sealed_file import UnreadableState, seal, unseal
+from flannelette.services.runtime import older_state
+from flannelette.services.runtime.cache.table_records import network_in, step_in, table_in
+from flannelette.services.runtime.lease.wire import step_to_bytes
+from flannelette.services.runtime.state import Named, Older, Record, UnreadableState, pack, sealed, unpack
 
-_LEASES_PER_PART: Final = 250
-"""Encoded in about a millisecond."""
+_NODE: Final = "node"
+_OWN: Final = "own"
+_EARLIER: Final = "earlier"
+_OF_NODE: Final = frozenset((_NODE, _OWN, _EARLIER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +31,19 @@ class NodeState:
     """The lease that the node has published."""
     previous_subnets: tuple[Network, ...]
     """The last one first."""
-    snapshot: bytes
-    """The last complete lease table as one WatchLeasesResponse."""
+    table_records: Sequence[Record]
+    """The last complete lease table."""
     earlier_networks: tuple[NetworkConfig, ...] = ()
     """Configurations before the one in force, whose backends some peer still had; the last one first."""
 
     @property
     def network(self) -> NetworkConfig | None:
         """The network configuration that was in force on the node; None if it cannot be read."""
-        try:
-            message = pb.WatchLeasesResponse.FromString(self.snapshot)
-            return network_from_proto(message.network)
-        except (DecodeError, InvalidInput):
-            return None
+        return network_in(self.table_records)
 
     def table(self) -> Table:
         """The complete table with the own lease, without a cursor to resume from. Raises UnreadableState."""
-        table = Table()
-        table.fold(_step(self.snapshot))
+        table = table_in(self.table_records)
         if table.network is None or not table.synced:
             raise UnreadableState("the file has no complete lease table")
         if self.own is not None:
@@ -58,18 +51,51 @@ class NodeState:
         return table
 
 
-def snapshot_parts(
-    network: NetworkConfig,
-    leases: Sequence[Lease],
-    store: StoreStatus | None,
-    overrides: Mapping[str, PublicIpOverrides],
-) -> Iterator[bytes]:
-    """A complete table as bytes in parts; joined, the parts are one WatchLeasesResponse."""
-    all_overrides = NodeOverrides(overrides, complete=True)
-    yield step_to_bytes(Step(reset=True, network=network, store=store, synced=True, overrides=all_overrides))
-    remaining = iter(leases)
-    while changes := tuple(map(Upserted, islice(remaining, _LEASES_PER_PART))):
-        yield step_to_bytes(Step(changes=changes))
+def kind_of(service: str) -> str:
+    """The kind of the file of a service."""
+    return f"{service}.state"
+
+
+def older_of(service: str) -> Older:
+    """The reader of the file that a release before 0.3 has left."""
+    return partial(older_state.node_state, kind_of(service))
+
+
+def records_of(
+    node: str,
+    own: Lease | None,
+    previous: Sequence[Network],
+    table: Iterable[Named],
+    earlier: Sequence[NetworkConfig] = (),
+    machine: str = "",
+) -> Iterator[Named]:
+    """The state as records, among them those of its lease table. `machine`: the token of this one."""
+    identity = {"node": node, "machine": machine} if machine else {"node": node}
+    head = [Record.of_json(_NODE, {**identity, "former_subnets": [str(each) for each in previous]})]
+    if own is not None:
+        head.append(Record.of_bytes(_OWN, step_to_bytes(Step(changes=(Upserted(own),)))))
+    return chain(head, (Record.of_bytes(_EARLIER, step_to_bytes(Step(network=each))) for each in earlier), table)
+
+
+def state_in(records: Sequence[Record], node: str, machine: str = "") -> NodeState:
+    """The state of this node and machine in the records of a file. Raises UnreadableState."""
+    of_node = [each for each in records if each.name in _OF_NODE]
+    steps = {name: [step_in(each) for each in of_node if each.name == name] for name in (_OWN, _EARLIER)}
+    header: Any = next((each.json() for each in of_node if each.name == _NODE), None)
+    if header is None:
+        raise UnreadableState(f"the record {_NODE}, which every file has, is damaged")
+    try:
+        if header["node"] != node:
+            raise UnreadableState(f"the file is of node {header['node']!a}, and this is node {node!a}")
+        if machine and header.get("machine", machine) != machine:
+            raise UnreadableState("the file is of another machine")
+        previous = [parse_cidr(text) for text in header["former_subnets"]]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UnreadableState(f"the record {_NODE} cannot be read: {error}") from None
+    own = next((c.lease for step in steps[_OWN] for c in step.changes if isinstance(c, Upserted)), None)
+    networks = tuple(step.network for step in steps[_EARLIER] if step.network is not None)
+    table = [each for each in records if each.name not in _OF_NODE]
+    return NodeState(node, own, tuple(each for each in previous if each is not None), table, networks)
 
 
 def encode(
@@ -77,44 +103,15 @@ def encode(
     node: str,
     own: Lease | None,
     previous: Sequence[Network],
-    snapshot: Sequence[bytes],
+    table: Iterable[Named],
     earlier: Sequence[NetworkConfig] = (),
     machine: str = "",
 ) -> list[bytes]:
-    """The state as bytes, in parts: a line of JSON, and the snapshot, sealed. `machine`: the token of this one."""
-    lease = b64encode(step_to_bytes(Step(changes=(Upserted(own),) if own else ()))).decode()
-    header: dict[str, object] = {"node": node, "own_lease": lease, "former_subnets": [str(each) for each in previous]}
-    if earlier:
-        header["earlier_networks"] = [b64encode(step_to_bytes(Step(network=each))).decode() for each in earlier]
-    if machine:
-        header["machine"] = machine
-    return seal(_kind(service), [json.dumps(header).encode() + b"\n", *snapshot])
+    """The lines of the file: see `records_of`."""
+    kind = kind_of(service)
+    return sealed(kind, pack(kind, records_of(node, own, previous, table, earlier, machine)))
 
 
 def decode(service: str, data: bytes, node: str, machine: str = "") -> NodeState:
     """The state of this service, node and machine in the bytes of the file. Raises UnreadableState."""
-    line, _, snapshot = unseal(_kind(service), data).partition(b"\n")
-    try:
-        header = json.loads(line)
-        if header["node"] != node:
-            raise UnreadableState(f"the file is of node {header['node']!a}, and this is node {node!a}")
-        if machine and header.get("machine", machine) != machine:
-            raise UnreadableState("the file is of another machine")
-        own = next((c.lease for c in _step(b64decode(header["own_lease"])).changes if isinstance(c, Upserted)), None)
-        previous = [parse_cidr(text) for text in header["former_subnets"]]
-        earlier = [_step(b64decode(text)).network for text in header.get("earlier_networks", ())]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableState(f"the header cannot be read: {error}") from None
-    networks = tuple(each for each in earlier if each is not None)
-    return NodeState(node, own, tuple(each for each in previous if each is not None), snapshot, networks)
-
-
-def _kind(service: str) -> str:
-    return f"flannelette-{service}-state"
-
-
-def _step(data: bytes) -> Step:
-    try:
-        return step_from_bytes(data)
-    except InvalidInput as error:
-        raise UnreadableState(f"the leases cannot be read: {error}") from None
+    return state_in(unpack(kind_of(service), data).records, node, machine)

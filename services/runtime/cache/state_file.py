@@ -1,6 +1,5 @@
 """The file `SERVICE.state` in --state-dir: locked by one process, and replaced atomically."""
 
-import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,15 +7,14 @@ from threading import Lock
 from typing import Self
 
 from flannelette.services.core.limits import nearest_time
-from flannelette.services.runtime.cache.kept_file import MODE, ReplacedFile, read_bytes
-from flannelette.services.runtime.cache.node_state import NodeState, decode
-from flannelette.services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.runtime.cache.node_state import NodeState, kind_of, older_of, state_in
+from flannelette.services.runtime.state import RecordFile, UnreadableState, locked
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
 
-class StateFile(ReplacedFile):
+class StateFile(RecordFile):
     """The file of the cached state. Without a usable directory nothing is stored, and the reason is logged once.
 
     The file is locked while this process lives: of two dataplanes with the same directory, the second stores and
@@ -24,16 +22,18 @@ class StateFile(ReplacedFile):
     """
 
     def __init__(self, directory: str, service: str, machine: str = "") -> None:
-        super().__init__(Path(directory, f"{service}.state"))
-        self.service = service
+        super().__init__(Path(directory, f"{service}.state"), kind_of(service), older=older_of(service))
         self.machine = machine
         """The token of this machine: the state of another one is refused."""
-        self.is_usable = False
-        """Whether the state is written to the file."""
         self._lock = -1
         self._writing = Lock()
         if directory:
-            self._open(Path(directory))
+            self._open(Path(directory), service)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the state is written to the file."""
+        return self._lock >= 0
 
     def __enter__(self) -> Self:
         return self
@@ -46,28 +46,24 @@ class StateFile(ReplacedFile):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-        self.is_usable = False
 
     def state_of(self, node: str) -> tuple[NodeState, float] | None:
         """The cached state, and the Unix time at which it was last confirmed; None if there is none.
 
         A file that cannot be used stays where it is.
         """
-        if not self.is_usable:
+        if not self.is_usable or not (records := self.read()):
             return None
         try:
-            confirmed_at = nearest_time(self.path.stat().st_mtime)
-            return decode(self.service, read_bytes(self.path), node, self.machine), confirmed_at
-        except FileNotFoundError:
-            return None
+            return state_in(records, node, self.machine), nearest_time(self.path.stat().st_mtime)
         except (OSError, UnreadableState) as error:
             self.reject(error)
             return None
 
-    def put(self, parts: Iterable[bytes]) -> bool:
-        """Replaces the file, which `encode` has sealed. Blocks: not for the event loop."""
+    def put(self, lines: Iterable[bytes]) -> bool:
+        """Replaces the file by lines that are sealed already. Blocks: not for the event loop."""
         with self._writing:
-            return super().put(parts)
+            return super().put(lines)
 
     def touch(self) -> bool:
         """Confirms the content of the file by its time; returns whether that succeeded."""
@@ -78,22 +74,15 @@ class StateFile(ReplacedFile):
             return False
         return True
 
-    def _open(self, directory: Path) -> None:
+    def _open(self, directory: Path, service: str) -> None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = directory / f".{self.service}.lock"  # the file itself is replaced by every write
-            self._lock = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_usable = True
+            self._lock = locked(directory / f".{service}.lock")  # the file itself is replaced by every write
             self.clean()
         except BlockingIOError:
-            self.close()
-            self._log_unused(
-                f"another {self.service} keeps its state in {directory}: give this one its own --state-dir"
-            )
+            self._log_unused(f"another {service} keeps its state in {directory}: give this one its own --state-dir")
         except OSError as error:
-            self.close()
-            if (directory / f"{self.service}.state").exists():
+            if self.path.exists():
                 self.note(f"cannot write {self.path}: {error.strerror}")
             else:
                 self._log_unused(f"cannot use {directory}: {error.strerror}")

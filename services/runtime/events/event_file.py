@@ -1,193 +1,181 @@
-"""The events in a file, so that they survive a restart: two halves of bounded size, written in batches."""
+"""The events in a file, so that they survive a restart: written in batches, and read strictly."""
 
 import asyncio
-import fcntl
-import os
-import stat
-from collections.abc import Callable
-from contextlib import suppress
+import json
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from flannelette.services.runtime.events.journal import REMEMBERED, Journal, RecordedEvent
-from flannelette.services.runtime.events.record import BadRecord, decode, encode
+from flannelette.services.core.limits import nearest_time
+from flannelette.services.runtime.events.journal import MOST_NAMED, REMEMBERED, Event, Journal, RecordedEvent, Subject
+from flannelette.services.runtime.state import Record, RecordLog, UnreadableState
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
-HALF: Final = 512 << 10
-"""Bytes of a half; about 2,000 events."""
+_KIND: Final = "events"
+_OLDER: Final = b"{"
+"""How a line of a release before 0.3 begins: it is the JSON alone."""
 _WRITE_DELAY: Final = 1.0
 """Seconds from an event to the write: events come in groups."""
 _RETRY_DELAY: Final = 10.0
-_MODE: Final = 0o600
-_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""No link is followed and no FIFO waited for, should another program have put one there."""
+_LARGEST: Final = 1 << 53
 
 
 class EventFile:
     """NAME.events, and NAME.events.old when the former is full; without a path nothing is stored.
 
     Every failure costs only the events in the file: the journal goes on in memory, and the reason is logged once.
-    What cannot be read is cut off and logged. One process writes at a time, by a lock on `.NAME.events.lock`.
-    A batch is handed to the kernel and not synced: a power cut may lose more than a kill does, and costs no more.
+    What cannot be read is passed over and logged. A batch is not synced: a power cut may lose more than a kill does,
+    and costs no more.
     """
 
     def __init__(self, path: Path | None, kinds: type[Enum], repairs: type[Enum] | None = None) -> None:
-        self._path = path
+        self._log = RecordLog(path, _KIND, _OLDER) if path is not None else None
         self._kinds = kinds
         self._repairs = repairs
-        self._lock = -1
         self._written = 0
         """Number of the newest event in the file."""
         self.problem = ""
         """Why events are not written; empty: they are."""
 
     def read(self) -> list[RecordedEvent]:
-        """The last events in the file, numbered without a gap. Blocks for some milliseconds: for the start."""
-        if self._path is None or not self._path.parent.is_dir():
+        """The last events in the file, with rising numbers. Blocks for some milliseconds: for the start."""
+        if self._log is None or not self._log.path.parent.is_dir():
             return []
+        entries = list[RecordedEvent]()
         try:
-            self._take_lock()
-            entries = self._read_half(self._path)
-            if len(entries) < REMEMBERED:
-                entries = self._read_half(_old(self._path)) + entries
+            records, unreadable = self._log.read(REMEMBERED)
+            for record in records:
+                try:
+                    entry = decode(record, self._kinds, self._repairs)
+                    if entries and entry.number <= entries[-1].number:
+                        raise UnreadableState("the numbers of the events do not rise")
+                    entries.append(entry)
+                except UnreadableState as error:
+                    unreadable.append(str(error))
+            if unreadable:
+                log.warning(
+                    "events that cannot be read are left out",
+                    path=str(self._log.path),
+                    count=len(unreadable),
+                    first=unreadable[0],
+                )
+            if unreadable or not all(record.name for record in records):  # or it is of a release before 0.3
+                self._log.rewrite(map(encode, entries))
         except OSError as error:
             self._note_problem(error)
-            return []
-        first = len(entries) - 1
-        while first > 0 and entries[first - 1].number == entries[first].number - 1:
-            first -= 1
-        entries = entries[max(first, 0) :][-REMEMBERED:]
         self._written = entries[-1].number if entries else 0
-        return entries
+        return entries[-REMEMBERED:]
 
     async def run(self, journal: Journal) -> None:
         """Writes new events, until it is cancelled."""
-        while self._path is not None:
+        while self._log is not None:
             await journal.news(self._written)
             await asyncio.sleep(_RETRY_DELAY if self.problem else _WRITE_DELAY)
             await self.write(journal)
 
     async def write(self, journal: Journal) -> None:
         """Writes what is new. The event loop is not blocked: a thread waits for the disk."""
-        while self._path is not None and self._written < journal.last:
+        while self._log is not None and self._written < journal.last:
             entries, _ = journal.after(self._written)
-            data = b"".join(map(encode, entries))
-            if not await _in_thread(self._append, data, self._note_problem):
+            if not await self._append(self._log, entries):
                 return
             self._written = entries[-1].number
             if self.problem:
                 self.problem = ""
-                log.info("events are kept for a restart again", path=str(self._path))
+                log.info("events are kept for a restart again", path=str(self._log.path))
 
     async def close(self, journal: Journal) -> None:
         """Writes what is new and frees the lock; for the end of the process, after the job."""
         await self.write(journal)
-        self._path = None
-        if self._lock >= 0:
-            os.close(self._lock)
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
-    def _append(self, data: bytes) -> None:
-        assert self._path is not None  # noqa: S101 - write() asks
-        if self._take_lock():  # only now, since there was no directory at the start, or another process
-            self._rotate()
-        for is_new in (False, True):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FLAGS, _MODE)
-            try:
-                size = _size(descriptor)
-                if not is_new and size and size + len(data) > HALF:
-                    self._rotate()
-                    continue
-                try:
-                    if os.write(descriptor, data) < len(data):
-                        raise OSError(0, "the disk is full")
-                except OSError:
-                    os.ftruncate(descriptor, size)
-                    raise
-                return
-            finally:
-                os.close(descriptor)
-
-    def _rotate(self) -> None:
-        assert self._path is not None  # noqa: S101 - as above
-        with suppress(FileNotFoundError):
-            self._path.replace(_old(self._path))
-
-    def _take_lock(self) -> bool:
-        """Whether the lock was taken by this call. Raises OSError: another process has it, or no lock can be made."""
-        assert self._path is not None  # noqa: S101 - as above
-        if self._lock >= 0:
-            return False
-        name = self._path.with_name(f".{self._path.name}.lock")
-        descriptor = os.open(name, os.O_RDONLY | os.O_CREAT | _FLAGS, _MODE)
+    async def _append(self, to: RecordLog, entries: Sequence[RecordedEvent]) -> bool:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            raise OSError(error.errno, "another process writes its events there") from None
-        self._lock = descriptor
+            await asyncio.to_thread(to.append, list(map(encode, entries)))
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread is left
+            self._note_problem(error)
+            return False
         return True
 
-    def _read_half(self, path: Path) -> list[RecordedEvent]:
-        """The events of a file up to the first line that is none; there the file is cut."""
-        try:
-            descriptor = os.open(path, os.O_RDWR | _FLAGS)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            self._discard(path, error.strerror)
-            return []
-        entries, good = list[RecordedEvent](), 0
-        with os.fdopen(descriptor, "rb") as file:
-            try:
-                size = _size(descriptor)
-                while good < size and (line := file.readline(2 * HALF)):
-                    if not line.endswith(b"\n") or good + len(line) > 2 * HALF:
-                        raise BadRecord("the end of the file is no whole line")
-                    entry = decode(line, self._kinds, self._repairs)
-                    if entries and entry.number <= entries[-1].number:
-                        raise BadRecord("the numbers of the events do not rise")
-                    entries.append(entry)
-                    good += len(line)
-            except BadRecord as error:
-                log.warning("events that cannot be read are cut off", path=str(path), at=good, reason=str(error))
-                os.ftruncate(descriptor, good)
-            except OSError as error:
-                self._discard(path, error.strerror)
-        return entries
-
-    def _discard(self, path: Path, reason: str | None) -> None:
-        """Removes what is no file of events, such as a link or a FIFO."""
-        log.warning("events cannot be read, and begin anew", path=str(path), reason=reason)
-        with suppress(OSError):
-            path.unlink()
-
     def _note_problem(self, error: Exception) -> None:
+        assert self._log is not None  # noqa: S101 - who fails has a file
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        problem = f"cannot write {self._path}: {reason}"
+        problem = f"cannot write {self._log.path}: {reason}"
         if problem != self.problem:
             self.problem = problem
-            log.warning("events are not kept for a restart", path=str(self._path), reason=reason)
+            log.warning("events are not kept for a restart", path=str(self._log.path), reason=reason)
 
 
-async def _in_thread(function: Callable[[bytes], None], data: bytes, failed: Callable[[Exception], None]) -> bool:
+def encode(entry: RecordedEvent) -> Record:
+    """A record with the position as its name. What is at its default is left out."""
+    event = entry.event
+    row: dict[str, object] = {
+        "position": entry.position, "time": entry.time, "kind": event.kind.name, "what": event.what
+    }  # fmt: skip
+    optional = {
+        "cause": event.cause,
+        "seconds": event.seconds,
+        "cursor": entry.cursor,
+        "subjects": event.subjects,
+        "count": event.subject_count,
+        "objects": event.objects,
+        "repair": event.repair.name if event.repair else "",
+    }
+    row.update((name, value) for name, value in optional.items() if value)
+    return Record.of_json(entry.position, row)
+
+
+def decode(record: Record, kinds: type[Enum], repairs: type[Enum] | None) -> RecordedEvent:
+    """The event: the record may hold anything. Raises UnreadableState."""
     try:
-        await asyncio.to_thread(function, data)
-    except (OSError, RuntimeError) as error:  # RuntimeError: no thread is left
-        failed(error)
-        return False
-    return True
+        row = json.loads(record.value)
+        epoch, _, number = _text(row["position"]).partition(":")
+        repair = _text(row.get("repair", ""))
+        return RecordedEvent(
+            _filled(epoch),
+            _count(int(number)),
+            nearest_time(_seconds(row["time"])),
+            _text(row.get("cursor", "")),
+            Event(
+                kinds[_text(row["kind"])],
+                _text(row["what"]),
+                _text(row.get("cause", "")),
+                _seconds(row.get("seconds", 0.0)),
+                tuple(Subject(_text(name), _text(of)) for name, of in row.get("subjects", ())[:MOST_NAMED]),
+                _count(row.get("count", 0)) % (1 << 32),
+                _count(row.get("objects", 0)) % (1 << 32),
+                repairs[repair] if repair and repairs else None,
+            ),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise UnreadableState(f"{type(error).__name__}: {error}") from None
 
 
-def _old(path: Path) -> Path:
-    return path.with_name(f"{path.name}.old")
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    value.encode()  # half of a surrogate pair, which JSON may have and no message
+    return value
 
 
-def _size(descriptor: int) -> int:
-    """Raises OSError: it is no file."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(0, "it is not a file")
-    return found.st_size
+def _filled(text: str) -> str:
+    if not text:
+        raise ValueError("no position")
+    return text
+
+
+def _seconds(value: Any) -> float:
+    if not (isinstance(value, float | int) and 0 <= value < _LARGEST):
+        raise ValueError("no time")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if not (isinstance(value, int) and 0 <= value < _LARGEST):
+        raise ValueError("no number")
+    return value

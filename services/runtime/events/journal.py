@@ -85,7 +85,7 @@ class Journal:
         clock: Callable[[], float] = time.time,
         earlier: Sequence[RecordedEvent] = (),
     ) -> None:
-        """`earlier` has the last entries of the processes before, numbered without a gap."""
+        """`earlier` has the last entries of the processes before; a damaged file makes gaps in their numbers."""
         self.epoch = secrets.token_hex(4)
         """The epoch of this process."""
         self.last = earlier[-1].number if earlier else 0
@@ -113,9 +113,14 @@ class Journal:
     def after(self, number: int) -> tuple[list[RecordedEvent], int]:
         """The next entries after that one, some at a time, and how many before them are forgotten already."""
         first = max(number + 1, self.last + 1 - len(self._ring), self._oldest)
-        last = min(self.last, first + _AT_ONCE - 1)
-        entries = [self._ring[each % len(self._ring)] for each in range(first, last + 1)]
-        return [entry for entry in entries if entry is not None], first - number - 1
+        entries = list[RecordedEvent]()
+        for each in range(first, self.last + 1):
+            entry = self._ring[each % len(self._ring)]
+            if entry is not None and entry.number == each and len(entries) < _AT_ONCE:
+                entries.append(entry)
+            elif entries:  # what a damaged file lacks is counted with those that follow
+                break
+        return entries, (entries[0].number if entries else self.last + 1) - number - 1
 
     def number_of(self, position: str) -> int:
         """The number after which a reader resumes; 0, before everything, for a process that is not known.

@@ -1,12 +1,12 @@
 """aws-vpc: the real process with boto3, against moto and a metadata service."""
 
 import asyncio
-import json
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from flannelette.services.runtime.state import unpack
 from tests.clouds.aws import KEY_ID, SECRET, Vpc, environment, metadata
 from tests.clouds.process import Leases, assert_no_secret, cloud_process
 from tests.ctl.process import run
@@ -34,8 +34,7 @@ async def test_each_node_has_a_route_in_the_table_of_each_subnet(vpc: Vpc, tmp_p
             assert vpc.routes(0) == {two: moved, three: third}
             assert await cloud.end() == 0
         assert vpc.routes(0) == {two: moved, three: third}, "stopping leaves the routes"
-    kept = (tmp_path / "cloud-state" / "cloud.routes").read_text()
-    assert json.loads(kept.partition("\n")[2]), "after the line with the checksum"
+    assert unpack("cloud.routes", (tmp_path / "cloud-state" / "cloud.routes").read_bytes()).records
     assert_no_secret(tmp_path, SECRET, KEY_ID)
 
 

@@ -3,7 +3,7 @@
 A case of `files` is the name of a reader, a line feed, and the file; one of `network` is the configuration.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import sha256
 from ipaddress import ip_network
@@ -33,7 +33,7 @@ from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.stores.network_file import read_network_file
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.rules.model import wanted_chains
-from flannelette.services.runtime.cache.node_state import decode
+from flannelette.services.runtime.cache.node_state import older_of, state_in
 from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.lease.wire import (
     network_from_proto,
@@ -41,7 +41,7 @@ from flannelette.services.runtime.lease.wire import (
     step_from_bytes,
     step_to_bytes,
 )
-from flannelette.services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.runtime.state import Record, RecordFile, UnreadableState, pack
 from tests.examples.dataplane import DUAL_UNDERLAY, NAMES
 from tests.examples.masq_firewall import ALL
 from tests.fuzz.targets.calls.request import run
@@ -103,11 +103,28 @@ def _directory() -> TemporaryDirectory[str]:
 
 
 def _state(path: Path) -> None:
-    """With the checksum that it needs: without it nothing is read."""
+    """As a release before 0.3 has left it, and with the checksum that it needs: without it nothing is read."""
     rest = path.read_bytes()
-    head = b"flannelette-dataplane-state 1 " + sha256(rest).hexdigest().encode() + b"\n"
+    path.write_bytes(b"flannelette-dataplane-state 1 " + sha256(rest).hexdigest().encode() + b"\n" + rest)
+    _is_state(RecordFile(path, "dataplane.state", older=older_of("dataplane")).read())
+
+
+def _records(path: Path) -> None:
+    """Each line is the name and the value of a record, which gets the checksum that it needs."""
+    lines = (line.partition(b" ") for line in path.read_bytes().split(b"\n"))
+    records = [Record(name.decode(errors="replace"), value) for name, _, value in lines]
+    for kind, reader in (("lease.table", _table), ("dataplane.hooks", _hooks), ("cloud.routes", _routes)):
+        assert RecordFile(path, kind).write(records)
+        reader(path)
+    assert RecordFile(path, "dataplane.state").write(records)
+    _is_state(RecordFile(path, "dataplane.state").read())
+    path.write_bytes(b"".join(pack("events", records)))
+    _events(path)
+
+
+def _is_state(records: Sequence[Record]) -> None:
     try:
-        state = decode("dataplane", head + rest, "n1")
+        state = state_in(records, "n1")
         state.network  # noqa: B018 - it is read
         _are_told(state.table().leases.values())
     except UnreadableState as error:
@@ -124,7 +141,7 @@ def _table(path: Path) -> None:
 
 
 def _events(path: Path) -> None:
-    """What cannot be read was cut off."""
+    """What cannot be read was left out."""
     file = EventFile(path, EventKind, Cause)
     try:
         assert file.read() == file.read()
@@ -181,6 +198,7 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "dataplane.state": _state,
     "lease.table": _table,
     "net-conf": read_network_file,
+    "records": _records,
     "subnet.env": _subnets,
     "wgkey": private_key,
 }

@@ -6,11 +6,11 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
-from flannelette.services.core.leases.node_overrides import NONE
 from flannelette.services.dataplane.api.status import status_of
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.node_state import encode
 from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.table_records import table_records
 from tests.examples.leases import SMALL
 from tests.hosts.namespaces import NetworkNamespace
 from tests.hosts.simulated_days import DAY, EPOCH, HOUR, World, clock, live, peer
@@ -92,8 +92,8 @@ def test_a_reboot_into_an_outage_that_lasts_a_day(netns: NetworkNamespace, tmp_p
     part = Subnet(ip_network("10.5.27.0/24"), ip_address("10.99.0.11"), VxlanData(1, mac))
     own = Lease("10.5.27.0-24", "n1", (part,), "vxlan", EPOCH + 12 * HOUR)
     with StateFile(str(tmp_path), "dataplane") as state:
-        snapshot = list(snapshot_parts(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)], None, NONE))
-        state.put(encode("dataplane", "n1", own, own.cidrs, snapshot))
+        table = table_records(SMALL, [peer(number, EPOCH + HOUR) for number in range(2, 7)], None)
+        state.put(encode("dataplane", "n1", own, own.cidrs, table))
 
     async def story(world: World) -> None:
         await asyncio.sleep(10)

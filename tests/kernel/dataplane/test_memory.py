@@ -75,7 +75,7 @@ async def test_an_own_lease_that_has_run_out_is_not_used_and_the_peers_are_kept(
     assert found.own is not None
     gone = replace(found.own, expires_at=1_000_000.0)
     state_file(cluster).write_bytes(
-        b"".join(encode("dataplane", "n1", gone, found.previous_subnets, [found.snapshot]))
+        b"".join(encode("dataplane", "n1", gone, found.previous_subnets, found.table_records))
     )
     cluster.leases.terminate()
     reboot(cluster, make_netns)
@@ -101,9 +101,9 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(cluste
     path = state_file(cluster)
     data = path.read_bytes()
     bad = {
-        "damaged": data[:-1] + bytes([data[-1] ^ 1]),
+        "damaged": bytes(byte ^ 1 for byte in data),
         "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
-        "of another node": b"".join(encode("dataplane", "n7", None, (), [memory(cluster).snapshot])),
+        "of another node": b"".join(encode("dataplane", "n7", None, (), memory(cluster).table_records)),
     }[damage]
     path.write_bytes(bad)
     cluster.leases.terminate()

@@ -61,7 +61,7 @@ def memory(host: Host) -> NodeState:
 
 def rewrite(host: Host, memory: NodeState, expires_at: float | None) -> None:
     assert memory.own is not None
-    parts = encode("masq", "n1", memory.own.with_time(expires_at), (), [memory.snapshot])
+    parts = encode("masq", "n1", memory.own.with_time(expires_at), (), memory.table_records)
     state_file(host).write_bytes(b"".join(parts))
 
 
@@ -170,8 +170,8 @@ async def test_a_file_that_cannot_be_used_is_refused_in_one_line_and_kept(
     path = state_file(host)
     data = path.read_bytes()
     bad = {
-        "damaged": data[:-1] + bytes([data[-1] ^ 1]),
-        "of another node": b"".join(encode("masq", "n7", None, (), [memory(host).snapshot])),
+        "damaged": bytes(byte ^ 1 for byte in data),
+        "of another node": b"".join(encode("masq", "n7", None, (), memory(host).table_records)),
     }[damage]
     path.write_bytes(bad)
     async with rebooted(host, make_netns) as (fresh, masq):

@@ -14,7 +14,7 @@ from flannelette.services.cloud.journal import EventKind
 from flannelette.services.cloud.routes import CloudError, Trouble
 from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.network import parse_network
-from flannelette.services.runtime.os.sealed_file import unseal
+from flannelette.services.runtime.state import unpack
 from flannelette.services.runtime.telemetry.metrics import REGISTRY
 from tests.clouds.scene import Scene
 from tests.virtual_time import run_virtually
@@ -110,8 +110,8 @@ async def test_a_teardown_that_cannot_see_the_routes_does_not_pause() -> None:
 
 
 def kept(path: Path) -> Any:
-    """What the file holds, behind the line with its checksum."""
-    return json.loads(unseal("flannelette-cloud-routes", path.read_bytes()))
+    """What the file holds."""
+    return [record.json() for record in unpack("cloud.routes", path.read_bytes()).records]
 
 
 async def test_routes_of_a_table_that_is_not_looked_at_stay_ours(tmp_path: Path) -> None:

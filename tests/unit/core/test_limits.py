@@ -22,9 +22,10 @@ from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.limits import LATEST, LONGEST, nearest_time, seconds_of, stored_time, unix_time
 from flannelette.services.lease.stores.embedded.database import Database
 from flannelette.services.runtime.cache.cached_table import CachedTable
-from flannelette.services.runtime.cache.node_state import decode
+from flannelette.services.runtime.cache.node_state import decode, state_in
 from flannelette.services.runtime.cache.state_file import StateFile
-from flannelette.services.runtime.os.sealed_file import UnreadableState
+from flannelette.services.runtime.older_state import node_state
+from flannelette.services.runtime.state import Record, UnreadableState, pack, sealed
 from tests.examples.leases import make_lease
 
 T = TypeVar("T")
@@ -94,10 +95,14 @@ def test_a_row_of_the_database_that_cannot_be_read_is_left_out(tmp_path: Path, r
     b'{"node":"n1","own_lease":"","former_subnets":[7]}', b"[" * 100_000,
 ])  # fmt: skip
 def test_a_memory_whose_first_lines_say_nonsense_is_refused(header: bytes) -> None:
+    lines = sealed("dataplane.state", pack("dataplane.state", [Record("node", header)]))
+    if b"own_lease" not in header or b"7" in header:
+        with pytest.raises(UnreadableState):
+            decode("dataplane", b"".join(lines), "n1")
     rest = header + b"\n"
     data = b"flannelette-dataplane-state 1 " + sha256(rest).hexdigest().encode() + b"\n" + rest
     with pytest.raises(UnreadableState):
-        decode("dataplane", data, "n1")
+        state_in(list(node_state("dataplane.state", data) or ()), "n1")
 
 
 def test_a_memory_from_a_time_that_cannot_be_is_used_and_told(tmp_path: Path) -> None:

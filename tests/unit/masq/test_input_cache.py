@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.node_overrides import NONE
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.reconcile.input_cache import InputCache
 from flannelette.services.runtime.cache.cached_table import CachedTable
-from flannelette.services.runtime.cache.node_state import decode, encode, snapshot_parts
+from flannelette.services.runtime.cache.node_state import decode, encode
 from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.table_records import table_records
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, Running, rules_for
 from tests.virtual_time import run_virtually
 
@@ -30,7 +30,7 @@ OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 
 def remember(directory: Path, own: Lease | None = LEASE, *, node: str = "n1", store: StoreStatus = KUBE) -> None:
     with StateFile(str(directory), "masq") as file:
-        assert file.put(encode("masq", node, own, (), list(snapshot_parts(NETWORK, (), store, NONE))))
+        assert file.put(encode("masq", node, own, (), table_records(NETWORK, (), store)))
 
 
 async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
@@ -206,12 +206,12 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_kept(
     remember(tmp_path)
     path = tmp_path / "masq.state"
     data = path.read_bytes()
-    snapshot = list(snapshot_parts(NETWORK, (), None, NONE))
+    table = list(table_records(NETWORK, (), None))
     bad = {
-        "damaged": data[:-1] + bytes([data[-1] ^ 1]),
+        "damaged": bytes(byte ^ 1 for byte in data),
         "foreign": b"root:x:0:0:root:/root:/bin/bash\n",
-        "of another node": b"".join(encode("masq", "n7", LEASE, (), snapshot)),
-        "the dataplane's": b"".join(encode("dataplane", "n1", LEASE, (), snapshot)),
+        "of another node": b"".join(encode("masq", "n7", LEASE, (), table)),
+        "the dataplane's": b"".join(encode("dataplane", "n1", LEASE, (), table)),
     }[what]
     path.write_bytes(bad)
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.core.leases.node_overrides import NONE
 from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.runtime.cache.cached_table import CachedTable, stale_reason
-from flannelette.services.runtime.cache.node_state import encode, snapshot_parts
+from flannelette.services.runtime.cache.node_state import encode
 from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.runtime.state import Record
 from tests.examples.dataplane import CAPTURED, lease
 from tests.examples.leases import SMALL_JSON, network
 from tests.unit.runtime.test_node_state import NETWORK, OWN, PEERS, written
@@ -48,7 +49,7 @@ def test_the_first_snapshot_ends_it_for_good(cached_table: CachedTable) -> None:
 def test_imports_that_the_lease_service_awaits_are_those_of_the_file(tmp_path: Path, was_in_force: bool) -> None:
     imported = replace(PEERS[0], name="west/a", node="west/a", cluster="west")
     with StateFile(str(tmp_path), "dataplane") as file:
-        file.put(encode("dataplane", "n1", OWN, (), [*snapshot_parts(NETWORK, [*PEERS, imported], None, NONE)]))
+        file.put(encode("dataplane", "n1", OWN, (), table_records(NETWORK, [*PEERS, imported], None)))
         cached_table = CachedTable("n1", file)
         if was_in_force:
             cached_table.choose(Table(), is_away=True)
@@ -68,7 +69,7 @@ def test_nothing_is_remembered_without_a_file_or_of_another_node(tmp_path: Path)
 
 
 def test_leases_that_cannot_be_read_are_nothing_and_stay_beside(tmp_path: Path) -> None:
-    pieces = [*snapshot_parts(NETWORK, PEERS, None, NONE), b"\xff\xff"]
+    pieces = [*table_records(NETWORK, PEERS, None), Record.of_bytes("lease/none", b"\xff\xff")]
     with StateFile(str(tmp_path), "dataplane") as file:
         file.put(encode("dataplane", "n1", OWN, (), pieces))
         before = file.path.read_bytes()

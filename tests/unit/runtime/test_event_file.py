@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.runtime.events.event_file import HALF, EventFile
+from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.events.journal import REMEMBERED, Event, Journal, RecordedEvent, Subject
+from flannelette.services.runtime.state import HALF
 from tests.waiting import contains, eventually
 
 
@@ -40,7 +41,8 @@ class Life:
 
     def kill(self) -> None:
         """As a kill does: the kernel frees the lock, and nothing is written."""
-        os.close(self.file._lock)
+        assert self.file._log
+        self.file._log.close()
 
     def all(self) -> list[RecordedEvent]:
         found = list[RecordedEvent]()
@@ -127,14 +129,14 @@ async def test_the_file_is_bounded_and_the_newest_are_in_it(path: Path) -> None:
     assert numbers == list(range(numbers[0], 5 * REMEMBERED))
 
 
-async def test_more_at_once_than_is_remembered_leaves_no_gap(path: Path) -> None:
+async def test_more_at_once_than_is_remembered_leaves_no_gap_untold(path: Path) -> None:
     life = Life(path)
     await life.file.write(life.journal)
     life.note(*map(str, range(REMEMBERED + 100)))
     await life.end()
-    told = Life(path).told()
-    assert told[-2] == str(REMEMBERED + 99)
-    assert "started" not in told[:-1]
+    later = Life(path)
+    assert later.told()[-2] == str(REMEMBERED + 99)
+    assert later.journal.after(1)[1] == 101, "100 that were never written, and one that is forgotten by now"
 
 
 GOOD = b'{"position":"e0:5","time":1,"kind":"DONE","what":"good"}\n'
@@ -155,16 +157,37 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_what_cannot_be_read_is_cut_off_and_said(
+async def test_what_cannot_be_read_is_left_out_and_said(
     name: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(path, GOOD + BAD[name])
     life = Life(path)
     life.note("new")
     await life.end()
-    assert capsys.readouterr().out.count("events that cannot be read are cut off") == 1
+    assert capsys.readouterr().out.count("events that cannot be read are left out") == 1
     assert Life(path).told() == ["good", "started", "new", "started"]
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [name for name, line in BAD.items() if line.endswith(b"\n")])
+async def test_what_cannot_be_read_costs_no_event_after_it(name: str, path: Path) -> None:
+    put(path, GOOD + BAD[name] + GOOD.replace(b":5", b":7"))
+    life = Life(path)
+    assert life.told() == ["good", "good", "started"]
+    entries, missed = life.journal.after(5)
+    assert (entries[0].number, missed) == (7, 1), "the gap is told"
+    life.kill()
+
+
+async def test_events_of_an_older_release_are_kept_and_written_anew(path: Path) -> None:
+    put(path.with_name("x.events.old"), GOOD.replace(b":5", b":4"))
+    put(path, GOOD + GOOD.replace(b":5", b":6"))
+    for starts in range(1, 3):
+        life = Life(path)
+        assert life.told() == 3 * ["good"] + starts * ["started"]
+        await life.end()
+    assert b"\n{" not in content(path)
+    assert not path.with_name("x.events.old").exists()
 
 
 def a_link(path: Path) -> None:
@@ -203,7 +226,7 @@ async def test_a_second_process_keeps_its_events_in_memory_until_the_first_has_e
 ) -> None:
     first = Life(path)
     second = Life(path)
-    await said_once(second, capsys, "another process writes its events there")
+    await said_once(second, capsys, "another process writes there")
     await first.end()
     await second.end()
     assert Life(path).told() == ["started", "a", "b", "started"]
