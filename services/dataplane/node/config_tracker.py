@@ -87,8 +87,8 @@ class ConfigTracker:
         """A configuration whose devices could not be made, and when that is tried again."""
         self.reports = TaskReports()
         self._remembered = tuple(earlier)
-        self._asked: NetworkConfig | None = None
-        self._chosen: PublicIpOverrides = ()
+        self._asked: tuple[NetworkConfig, PublicIpOverrides] | None = None
+        """The network configuration that was asked for last, and what operators have chosen."""
         self._tenure = Tenure()
         self._is_overtaken = False  # the default route goes out of another interface now
         self._left: set[str] = set()  # names of devices that an earlier configuration needed
@@ -110,9 +110,8 @@ class ConfigTracker:
 
         Raises Misconfigured when this node cannot carry its first network, Unavailable when it cannot yet.
         """
-        config, is_news = self.config, network != self._asked
-        is_asked_anew = is_news or chosen != self._chosen
-        self._asked, self._chosen = network, chosen
+        config, asked, self._asked = self.config, self._asked, (network, chosen)
+        is_news, is_asked_anew = asked is None or network != asked[0], asked != self._asked
         if config is not None and (config.network, config.chosen) == (network, chosen):
             kept = self._kept_addresses()
             is_shaken = look and (self._is_overtaken or not await is_underlay_unchanged(config, kept))

@@ -4,7 +4,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final, Protocol
 
 from flannelette.services.core.conditions import Condition
@@ -30,6 +31,7 @@ _TOLD_BY_THEN: Final = 10.0
 Three times as many each time that this was so: when thousands of nodes start at once, tables come late."""
 _TOLD_AT_LAST: Final = 300.0
 _MOST_FORMER: Final = 16
+_CHANGED: Final = "changed by another program"
 _RESERVATION_RENEWAL: Final = 6 * 3600.0
 """Seconds. A reservation never ends, but in etcd the note of who holds it lives on a lease of 24 h."""
 _RENEW_AGAIN: Final = 60.0
@@ -55,6 +57,84 @@ class LeaseCalls(Protocol):
     async def renew(self, name: str) -> Lease: ...  # noqa: D102
 
 
+class Step(Enum):
+    """What a holder of a lease does next."""
+
+    WAIT = "wait"
+    ACQUIRE = "acquire"
+    RENEW = "renew"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the node is to hold, as the control loop has said last."""
+
+    request: LeaseRequest | None = None
+    """None: nothing, as before the first request, and when the lease is flanneld's."""
+    network: NetworkConfig | None = None
+    """Says which of the subnets that the node has had may be asked for again."""
+    is_paused: bool = False
+    """No lease is sought, and one that is gone is let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lease that the node has, and what is known of it. Times are those of a timer."""
+
+    lease: Lease | None = None
+    """The last lease known to be ours; it stays in force while a new one is sought."""
+    reason: str = "no lease yet"
+    """Why the lease is missing or in doubt; empty when it is held."""
+    due: float | None = None
+    """When to renew; None: never."""
+    over: float = math.inf
+    """When the lease runs out."""
+    unrenewed: tuple[str, ...] = ()
+    """Why renewals have failed since the last that did not; the last two."""
+    acquired_at: float = -math.inf
+    is_confirmed: bool = False
+    """The table had the lease since it was acquired; from then on its absence means something."""
+    told_by: float = _TOLD_BY_THEN
+    """Seconds from `acquired_at` after which its absence means something in any case."""
+    lost_unheld: str = ""
+    """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
+
+    def next_step(self, wanted: Wanted, now: float) -> Step:
+        """What to do now."""
+        if wanted.request is None or (wanted.is_paused and self.reason):
+            return Step.WAIT
+        if self.reason:
+            return Step.ACQUIRE
+        return Step.RENEW if self.due is not None and now >= self.due else Step.WAIT
+
+    def with_lease(self, lease: Lease, now: float, left: float, margin: float) -> "Held":
+        """The lease is ours for `left` seconds, and is renewed `margin` seconds before."""
+        over, due = math.inf, now + _RESERVATION_RENEWAL if lease.reserved else None
+        if lease.expires_at is not None:
+            before = left - margin
+            wait = before if before >= _LEAST_BEFORE_MARGIN else left / 2
+            over, due = now + left, now + max(wait, _SHORTEST_RENEWAL)
+        return replace(self, lease=lease, reason="", due=due, over=over, unrenewed=())
+
+    def not_renewed(self, error: str, now: float) -> tuple["Held", float]:
+        """After a renewal that has failed, and the seconds until it is tried again."""
+        pause = min(_RENEW_AGAIN, max((self.over - now) / 4, _SHORTEST_RENEWAL))
+        return replace(self, due=now + pause, unrenewed=(*self.unrenewed, error)[-2:]), pause
+
+    def seen_in(self, table: Table, now: float) -> tuple["Held", str]:
+        """After a look at the table; and what has become of a lease that a synced table lacks: empty if nothing."""
+        if self.lease is None or not table.synced:
+            return self, ""
+        seen = table.leases.get(self.lease.name)
+        if seen is not None and _says_the_same(seen, self.lease):
+            return replace(self, is_confirmed=True, told_by=_TOLD_BY_THEN), ""
+        if not self.is_confirmed and now - self.acquired_at <= self.told_by:
+            return self, ""
+        told_by = self.told_by if self.is_confirmed else min(3 * self.told_by, _TOLD_AT_LAST)
+        is_held = seen is not None and seen.node == self.lease.node
+        return replace(self, told_by=told_by), _CHANGED if is_held else "revoked"
+
+
 class LeaseRenewer:
     """One job. `lease` is the last lease we know to be ours; it stays in force while a new one is sought.
 
@@ -73,40 +153,39 @@ class LeaseRenewer:
         timer: Callable[[], float] = seconds_since_boot,
         former: Iterable[Network] = (),
     ) -> None:
-        self.lease: Lease | None = None
-        self.reason = "no lease yet"
-        """Why the lease is missing or in doubt; empty when it is held."""
-        self.unrenewed: tuple[str, ...] = ()
-        """Why renewals have failed since the last that did not; the last two."""
+        self.previous_subnets = list(former)
+        """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
         self._connection = connection
         self._margin = margin_seconds
         self._changed = changed
         self._journal = journal
         self._clock = clock
         self._timer = timer
-        self._due: float | None = None
-        """When to renew, on the timer; None: never."""
-        self._over = math.inf
-        """When the lease runs out, on the timer."""
-        self._request: LeaseRequest | None = None
-        self._is_paused = False
-        self._network: NetworkConfig | None = None
-        self.previous_subnets = list(former)
-        """Subnets that the node has had, the last one first: who undoes a change finds the old ones again."""
-        self._confirmed = False
-        """The table had the lease since it was acquired; from then on its absence means something."""
-        self._told_by = _TOLD_BY_THEN
-        self._lost_unheld = ""
-        """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
-        self._acquired_at = -math.inf
+        self._wanted = Wanted()
+        self._held = Held()
         self._losses = OverwriteCounter(timer)
         self._pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._wake = asyncio.Event()
 
     @property
+    def lease(self) -> Lease | None:
+        """The last lease that is known to be ours."""
+        return self._held.lease
+
+    @property
+    def reason(self) -> str:
+        """Why the lease is missing or in doubt; empty when it is held."""
+        return self._held.reason
+
+    @property
+    def unrenewed(self) -> tuple[str, ...]:
+        """Why renewals have failed since the last that did not; the last two."""
+        return self._held.unrenewed
+
+    @property
     def renew_at(self) -> float | None:
         """Unix time of the next renewal; None: never."""
-        return None if self._due is None else self._clock() + self._due - self._timer()
+        return None if self._held.due is None else self._clock() + self._held.due - self._timer()
 
     def set_request(self, request: LeaseRequest, network: NetworkConfig | None = None) -> None:
         """What to publish from now on; acquires when it differs from what is held.
@@ -114,18 +193,16 @@ class LeaseRenewer:
         `network` says which of the subnets that the node has had may be asked for again: the store's, also while
         the node itself keeps another one in force, because a new lease is chosen by it.
         """
-        self._network = network
-        if self._is_paused:
-            self._is_paused = False
+        before, self._wanted = self._wanted, Wanted(request, network)
+        if before.is_paused:
             self._wake.set()
-        if request != self._request:
-            self._request = request
-            self._acquired_at = -math.inf  # no loss, for we ask ourselves: peers need what is new
+        if request != before.request:
+            self._held = replace(self._held, acquired_at=-math.inf)  # no loss, for we ask: peers need what is new
             self._doubt("the lease is being acquired")
 
     def stop(self) -> None:
         """Neither acquires nor renews until the next request: the lease is flanneld's."""
-        self._request, self._due = None, None
+        self._wanted, self._held = replace(self._wanted, request=None), replace(self._held, due=None)
         self._wake.set()
 
     def pause(self) -> None:
@@ -133,16 +210,16 @@ class LeaseRenewer:
 
         A call that is under way may still bring one.
         """
-        self._is_paused = True
+        self._wanted = replace(self._wanted, is_paused=True)
 
     def invalidate(self, reason: str) -> None:
         """Acquires again, unless that is under way already, or in a pause."""
         if self.reason:
             return
-        if self._is_paused:
+        if self._wanted.is_paused:
             log.info("lease gone; none is acquired while paused", reason=reason)
             self._note("own lease gone; none is acquired while paused", reason)
-            self.lease = self._request = self._due = None
+            self._wanted, self._held = replace(self._wanted, request=None), replace(self._held, lease=None, due=None)
             self._doubt(reason)
         else:
             log.warning("lease lost; acquiring again", reason=reason)
@@ -159,46 +236,37 @@ class LeaseRenewer:
         if self.lease is not None and self.lease.name == name and not self.reason:
             self._lose_to_others(f"the store has lost the lease {name}, or another program has overwritten it")
         else:
-            self._lost_unheld = name
+            self._held = replace(self._held, lost_unheld=name)
 
     def observe(self, table: Table) -> None:
         """Looks whether a synced table still has the own lease as we published it."""
-        self._network = table.network or self._network
-        if self.lease is None or not table.synced:
-            return
-        seen = table.leases.get(self.lease.name)
-        if seen is not None and _says_the_same(seen, self.lease):
-            self._confirmed, self._told_by = True, _TOLD_BY_THEN
-        elif self._confirmed or self._timer() - self._acquired_at > self._told_by:
-            if not self._confirmed:
-                self._told_by = min(3 * self._told_by, _TOLD_AT_LAST)
-            held = seen is not None and seen.node == self.lease.node
-            if not (held and self._is_paused):
-                what = "changed by another program" if held else "revoked"
-                self._lose_to_others(f"the lease {self.lease.name} was {what}")
+        self._wanted = replace(self._wanted, network=table.network or self._wanted.network)
+        self._held, what = self._held.seen_in(table, self._timer())
+        if what and self.lease is not None and not (what == _CHANGED and self._wanted.is_paused):
+            self._lose_to_others(f"the lease {self.lease.name} was {what}")
 
     async def run(self) -> None:
         """Holds the lease until cancelled."""
         while True:
-            if self._request is None or (self._is_paused and self.reason):
-                await self._sleep(None)
-            elif self.reason:
+            step = self._held.next_step(self._wanted, self._timer())
+            if step is Step.ACQUIRE:
                 await self._acquire()
-            elif self._due is not None and self._timer() >= self._due:
+            elif step is Step.RENEW:
                 await self._renew()
             else:
-                await self._sleep(self._due)
+                await self._sleep(None if self.reason else self._held.due)
 
     async def _acquire(self) -> None:
         time_of = asyncio.get_running_loop().time
-        if self._timer() - self._acquired_at < _STEADY and not self._losses.is_answered_at_once:
+        if self._timer() - self._held.acquired_at < _STEADY and not self._losses.is_answered_at_once:
             await self._back_off(time_of())
-        request, asked_at = self._request, time_of()
-        if request is None or self._is_paused:
+        wanted, asked_at = self._wanted, time_of()
+        request = wanted.request
+        if request is None or wanted.is_paused:
             return  # meanwhile nothing is wanted any more, or not now
-        self._lost_unheld = ""
+        self._held = replace(self._held, lost_unheld="")
         try:
-            lease = await self._connection.acquire(_with_previous(request, self.previous_subnets, self._network))
+            lease = await self._connection.acquire(_with_previous(request, self.previous_subnets, wanted.network))
         except FlanneletteError as error:
             self._report(str(error))
             await self._back_off(asked_at)
@@ -206,12 +274,12 @@ class LeaseRenewer:
         if self.lease is None or lease.name != self.lease.name:
             log.info("lease acquired", lease=lease.name, previous=self.lease.name if self.lease else None)
         cidrs = ", ".join(str(cidr) for cidr in lease.cidrs)
-        self._note(f"own lease acquired: {cidrs}", self.reason, asyncio.get_running_loop().time() - asked_at)
-        self._acquired_at, self._confirmed = self._timer(), False
-        asyncio.get_running_loop().call_later(self._told_by + 1, self._changed)  # to look whether it is there
-        if request == self._request:
+        self._note(f"own lease acquired: {cidrs}", self.reason, time_of() - asked_at)
+        self._held = replace(self._held, acquired_at=self._timer(), is_confirmed=False)
+        asyncio.get_running_loop().call_later(self._held.told_by + 1, self._changed)  # to look whether it is there
+        if request == self._wanted.request:
             self._hold(lease)
-            if self._lost_unheld == lease.name:  # told on another stream, before this answer was
+            if self._held.lost_unheld == lease.name:  # told on another stream, before this answer was
                 self.hear_of_loss(lease.name)
 
     async def _back_off(self, since: float) -> None:
@@ -227,33 +295,25 @@ class LeaseRenewer:
             log.info("lease renewed", lease=lease.name)
             self._note(f"own lease renewed: {lease.name}", "the renewal was due")
             # Else something else is to be published by now, or nothing, or the lease was lost.
-            if self._request is not None and not self.reason:
+            if self._wanted.request is not None and not self.reason:
                 self._hold(lease)
         except NotFound as error:
             self.invalidate(str(error))
         except FlanneletteError as error:
-            pause = min(_RENEW_AGAIN, max((self._over - self._timer()) / 4, _SHORTEST_RENEWAL))
+            self._held, pause = self._held.not_renewed(str(error), self._timer())
             log.warning("the lease could not be renewed; trying again", reason=str(error), seconds=round(pause))
             self._note(f"own lease not renewed; trying again in {round(pause)} s", str(error))
-            self._due, self.unrenewed = self._timer() + pause, (*self.unrenewed, str(error))[-2:]
 
     def _hold(self, lease: Lease) -> None:
-        now, self.unrenewed = self._timer(), ()
-        if lease.expires_at is None:
-            self._over, self._due = math.inf, now + _RESERVATION_RENEWAL if lease.reserved else None
-        else:
-            left = lease.expires_at - self._clock()
-            before = left - self._margin
-            wait = before if before >= _LEAST_BEFORE_MARGIN else left / 2
-            self._over, self._due = now + left, now + max(wait, _SHORTEST_RENEWAL)
+        left = math.inf if lease.expires_at is None else lease.expires_at - self._clock()
+        self._held = self._held.with_lease(lease, self._timer(), left, self._margin)
         self.previous_subnets = list(dict.fromkeys((*lease.cidrs, *self.previous_subnets)))[:_MOST_FORMER]
-        self.lease, self.reason = lease, ""
         self._changed()
 
     def _doubt(self, reason: str) -> None:
-        if self._timer() - self._acquired_at >= _STEADY:
+        if self._timer() - self._held.acquired_at >= _STEADY:
             self._pauses.reset()
-        self.reason = reason
+        self._held = replace(self._held, reason=reason)
         self._wake.set()
         self._changed()
 
@@ -261,7 +321,7 @@ class LeaseRenewer:
         if reason != self.reason:
             log.warning("no lease", reason=reason)
             self._note("own lease refused; trying again", reason)
-            self.reason = reason
+            self._held = replace(self._held, reason=reason)
             self._changed()
 
     def _lose_to_others(self, reason: str) -> None:

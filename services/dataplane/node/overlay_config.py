@@ -77,12 +77,19 @@ class EarlierOverlay:
 
     config: OverlayConfig
     devices: Mapping[Family, Device] = field(default_factory=dict)
+    unused_since: float | None = None
+    """Since when no lease says it, on a clock; None: some lease does."""
 
     def name(self, among: Iterable[OverlayConfig]) -> str:
         """Returns the name of the overlay in messages, which no other of these configurations has."""
         kind = self.config.network.backend_type
         is_alone = sum(each.network.backend_type == kind for each in among) == 1
         return kind if is_alone else f"{kind} {self.config.backend.variant}"
+
+    def seen(self, moment: float, *, is_used: bool) -> "EarlierOverlay":
+        """After a look at all leases at that moment: whether one says it."""
+        first = None if is_used else moment if self.unused_since is None else self.unused_since
+        return self if first == self.unused_since else replace(self, unused_since=first)
 
 
 async def resolve_config(
@@ -247,13 +254,11 @@ class EarlierOverlays:
         self._node = node
         self._journal = journal
         self._clock = clock
-        self._unused_since: dict[str, float] = {}
-        """By name, those that no lease says any more."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether one will soon be given up."""
-        return bool(self._unused_since)
+        return any(each.unused_since is not None for each in self.overlays)
 
     @property
     def networks(self) -> tuple[NetworkConfig, ...]:
@@ -275,13 +280,12 @@ class EarlierOverlays:
 
     def retire(self, now: OverlayConfig, unused: Set[str]) -> Set[str] | None:
         """Gives up those that have been `unused` (by name) for long enough; None: there are none."""
-        if not (self.overlays or self._unused_since):
+        if not self.overlays:
             return None
         moment = self._clock()
         among = (now, *(each.config for each in self.overlays))
-        by_name = {each.name(among): each for each in self.overlays}
-        self._unused_since = {name: self._unused_since.get(name, moment) for name in unused & by_name.keys()}
-        gone = [by_name[name] for name, since in self._unused_since.items() if moment - since >= _GRACE]
+        self.overlays = tuple(each.seen(moment, is_used=each.name(among) not in unused) for each in self.overlays)
+        gone = [e for e in self.overlays if e.unused_since is not None and moment - e.unused_since >= _GRACE]
         return self._give_up(gone, "no lease says it any more") if gone else None
 
     def forget(self) -> None:

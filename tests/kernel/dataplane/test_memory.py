@@ -142,3 +142,27 @@ async def test_two_dataplanes_never_share_what_they_remember(cluster: Cluster, m
         async with restarted(cluster, f"--socket-dir={home}", f"--lease-address={cluster.leases.address}") as second:
             await eventually(lambda: second.log, contains("another dataplane keeps its state in"))
         cluster.namespace = first
+
+
+async def test_a_lease_that_the_disk_has_damaged_is_refused_by_its_name_and_the_other_peers_are_reached(
+    cluster: Cluster, make_netns: NamespaceMaker
+) -> None:
+    async with cluster.dataplane() as running:
+        damaged = await cluster.join("n2", "10.99.0.12", MAC)
+        kept = await cluster.join("n3", "10.99.0.13", OTHER_MAC)
+        await running.until(peers=2)
+        await running.end()
+    data = bytearray(state_file(cluster).read_bytes())
+    data[data.index(b"lease/" + damaged.encode()) + 50] ^= 4
+    state_file(cluster).write_bytes(data)
+    cluster.leases.terminate()
+    reboot(cluster, make_netns)
+    async with restarted(cluster) as running:
+        await remembering(running, peers=1)
+        assert cluster.routes() == [route(kept)]
+        assert f"lease/{damaged} (line " in running.log
+        cluster.leases = cluster.start_leases()
+        await running.until(peers=2)
+        await running.end()
+    assert state_file(cluster).with_name("dataplane.state.refused").read_bytes() == data
+    assert memory(cluster).table().leases.keys() >= {damaged, kept}

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from base64 import b64encode
@@ -29,13 +30,14 @@ from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.encoding import SYNCED
 from flannelette.services.runtime import state
 from flannelette.services.runtime.cache.machine import MachineToken
-from flannelette.services.runtime.cache.node_state import encode
+from flannelette.services.runtime.cache.node_state import encode, records_of
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.lease.wire import step_to_bytes
-from flannelette.services.runtime.state import Record, RecordFile, RecordLog, UnreadableState, unwritten
+from flannelette.services.runtime.state import Record, RecordFile, RecordLog, UnreadableState, unpack, unwritten
 from tests.examples.leases import NETWORK, by_name, make_lease
+from tests.upgrade.golden import RELEASES
 from tests.virtual_time import run_virtually
 
 SOAK: Final = bool(os.environ.get("FLANNELETTE_SOAK"))
@@ -222,6 +224,25 @@ def test_a_damaged_file_of_an_older_release_is_refused_or_read_as_it_is(tmp_path
     for damaged in flipped(kind.older):
         path.write_bytes(damaged)
         kind.read(path)
+
+
+@pytest.mark.parametrize("path", sorted(RELEASES.glob("*/*/*/*.state")), ids=lambda path: "/".join(path.parts[-4:]))
+def test_what_a_release_has_left_on_a_host_is_read_once(tmp_path: Path, path: Path) -> None:
+    node, service = path.parent.name, path.stem
+    shutil.copy(path, tmp_path)
+    with StateFile(str(tmp_path), service) as file:
+        found = file.state_of(node)
+        assert found is not None
+        old = found[0]
+        assert file.write(records_of(node, old.own, old.previous_subnets, old.table_records))
+        again = file.state_of(node)
+    assert again is not None
+    assert again[0] == old
+    assert (old.own is None) == (b'"own_lease": ""' in path.read_bytes())
+    leases = old.table().leases
+    assert all(lease.node != node or lease == old.own for lease in leases.values())
+    assert len(leases) == path.read_bytes().count(b"10.99.0.") + (old.own is not None)
+    assert unpack(f"{service}.state", (tmp_path / path.name).read_bytes()).damaged == []
 
 
 def test_what_cannot_be_read_is_kept_beside_what_is_written_next(tmp_path: Path) -> None:
