@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import json
 import os
-import re
 import stat
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,6 @@ _VERSION: Final = 2
 _LARGEST: Final = 1 << 28
 """Largest size of a file in bytes: that of about a million leases."""
 _HEAD: Final = "file"
-_FIRST: Final = re.compile(rb"file ([!-~]+) (\d{1,9}) (\d{1,9}) ([0-9a-f]{8})")
 _MOST_TOLD: Final = 10
 """Names of damaged records in one line of the log."""
 _PORTION: Final = 250
@@ -124,32 +122,35 @@ def sealed(kind: str, lines: list[bytes]) -> list[bytes]:
     return [b"%08x %b\n" % (crc32(head), head), rest]
 
 
-def unpack(kind: str, data: bytes) -> Contents:
-    """What a file of this kind holds. Raises UnreadableState for one that has nothing of it."""
+def unpack(kind: str, data: bytes, older: bytes = b"") -> Contents:
+    """What a file of this kind holds. Raises UnreadableState for one that has nothing of it.
+
+    A line that begins with `older`, if that is given, is a record without a name.
+    """
     first, _, rest = data.partition(b"\n")
-    head, contents = _head(first), Contents([], [])
-    if head is None:
-        rest = data
-    elif head.kind != kind:
-        raise UnreadableState(f"it is a file of another kind, {head.kind!a}")
-    elif head.version != _VERSION:
-        raise UnreadableState("another version of this service has written the file")
-    *lines, torn = rest.split(b"\n")
-    if head is not None and head.checksum == crc32(rest):
-        parts = (line.split(b" ", 2) for line in lines)
-        return Contents([Record(name.decode("ascii", "replace"), value) for _, name, value in parts], [])
-    salt = _salt(kind)
-    for number, line in enumerate(lines, 1 + (head is not None)):
-        record = _record(line, salt)
+    head = _record(first, 0)
+    said = head.value.split(b" ") if head is not None and head.name == _HEAD else []
+    lines = (rest if said else data).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if said:
+        if said[0] != kind.encode():
+            raise UnreadableState(f"it is a file of another kind, {said[0].decode('ascii', 'replace')!a}")
+        if said[1] != b"%d" % _VERSION:
+            raise UnreadableState("another version of this service has written the file")
+        if said[2:] == [b"%d" % len(lines), b"%08x" % crc32(rest)]:
+            parts = (line.split(b" ", 2) for line in lines)
+            return Contents([Record(name.decode("ascii", "replace"), value) for _, name, value in parts], [])
+    salt, contents = _salt(kind), Contents([], [])
+    for number, line in enumerate(lines, 1 + bool(said)):
+        record = Record("", line) if older and line.startswith(older) else _record(line, salt)
         if record is None:
             contents.damaged.append(_where(number, line))
         else:
             contents.records.append(record)
-    if torn:
-        contents.damaged.append(_where(len(lines) + 1 + (head is not None), torn))
-    if head is None and not contents.records:
+    if not (said or contents.records):
         raise UnreadableState("the file is damaged, or another kind of file")
-    if head is not None and (missing := head.records - len(contents.records) - len(contents.damaged)) > 0:
+    if said and (missing := int(said[2]) - len(lines)) > 0:
         contents.damaged.append(f"{missing} at the end, which are missing")
     return contents
 
@@ -248,8 +249,7 @@ class RecordLog:
     """Records that are appended: NAME, and NAME.old when the former is full. Raises OSError where it says so.
 
     One process writes at a time, by a lock on `.NAME.lock`. A batch is handed to the kernel and not synced: a power
-    cut may lose more than a kill does. A line that begins with `older` is one of a release before 0.3, and counts as
-    a record without a name.
+    cut may lose more than a kill does. `older`: how the lines of releases before 0.3 begin, see `unpack`.
     """
 
     def __init__(self, path: Path, kind: str, older: bytes) -> None:
@@ -261,11 +261,11 @@ class RecordLog:
     def read(self, most: int) -> Contents:
         """The records, the oldest first; the half before only if this one has fewer than `most`. Raises OSError."""
         self._take_lock()
-        contents = self._read_half(self.path)
-        if len(contents.records) >= most:
-            return contents
-        before = self._read_half(_old(self.path))
-        return Contents(before.records + contents.records, before.damaged + contents.damaged)
+        contents = self._half(self.path)
+        if len(contents.records) < most:
+            before = self._half(_old(self.path))
+            contents = Contents(before.records + contents.records, before.damaged + contents.damaged)
+        return contents
 
     def rewrite(self, records: Iterable[Record]) -> None:
         """Replaces everything by these records. Raises OSError."""
@@ -314,36 +314,21 @@ class RecordLog:
             raise OSError(error.errno, "another process writes there") from None
         return True
 
-    def _read_half(self, path: Path) -> Contents:
-        """The records of a half. Where a kill has torn the last line, the half is cut: the next one begins there."""
-        contents, salt = Contents([], []), _salt(self._kind)
+    def _half(self, path: Path) -> Contents:
         try:
-            descriptor = os.open(path, os.O_RDWR | FLAGS)
-            with os.fdopen(descriptor, "rb") as file:
-                size = _size(descriptor)
-                *lines, torn = file.read(2 * HALF).split(b"\n")
-                if (whole := sum(map(len, lines)) + len(lines)) < size:
-                    os.ftruncate(descriptor, whole)
+            data = read_bytes(path)
+            contents = unpack(self._kind, data, self._older) if data else Contents([], [])
+            if data and not data.endswith(b"\n"):  # a kill has torn the last line, to which nothing may be appended
+                contents.damaged.append("the end")
         except FileNotFoundError:
-            return contents
-        except OSError as error:
-            self._discard(path, error.strerror)
-            return contents
-        for number, line in enumerate(lines, 1):
-            record = Record("", line) if line.startswith(self._older) else _record(line, salt)
-            if record is None:
-                contents.damaged.append(_where(number, line))
-            else:
-                contents.records.append(record)
-        if torn:
-            contents.damaged.append(_where(len(lines) + 1, torn))
-        return contents
-
-    def _discard(self, path: Path, reason: str | None) -> None:
-        """Removes what is no file of records, such as a link or a FIFO."""
-        log.warning("the file cannot be read, and begins anew", path=str(path), reason=reason)
-        with suppress(OSError):
+            return Contents([], [])
+        except UnreadableState as error:
+            return Contents([], [str(error)])
+        except OSError as error:  # a link or a FIFO
+            log.warning("the file cannot be read, and begins anew", path=str(path), reason=error.strerror)
             path.unlink()
+            return Contents([], [])
+        return contents
 
 
 class MayFail(Protocol):
@@ -374,8 +359,9 @@ def locked(path: Path) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, without following a symbolic link. Raises OSError."""
+    """The content of a file, without following a symbolic link. Raises OSError, also for what is no file."""
     with os.fdopen(os.open(path, os.O_RDONLY | FLAGS), "rb") as file:
+        _size(file.fileno())
         return file.read(_LARGEST)
 
 
@@ -391,22 +377,6 @@ def _record(line: bytes, salt: int) -> Record | None:
         return None
     name, _, value = body.partition(b" ")
     return Record(name.decode("ascii", "replace"), value)
-
-
-class _Head(NamedTuple):
-    kind: str
-    version: int
-    records: int
-    checksum: int
-
-
-def _head(line: bytes) -> _Head | None:
-    """What the first line of a file says; None: it is no such line."""
-    checksum, _, body = line.partition(b" ")
-    if checksum != b"%08x" % crc32(body) or (found := _FIRST.fullmatch(body)) is None:
-        return None
-    kind, version, count, whole = found.groups()
-    return _Head(kind.decode(), int(version), int(count), int(whole, 16))
 
 
 def _where(number: int, line: bytes) -> str:

@@ -14,7 +14,7 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime import older_state
 from flannelette.services.runtime.cache.table_records import network_in, step_in, table_in
 from flannelette.services.runtime.lease.wire import step_to_bytes
-from flannelette.services.runtime.state import Named, Older, Record, UnreadableState, pack, sealed, unpack
+from flannelette.services.runtime.state import Named, Older, Record, UnreadableState
 
 _NODE: Final = "node"
 _OWN: Final = "own"
@@ -96,22 +96,3 @@ def state_in(records: Sequence[Record], node: str, machine: str = "") -> NodeSta
     networks = tuple(step.network for step in steps[_EARLIER] if step.network is not None)
     table = [each for each in records if each.name not in _OF_NODE]
     return NodeState(node, own, tuple(each for each in previous if each is not None), table, networks)
-
-
-def encode(
-    service: str,
-    node: str,
-    own: Lease | None,
-    previous: Sequence[Network],
-    table: Iterable[Named],
-    earlier: Sequence[NetworkConfig] = (),
-    machine: str = "",
-) -> list[bytes]:
-    """The lines of the file: see `records_of`."""
-    kind = kind_of(service)
-    return sealed(kind, pack(kind, records_of(node, own, previous, table, earlier, machine)))
-
-
-def decode(service: str, data: bytes, node: str, machine: str = "") -> NodeState:
-    """The state of this service, node and machine in the bytes of the file. Raises UnreadableState."""
-    return state_in(unpack(kind_of(service), data).records, node, machine)

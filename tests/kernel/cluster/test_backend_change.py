@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.services.runtime.cache.node_state import decode
 from lab.vm import is_guest
+from tests.examples.state_files import decode
 from tests.hosts.network_change import Scene, pending_scene
 from tests.modules import has_module
 from tests.waiting import equals, eventually

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from flannelette.services.runtime.cache.node_state import encode
+from tests.examples.state_files import encode
 from tests.hosts.dataplane import Cluster
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.reboots import MAC, OTHER_MAC, memory, reboot, remembering, restarted, state_file

@@ -15,10 +15,10 @@ from flannelette.services.core.leases.table import Removed, Step, StoreStatus, T
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.reconcile.input_cache import InputCache
 from flannelette.services.runtime.cache.cached_table import CachedTable
-from flannelette.services.runtime.cache.node_state import decode, encode
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, Running, rules_for
+from tests.examples.state_files import decode, encode
 from tests.virtual_time import run_virtually
 
 AWAY = "nobody is there"

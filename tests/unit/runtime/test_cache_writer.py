@@ -9,10 +9,10 @@ from pathlib import Path
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.cache.cache_writer import CacheWriter, RunBlocking
-from flannelette.services.runtime.cache.node_state import decode
 from flannelette.services.runtime.cache.state_file import StateFile
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
+from tests.examples.state_files import decode
 from tests.virtual_time import run_virtually
 
 NETWORK = network(SMALL_JSON)

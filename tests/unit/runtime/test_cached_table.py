@@ -7,12 +7,12 @@ import pytest
 
 from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.runtime.cache.cached_table import CachedTable, stale_reason
-from flannelette.services.runtime.cache.node_state import encode
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.state import Record
 from tests.examples.dataplane import CAPTURED, lease
 from tests.examples.leases import SMALL_JSON, network
+from tests.examples.state_files import encode
 from tests.unit.runtime.test_node_state import NETWORK, OWN, PEERS, written
 
 SNAPSHOT = Step(reset=True, network=network(SMALL_JSON), synced=True)

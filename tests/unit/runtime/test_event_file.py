@@ -142,7 +142,6 @@ async def test_more_at_once_than_is_remembered_leaves_no_gap_untold(path: Path) 
 GOOD = b'{"position":"e0:5","time":1,"kind":"DONE","what":"good"}\n'
 BAD = {
     "a torn line": b'{"position":"e0:6","time":1,"ki',
-    "a line without its end": GOOD.replace(b":5", b":6").strip(),
     "no JSON": b"\xff\xfe\n",
     "half of a surrogate pair": b'{"position":"e0:6","time":1,"kind":"DONE","what":"\\ud800"}\n',
     "deep nesting": 100_000 * b"[" + b"\n",
@@ -177,6 +176,14 @@ async def test_what_cannot_be_read_costs_no_event_after_it(name: str, path: Path
     entries, missed = life.journal.after(5)
     assert (entries[0].number, missed) == (7, 1), "the gap is told"
     life.kill()
+
+
+async def test_a_last_line_that_is_whole_but_for_its_line_feed_is_kept_and_nothing_appended_to_it(path: Path) -> None:
+    put(path, GOOD + GOOD.replace(b":5", b":6").strip())
+    life = Life(path)
+    life.note("new")
+    await life.end()
+    assert Life(path).told() == ["good", "good", "started", "new", "started"]
 
 
 async def test_events_of_an_older_release_are_kept_and_written_anew(path: Path) -> None:

@@ -30,13 +30,14 @@ from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.encoding import SYNCED
 from flannelette.services.runtime import state
 from flannelette.services.runtime.cache.machine import MachineToken
-from flannelette.services.runtime.cache.node_state import encode, records_of
+from flannelette.services.runtime.cache.node_state import records_of
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.lease.wire import step_to_bytes
 from flannelette.services.runtime.state import Record, RecordFile, RecordLog, UnreadableState, unpack, unwritten
 from tests.examples.leases import NETWORK, by_name, make_lease
+from tests.examples.state_files import encode
 from tests.upgrade.golden import RELEASES
 from tests.virtual_time import run_virtually
 

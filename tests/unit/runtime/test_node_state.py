@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import PublicIpOverride
-from flannelette.services.runtime.cache.node_state import decode, encode
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.state import UnreadableState, pack_slowly, sealed
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
+from tests.examples.state_files import decode, encode
 
 NETWORK = network(SMALL_JSON)
 OWN = replace(lease(subnet("10.5.27.0/24", "10.99.0.11", "76:92:07:f7:74:5d"), node="n1"), expires_at=1_800_000_000.0)
