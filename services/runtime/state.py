@@ -295,7 +295,7 @@ class RecordLog:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Frees the lock."""
+        """Frees the lock for other processes."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -117,12 +117,12 @@ class Held:
         return replace(self, lease=lease, reason="", due=due, over=over, unrenewed=())
 
     def not_renewed(self, error: str, now: float) -> tuple["Held", float]:
-        """After a renewal that has failed, and the seconds until it is tried again."""
+        """Returns what is known after a failed renewal, and the seconds until the next one."""
         pause = min(_RENEW_AGAIN, max((self.over - now) / 4, _SHORTEST_RENEWAL))
         return replace(self, due=now + pause, unrenewed=(*self.unrenewed, error)[-2:]), pause
 
     def seen_in(self, table: Table, now: float) -> tuple["Held", str]:
-        """After a look at the table; and what has become of a lease that a synced table lacks: empty if nothing."""
+        """Returns what is known now, and what became of a lease that a synced table lacks; empty: it has it."""
         if self.lease is None or not table.synced:
             return self, ""
         seen = table.leases.get(self.lease.name)

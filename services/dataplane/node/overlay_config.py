@@ -87,7 +87,7 @@ class EarlierOverlay:
         return kind if is_alone else f"{kind} {self.config.backend.variant}"
 
     def seen(self, moment: float, *, is_used: bool) -> "EarlierOverlay":
-        """After a look at all leases at that moment: whether one says it."""
+        """Returns the overlay as it is after a look at all leases: whether one says it."""
         first = None if is_used else moment if self.unused_since is None else self.unused_since
         return self if first == self.unused_since else replace(self, unused_since=first)
 
