@@ -406,6 +406,55 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure=f"iptables-legacy -t filter -I FLOOD 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
         is_broken=False,
     ),
+    "no direct access to a container": Shape(
+        "iptables-legacy -t raw -A PREROUTING -d 10.5.27.2 ! -i cni0 -j DROP",
+        named="`-A PREROUTING -d 10.5.27.2 ! -i cni0 -j DROP`",
+        cure="iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.2 -i flannel.1 -m addrtype "
+        "--dst-type UNICAST -j ACCEPT",
+    ),
+    "no pod is reached from the underlay": Shape(
+        "iptables-legacy -t raw -A PREROUTING -d 10.5.0.0/16 -i eth0 -j DROP; "
+        + _nft(
+            'table netdev e { chain i { type filter hook ingress device "eth0" priority 0; '
+            "ip daddr 10.5.0.0/16 drop; }; }"
+        ),
+        is_broken=False,
+    ),
+    "no address of a pod leaves": Shape(
+        _nft(
+            'table ip p { chain o { type filter hook postrouting priority 200; oifname "eth0" '
+            "ip saddr 10.5.0.0/16 drop; }; }"
+        )
+        + "; "
+        + _nft(
+            'table netdev e { chain o { type filter hook egress device "eth0" priority 0; '
+            "ip saddr 10.5.0.0/16 drop; }; }"
+        ),
+        is_broken=False,
+    ),
+    "ports of the node before routing": Shape(
+        "iptables-legacy -t mangle -A PREROUTING -i eth0 -d 10.99.0.11 -p tcp --dport 1024: -j DROP",
+        named="TCP packets of pods, to the outside or from there, are dropped",
+        cure="iptables-legacy -t mangle -I PREROUTING 1 -m conntrack --ctstate RELATED,ESTABLISHED --ctorigsrc "
+        "10.5.27.0/24 -j ACCEPT",
+    ),
+    "ports of the node before routing, in nftables": Shape(
+        _nft(
+            "table inet p { chain i { type filter hook prerouting priority -150; "
+            "fib daddr type local tcp dport >= 1024 drop; }; }"
+        ),
+        named="TCP packets of pods, to the outside or from there, are dropped",
+        cure="nft insert rule inet p i handle 2 ct state established,related ct original ip saddr "
+        "10.5.27.0/24 accept",
+    ),
+    "what the node sends, after masquerading": Shape(
+        _nft(
+            'table ip p { chain o { type filter hook postrouting priority 200; oifname "eth0" ip saddr 10.99.0.11 '
+            "tcp dport < 1024 drop; }; }"
+        ),
+        named="TCP packets of pods, to the outside or from there, are dropped",
+        cure="nft insert rule ip p o handle 2 ct original ip saddr 10.5.27.0/24 accept",
+    ),
     "a table that sleeps": Shape(
         _nft("table inet off { flags dormant; chain c { type filter hook input priority 0; policy drop; }; }"),
         is_broken=False,

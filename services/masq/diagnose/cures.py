@@ -20,6 +20,7 @@ from flannelette.services.masq.diagnose.verdict import (
     Drop,
     ForeignTable,
     NfHook,
+    is_masqueraded_at,
 )
 
 UDP: Final = 17
@@ -47,6 +48,10 @@ _NOT_ROUTED: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.BRIDGE
 _OWN_LEFT_OUT: Final = (
     "Accept them there, but none to an address of this host, whose ports the rule guards too: nftables cannot ask "
     "for these at this hook, and they are too many for a rule, or the kernel does not say which there are"
+)
+_NO_CONNECTION: Final = (
+    "No rule there can tell pods' packets from those of the host itself, whose address masquerading has given them: "
+    "have the rule that drops name what it is for, or stand in a chain of filter"
 )
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
@@ -77,6 +82,10 @@ class Accept:
     """The type, of packets of ICMP or ICMPv6; None: any."""
     is_forwarded: bool = False
     """Only packets that the host forwards: where routing has not decided yet, what the host takes is left out."""
+    is_masqueraded: bool = False
+    """They are masqueraded: where hooks see the host's address instead, a rule asks who has begun the connection."""
+    begun_by: tuple[Network, ...] = ()
+    """Networks that have begun the connections of the packets; none: any."""
     left_out: tuple[Network, ...] = ()
     """Destinations that are left out by their addresses, where a rule cannot ask what the host takes."""
 
@@ -201,20 +210,28 @@ def cure_of(
     if own:
         return own
     exact = [_exact(drop, each, host) for each in accepts]
-    kept = [each for each in exact if each is not None]
-    keep = _keep(drop, name, host.files, bridge) if len(kept) == len(exact) else _OWN_LEFT_OUT
-    return Cure(tuple(_insertions(drop, kept)), keep)
+    kept = [each for each in exact if isinstance(each, Accept)]
+    not_said = next((each for each in exact if isinstance(each, str)), "")
+    return Cure(tuple(_insertions(drop, kept)), not_said or _keep(drop, name, host.files, bridge))
 
 
 def exempting(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, host: Host) -> Cure:
     """The cure that exempts these packets from a rule that translates addresses."""
     keep = 'docker: "ip-masq": false in /etc/docker/daemon.json' if owner and owner.name == "docker" else ""
-    exact = [each for each in (_exact(drop, accept, host) for accept in accepts) if each is not None]
+    exact = [each for each in (_exact(drop, accept, host) for accept in accepts) if isinstance(each, Accept)]
     return Cure(tuple(_insertions(drop, exact)), keep or _keep(drop, owner.name if owner else "", host.files, ""))
 
 
-def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | None:
-    """What to write at the hook of the drop, with only what a rule can ask for there; None: no rule can say it."""
+def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | str:
+    """What to write at the hook of the drop, with only what a rule can ask for there; a sentence: why none can."""
+    if accept.is_masqueraded and is_masqueraded_at(drop.hook, drop.priority, answers=accept.is_answer):
+        if drop.family == "netdev":
+            return _NO_CONNECTION
+        accept = (
+            replace(accept, destinations=(), begun_by=accept.destinations)
+            if accept.is_answer
+            else replace(accept, sources=(), begun_by=accept.sources)
+        )
     accept = replace(accept, incoming=accept.incoming if drop.hook in _WITH_INCOMING else "")
     if not accept.is_forwarded or drop.hook not in _NOT_ROUTED:
         return replace(accept, is_forwarded=False)
@@ -223,7 +240,11 @@ def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | None:
     (version,) = {end.version for end in (*accept.sources, *accept.destinations)}
     own = [each for each in host.own if each.version == version]
     left_out = tuple(each for each in own if not accept.destinations or any(map(each.overlaps, accept.destinations)))
-    return replace(accept, is_forwarded=False, left_out=left_out) if own and len(left_out) <= MOST_PEERS else None
+    return (
+        replace(accept, is_forwarded=False, left_out=left_out)
+        if own and len(left_out) <= MOST_PEERS
+        else _OWN_LEFT_OUT
+    )
 
 
 def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ...]]:
@@ -254,8 +275,12 @@ def _iptables_match(accept: Accept) -> Iterator[str]:
         yield from ("--icmp-type" if accept.protocol == _ICMP else "--icmpv6-type", str(accept.icmp))
     if accept.port:
         yield from ("--dport", str(accept.port))
+    if accept.is_answer or accept.begun_by:
+        yield from ("-m", "conntrack")
     if accept.is_answer:
-        yield from ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
+        yield from ("--ctstate", "RELATED,ESTABLISHED")
+    if accept.begun_by:
+        yield from ("--ctorigsrc", str(accept.begun_by[0]))
     if accept.is_forwarded:
         yield from ("-m", "addrtype", "--dst-type", "UNICAST")
     if accept.is_forwarded and (accept.sources or accept.destinations)[0].version == 6:  # there, UNICAST is a class
@@ -283,6 +308,9 @@ def _nft_match(accept: Accept) -> Iterator[str]:
         yield from ("meta", "l4proto", str(accept.protocol))
     if accept.is_answer:
         yield from ("ct", "state", "established,related")
+    if accept.begun_by:
+        yield from ("ct", "original", "ip" if accept.begun_by[0].version == 4 else "ip6", "saddr")
+        yield str(accept.begun_by[0])
     if accept.is_forwarded:
         yield from ("fib", "daddr", "type", "unicast")
 

@@ -386,7 +386,7 @@ def _set(revision: int, data: bytes) -> Asked:
 
 def _is_in_set(flow: Flow, name: str, ends: list[str]) -> Match:
     """The kernel is asked about one packet; a set of other things than addresses and ports is not understood."""
-    address = flow.source if ends[0] == "src" else flow.destination
+    address = flow.ends[ends[0] == "dst"]
     if address.prefixlen != address.max_prefixlen or not name:
         return Match.MAYBE
     port = {"src": flow.source_port, "dst": flow.port}[ends[1]] if len(ends) > 1 else 0

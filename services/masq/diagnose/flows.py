@@ -60,6 +60,8 @@ class Surroundings:
     """The interface towards the Internet, by IP version."""
     host: Host = Host()
     """What matters to cures."""
+    addresses: tuple[tuple[int, Network], ...] = ()
+    """The address of this host by which packets leave for the Internet, by IP version."""
     clock: int = 0
     """Time in Unix seconds."""
     queues: tuple[Queue, ...] = ()
@@ -91,6 +93,7 @@ def flows_of(
         flows += [there, back, *_going_on(there), *_going_on(back)]
         if uplink := uplinks.get(version):
             out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
+            out = replace(out, masqueraded_as=dict(around.addresses).get(version))
             answer = replace(
                 out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge, only_by="", ports=()
             )

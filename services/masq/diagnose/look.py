@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ _CALLS: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
     """Peers and interfaces, those of one look. What nobody can say is left out."""
     bridges, uplinks, devices = list[tuple[int, str]](), list[tuple[int, str]](), _devices(network, suffix)
+    addresses = list[tuple[int, Network]]()
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
     peers = [_peer(address) for some in ends for address in some[:_MOST_PEERS]]
@@ -33,6 +35,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         bridges += [(version, way.device)] if way and way.gateway is None else []
         outside = way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
+        addresses += [(version, ip_network(outside.source))] if outside and outside.source else []
     ports = [port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge)][:_MOST_PORTS]
     senders = [*devices, *(peer.device for peer in peers), *(name for _, name in (*bridges, *uplinks)), *ports]
     control = queues(list(dict.fromkeys(filter(None, senders))))
@@ -42,6 +45,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         tuple(ports),
         tuple(uplinks),
         Host(frozenset(path for path in _files() if Path(path).exists()), own_networks()),
+        tuple(addresses),
         int(time.time()),
         tuple(control),
         tuple(filters(control)),

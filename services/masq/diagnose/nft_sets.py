@@ -129,7 +129,7 @@ def key_of(parts: Sequence[Part], flow: Flow) -> bytes | None:
     """Content of the registers for a packet of the flow, if that is one value; None: unknown."""
     key = b""
     for part in parts:
-        end = {"source": flow.source, "destination": flow.destination}.get(part.what)
+        end = dict(zip(("source", "destination"), flow.ends, strict=True)).get(part.what)
         number = flow.number(part.what)
         if part.what == "padding":
             key += bytes(part.size)

@@ -21,6 +21,7 @@ from flannelette.services.masq.diagnose.cures import (
 )
 from flannelette.services.masq.diagnose.flows import probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
+from flannelette.services.masq.diagnose.nft_sets import EVERY
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     ECHO_REPLY,
@@ -91,6 +92,28 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Hos
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
                     told.append(_translation(drop, flow, whole, host))
     return list(dict.fromkeys(told))
+
+
+def masqueraded(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, by_us: bool) -> list[Flow]:
+    """The flows, with the address that hooks see in place of the pods' where we or others masquerade them."""
+    whole, found = tuple(tables), set[tuple[str, int]]()
+    for flow in flows:
+        is_first = flow.name in ("outside", "pods") and flow.states == State.NEW and not flow.is_from_peers
+        if is_first and ((by_us and flow.name == "outside") or _is_translated(whole, flow)):
+            found.add((flow.name, flow.source.version))
+    return [
+        replace(flow, masqueraded_as=flow.masqueraded_as or EVERY[flow.source.version])
+        if (flow.name, flow.source.version) in found
+        and flow.is_from_peers is (flow.is_answer and flow.name == "pods")
+        else replace(flow, masqueraded_as=None)
+        for flow in flows
+    ]
+
+
+def _is_translated(tables: Sequence[ForeignTable], flow: Flow) -> bool:
+    near = concerning(tables, flow)
+    first = probes(flow, near)[0]
+    return any(each.is_certain for each in fate(near, _NAT, first, kind=Effect.TRANSLATE))
 
 
 def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Condition]:
@@ -297,6 +320,7 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
                 flow.is_answer,
                 flow.only_by,
                 is_forwarded=is_forwarded,
+                is_masqueraded=flow.masqueraded_as is not None,
             )
             if flow.name == "ping":
                 echo = (ECHO_REPLY if flow.is_answer else ECHO)[flow.protocol]

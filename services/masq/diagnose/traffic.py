@@ -49,10 +49,12 @@ def _filtering(filters: Sequence[TrafficFilter], flows: Iterable[Flow]) -> Itera
     """Findings about filters that drop packets of these flows, or have dropped packets that may be of them."""
     found = dict[TrafficFilter, tuple[bool, Flow]]()
     for flow in flows:
-        places = [(flow.incoming, "ingress")] if NfHook.INGRESS in flow.way else []
-        places += [(flow.outgoing, "egress"), (flow.outgoing, "root")] if NfHook.EGRESS in flow.way else []
-        for place in places:
-            for each, is_sure in _taking([f for f in filters if (f.device, f.place) == place], flow):
+        places = [(flow.incoming, "ingress", NfHook.INGRESS)] if NfHook.INGRESS in flow.way else []
+        if NfHook.EGRESS in flow.way:
+            places += [(flow.outgoing, name, NfHook.EGRESS) for name in ("egress", "root")]
+        for device, place, hook in places:
+            there = [each for each in filters if (each.device, each.place) == (device, place)]
+            for each, is_sure in _taking(there, flow.at(hook, 0)):
                 if each not in found or (is_sure and not found[each][0]):
                     found[each] = is_sure, flow
     for each, (is_sure, flow) in found.items():
@@ -100,7 +102,7 @@ def _head(flow: Flow) -> tuple[bytes, bytes]:
     value[0], known[0] = (0x60, 0xF0) if of_v6 else (0x45, 0xFF)
     if flow.protocol:
         value[6 if of_v6 else 9], known[6 if of_v6 else 9] = flow.protocol, 0xFF
-    for start, network in zip((8, 24) if of_v6 else (12, 16), (flow.source, flow.destination), strict=True):
+    for start, network in zip((8, 24) if of_v6 else (12, 16), flow.ends, strict=True):
         end = start + len(network.netmask.packed)
         value[start:end], known[start:end] = network.network_address.packed, network.netmask.packed
     for start, port in ((size, flow.source_port), (size + 2, flow.port)):

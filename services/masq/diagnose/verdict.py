@@ -49,6 +49,8 @@ class State(IntFlag):
 
 NOWHERE: Final = "\0"
 """The name in place of an interface that packets do not have at a hook; no rule has it."""
+_REVERSED, _MASQUERADED = -100, 100
+"""NF_IP_PRI_NAT_DST and _SRC: where answers get the pod's address back, and packets lose it."""
 _CONNTRACK: Final = -200
 """NF_IP_PRI_CONNTRACK: chains of a smaller priority see packets before connection tracking does."""
 _WITHOUT_IN: Final = frozenset((NfHook.OUTPUT, NfHook.EGRESS, NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING))
@@ -146,6 +148,13 @@ def is_before_tracking(hook: NfHook | None, priority: int) -> bool:
     return hook is NfHook.INGRESS or (hook in (NfHook.PREROUTING, NfHook.OUTPUT) and priority < _CONNTRACK)
 
 
+def is_masqueraded_at(hook: NfHook | None, priority: int, *, answers: bool) -> bool:
+    """Whether a base chain there sees masqueraded packets, or answers to these, with the host's address."""
+    if answers:
+        return hook is NfHook.INGRESS or (hook is NfHook.PREROUTING and priority < _REVERSED)
+    return hook is NfHook.EGRESS or (hook is NfHook.POSTROUTING and priority > _MASQUERADED)
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Packets of one kind."""
@@ -190,6 +199,12 @@ class Flow:
     """Present time in Unix seconds; 0: unknown."""
     way: tuple[NfHook, ...] = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
     """The hooks that they pass, in this order."""
+    masqueraded_as: Network | None = None
+    """The address of this host that masquerading puts in place of the pods': on packets that leave, and on answers
+    as they come. None: they keep theirs.
+    """
+    is_masqueraded: bool = False
+    """Whether the packets have that address where they are seen."""
     name: str = ""
     """`pods`, `outside` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
     bridge), `ping` (to or from this host itself) or `tunnel`.
@@ -201,7 +216,15 @@ class Flow:
         outgoing = NOWHERE if hook in _WITHOUT_OUT else self.outgoing
         early = self.states if self.states == State.UNTRACKED else State.INVALID | self.states & State.UNTRACKED
         states = early if is_before_tracking(hook, priority) else self.states
-        return replace(self, incoming=incoming, outgoing=outgoing, states=states)
+        is_masqueraded = self.masqueraded_as is not None and is_masqueraded_at(hook, priority, answers=self.is_answer)
+        return replace(self, incoming=incoming, outgoing=outgoing, states=states, is_masqueraded=is_masqueraded)
+
+    @property
+    def ends(self) -> tuple[Network, Network]:
+        """Source and destination as they are written in the packets where they are seen."""
+        if self.masqueraded_as is None or not self.is_masqueraded:
+            return self.source, self.destination
+        return (self.source, self.masqueraded_as) if self.is_answer else (self.masqueraded_as, self.destination)
 
     @property
     def may_go_both_ways(self) -> bool:
@@ -212,7 +235,12 @@ class Flow:
     def reversed(self) -> "Flow":
         """Packets between the same ends the other way."""
         return replace(
-            self, source=self.destination, destination=self.source, source_port=self.port, port=self.source_port
+            self,
+            source=self.destination,
+            destination=self.source,
+            source_port=self.port,
+            port=self.source_port,
+            is_masqueraded=False,
         )
 
     def numbers(self, field: str) -> tuple[Bits, ...]:
@@ -334,7 +362,7 @@ class Condition:
         """Whether it asks for addresses that no packet of the flow has."""
         if self.negated:
             return False
-        ends = ((self.source, flow.source), (self.destination, flow.destination))
+        ends = zip((self.source, self.destination), flow.ends, strict=True)
         return (
             any(wanted is not None and _address(wanted, network) is Match.NO for wanted, network in ends)
             or any(each.excludes(flow) for each in self.each or ())
@@ -350,7 +378,7 @@ class Condition:
 
     def _holds(self, flow: Flow) -> Match:
         found = [Match.MAYBE] if self.unknown else []
-        for wanted, network in ((self.source, flow.source), (self.destination, flow.destination)):
+        for wanted, network in zip((self.source, self.destination), flow.ends, strict=True):
             found += [_address(wanted, network)] if wanted is not None else []
         for name, interface in ((self.incoming, flow.incoming), (self.outgoing, flow.outgoing)):
             found += [_interface(name, interface, flow.elsewhere)] if name is not None else []
@@ -364,10 +392,12 @@ class Condition:
         if self.test is not None:
             found.append(self.test.holds(flow))
         if self.is_for_us is not None:
-            is_known, is_it = flow.is_for_us is not None, flow.is_for_us is self.is_for_us
+            is_for_us = True if flow.is_masqueraded and flow.is_answer else flow.is_for_us
+            is_known, is_it = is_for_us is not None, is_for_us is self.is_for_us
             found.append((Match.YES if is_it else Match.NO) if is_known else Match.MAYBE)
         if self.is_ours is not None:
-            found.append(Match.YES if flow.is_ours is self.is_ours else Match.NO)
+            is_ours = flow.is_ours or (flow.is_masqueraded and not flow.is_answer)
+            found.append(Match.YES if is_ours is self.is_ours else Match.NO)
         if self.always is not None:
             found.append(Match.YES if self.always else Match.NO)
         if self.asks is not None:
@@ -470,8 +500,13 @@ class Drop:
     """iptables-nft can show the table."""
     hook: NfHook | None = None
     """The hook of the base chain."""
-    is_early: bool = False
-    """The base chain sees packets before connection tracking does."""
+    priority: int = 0
+    """The priority of the base chain."""
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the base chain sees packets before connection tracking does."""
+        return is_before_tracking(self.hook, self.priority)
 
 
 def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
@@ -504,7 +539,7 @@ def fate(
 
 def _passed(table: ForeignTable, chain: ForeignChain, flow: Flow) -> tuple["_End", Flow]:
     """How packets leave a base chain, and as what: other marks, and perhaps not tracked."""
-    seen = flow.at(chain.hook, chain.priority)
+    seen = flow.at(chain.hook, min(chain.priority, _MASQUERADED) if chain.translates else chain.priority)
     end, after = _walk(table, chain, seen, {})
     states = flow.states | after.states & State.UNTRACKED
     states = after.states if after.states == State.UNTRACKED else states
@@ -534,8 +569,7 @@ def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) 
 
 def _drop_of(table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool) -> Drop:
     where = (table.firewall, table.version, table.name, chain.name)
-    is_early = is_before_tracking(chain.hook, chain.priority)
-    return Drop(*where, rule, is_certain, table.word, None, table.is_plain, chain.hook, is_early)
+    return Drop(*where, rule, is_certain, table.word, None, table.is_plain, chain.hook, chain.priority)
 
 
 def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:
@@ -561,7 +595,10 @@ def concerning(tables: Iterable[ForeignTable], flow: Flow) -> list[ForeignTable]
 
 
 def _concerning(chain: ForeignChain, flow: Flow) -> ForeignChain:
-    kept = tuple(rule for rule in chain.rules if not any(each.excludes(flow) for each in rule.conditions))
+    seen = (flow,) if flow.masqueraded_as is None else (flow, replace(flow, is_masqueraded=True))
+    kept = tuple(
+        rule for rule in chain.rules if not all(any(each.excludes(one) for each in rule.conditions) for one in seen)
+    )
     return chain if len(kept) == len(chain.rules) else replace(chain, rules=kept)
 
 
@@ -678,8 +715,9 @@ def of_connection(condition: Condition, *, is_answer: bool = False) -> Condition
     """
 
     def asks(flow: Flow) -> Match:
-        if is_answer and flow.name == "outside":
+        if is_answer and (flow.name == "outside" or flow.masqueraded_as is not None):
             return Match.MAYBE  # answers are for the address that masquerading gives
+        flow = replace(flow, is_masqueraded=False)
         ways = (flow, flow.reversed) if flow.may_go_both_ways else (flow,)
         found = {condition.holds(way if flow.is_answer is is_answer else way.reversed) for way in ways}
         return found.pop() if len(found) == 1 else Match.MAYBE

@@ -14,6 +14,7 @@ from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
+from flannelette.services.masq.diagnose.obstacles import masqueraded
 from flannelette.services.masq.diagnose.traffic import traffic_findings
 from flannelette.services.masq.firewalls.firewall import (
     JUMP_MISPLACED,
@@ -176,6 +177,7 @@ class Reconciler:
         checks, subnets = self.host_checks(), self.inputs.subnets
         around = checks.surroundings(network, subnets, suffix)
         flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
+        flows = masqueraded(checks.tables, flows, by_us=self.settings.masquerade)
         found = findings(checks, name, flows, self.settings, tunnel, around.host)
         found += traffic_findings(around, flows, tunnel)
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
