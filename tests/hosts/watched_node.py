@@ -133,7 +133,9 @@ class WatchedNode:
                 }
             everybody = str(ip_network(f"{own.subnet}/{own.length}").broadcast_address)
             if own.version == 4:
-                looks[f"{who}: {everybody}"] = partial(_is_answered, host, everybody, _UDP[0], source, by_any=True)
+                looks[f"{who}: {everybody}"] = partial(
+                    _is_answered, host, everybody, _UDP[0], source, by=(own.subnet, own.gateway)
+                )
         return looks
 
     def _arrives(self, mac: bytes, source: str, to: str, protocol: int) -> bool:
@@ -234,8 +236,8 @@ def _connects(host: NetworkNamespace, to: str, port: int, source: str = "") -> b
     return size == 4000
 
 
-def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "", *, by_any: bool = False) -> bool:
-    """Whether a datagram is answered, from the address that it was sent to or, with `by_any`, from any."""
+def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "", *, by: Sequence[str] = ()) -> bool:
+    """Whether a datagram is answered: by the address that it was sent to, or one of these."""
     with host.inside():
         asking = socket.socket(_family(to), socket.SOCK_DGRAM)
     with asking:
@@ -243,12 +245,15 @@ def _is_answered(host: NetworkNamespace, to: str, port: int, source: str = "", *
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         try:
             asking.bind((source, next(_SOURCES)))
-            if by_any:
+            if by:
                 asking.sendto(b"hello", (to, port))
             else:
                 asking.connect((to, port))
                 asking.send(b"hello")
-            return asking.recv(10) == b"hello"
+            data, (address, *_) = asking.recvfrom(10)
+            while by and address not in by:
+                data, (address, *_) = asking.recvfrom(10)
+            return data == b"hello"
         except OSError:
             return False
 
