@@ -482,6 +482,15 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "The node is down, or the network between the nodes is, or drops ICMP.",
     ),
     Row(
+        "peer.echo",
+        "peer-echo",
+        WARNING,
+        "Pings through the overlay are not answered by {peers}; other packets pass.",
+        "Its kernel ignores them (net.ipv4.icmp_echo_ignore_all, net.ipv6.icmp.echo_ignore_all), or a firewall drops "
+        "them, on either node. Nothing else is lost; without pings, losses, round-trip times and the MTU of the path "
+        "are not known.",
+    ),
+    Row(
         "peer.checksum",
         "peer-checksum",
         WARNING,

@@ -134,10 +134,11 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
     "all of UDP but some ports": Shape(
         _restored(
             "iptables-legacy",
-            "-A PREROUTING -p udp -m multiport ! --dports 53,123 -m addrtype --dst-type LOCAL -j DROP",
+            "-A PREROUTING -p udp -m multiport ! --dports 53,123,1024:8471,8473:65535 -m addrtype --dst-type LOCAL "
+            "-j DROP",
             table="raw",
         ),
-        named="-m multiport ! --dports 53,123",
+        named="-m multiport ! --dports 53,123,1024:8471,8473:65535",
         cure=f"iptables-legacy -t raw -I PREROUTING 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
     ),
     "known MAC addresses": Shape(

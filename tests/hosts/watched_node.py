@@ -77,11 +77,12 @@ class WatchedNode:
             yield
 
     def lost(self) -> set[str]:
-        """What of pods does not pass: both ways, small, large and by TCP, and to the outside."""
+        """What of pods does not pass: both ways, small, large and by TCP, and to the outside, by UDP too."""
         p1, p2 = self.pods
         looks: dict[str, Look] = {
             "outside: ping": lambda: pings(p1, OUTSIDE),
             "outside: TCP": lambda: _connects(p1, OUTSIDE, 80),
+            "outside: UDP": lambda: _is_answered(p1, OUTSIDE, _UDP[0]),
         }
         for name, pod, to in (("out", p1, PEERS_POD), ("in", p2, POD)):
             looks |= {f"{name}: {size} bytes": partial(pings, pod, to, size) for size in (56, 1400)}

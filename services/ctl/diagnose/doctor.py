@@ -9,6 +9,7 @@ from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.cure import Command
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.ctl.answers import assess_all
@@ -17,6 +18,7 @@ from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Targets
 from flannelette.services.ctl.diagnose.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
+from flannelette.services.ctl.diagnose.packet_path import PathStep
 from flannelette.services.ctl.diagnose.trace import broken_places
 from flannelette.services.ctl.node_health import NodeHealth, State
 from flannelette.services.ctl.problems import Problem, different_versions, merged, problems, reported, version_of
@@ -105,25 +107,46 @@ async def examine(nodes: Nodes, services: Collection[str], *, everybody: bool = 
 async def _traced(
     nodes: Nodes, node: NodeHealth, told: list[Problem], everywhere: Mapping[str, list[Problem]]
 ) -> list[Problem]:
-    """The problems of a node, with the place where a trace ends in those that say only that a peer is silent.
+    """The problems of a node, with the places where traces end in those that say only that peers are silent.
 
-    Where no trace finds it, traffic control of the node or of the peer may have dropped the packets.
+    Of these peers the first few are traced, each. Where no trace finds it, traffic control of the node or of the peer
+    may have dropped the packets.
     `everywhere`: the problems of all nodes that were asked, by name.
     """
     silent = [each for each in told if each.check in _SILENCE and each.peers]
-    places = await broken_places(nodes, [(node.name, each.peers[0]) for each in silent])
+    found = await broken_places(nodes, [(node.name, peer) for each in silent for peer in each.peers])
+    places = {peer: step for (_, peer), step in found.items()}
     out = list[Problem]()
     for each in told:
-        peer = each.peers[0] if each in silent else ""
-        step = places.get((node.name, peer))
-        if step is None and peer:
-            each = with_losing_place(each, told, peer, everywhere.get(peer, ()))
-        elif step is not None:
-            where = "" if step.node == node.name else f"On {step.node}: "
-            reason = f"{where}{step.reason}"
-            each = replace(each, cause=reason, cure=step.cure, evidence=f"{step.kind}: {step.text}")
-        out.append(each)
+        parts = with_places(each, node.name, places) if each in silent else [each]
+        if each in silent and not any(peer in places for peer in parts[-1].peers):
+            peer = parts[-1].peers[0]
+            parts[-1] = with_losing_place(parts[-1], told, peer, everywhere.get(peer, ()))
+        out += parts
     return out
+
+
+def with_places(silent: Problem, node: str, places: Mapping[str, PathStep]) -> list[Problem]:
+    """Parts the problem of silent peers by the places where their packets are lost; those unknown are last. Pure.
+
+    `places`: by peer.
+    """
+    by_place = dict[tuple[str, ...], list[str]]()
+    for peer in sorted(silent.peers, key=lambda peer: peer not in places):
+        step = places.get(peer)
+        said: tuple[str, ...] = (step.node, step.reason, step.cure, f"{step.kind}: {step.text}") if step else ()
+        by_place.setdefault(said, []).append(peer)
+    parts = list[Problem]()
+    for place, peers in by_place.items():
+        names = tuple(("", peer) for peer in peers)
+        problem = Condition(silent.code, peers=names).problem if silent.code and len(by_place) > 1 else silent.problem
+        part = replace(silent, peers=tuple(peers), problem=problem)
+        if place:
+            where, reason, cure, evidence = place
+            reason = reason if where == node else f"On {where}: {reason}"
+            part = replace(part, cause=reason, cure=cure, evidence=evidence)
+        parts.append(part)
+    return parts
 
 
 def with_losing_place(

@@ -114,6 +114,10 @@ def _traffic(peer: pb.Peer) -> tuple[Cell, ...]:
     return (byte_count(peer.received_bytes),), (byte_count(peer.sent_bytes),)
 
 
+_NO_PINGS: Final = "no answer to pings"
+"""For a peer that answers datagrams alone."""
+
+
 def _probes(peer: pb.Peer, layer: "pb.ProbeLayer.ValueType") -> list[pb.Probe]:
     return [probe for probe in peer.probes if probe.layer == layer]
 
@@ -128,6 +132,8 @@ def _answer(probe: pb.Probe) -> Text:
         return Text(f"{probe.largest_packet} bytes at most", style="red")
     if probe.checksum_offload == pb.CHECKSUM_OFFLOAD_BROKEN:
         return Text("no TCP, no UDP", style="red")
+    if not probe.round_trip_microseconds:
+        return Text(_NO_PINGS, style="yellow")
     lost = f", {probe.loss:.0%} lost" if probe.loss else ""
     return Text(f"{probe.round_trip_microseconds / 1000:.2f} ms{lost}", style="yellow" if lost else "")
 
@@ -141,7 +147,7 @@ def _probe(probe: pb.Probe) -> Text:
         return Text(f"{probe.address}: {phrase(word, counted)}", style="red" if silent else "")
     size = f"{probe.largest_packet} of {probe.mtu}" if probe.narrow else f"{probe.largest_packet}"
     said = phrase(
-        f"{probe.round_trip_microseconds / 1000:.2f} ms",
+        f"{probe.round_trip_microseconds / 1000:.2f} ms" if probe.round_trip_microseconds else _NO_PINGS,
         counted,
         f"up to {size} bytes" if probe.largest_packet else "",
         _OFFLOADS.get(probe.checksum_offload, ""),

@@ -66,7 +66,7 @@ async def probe_peers(
         async for answer in answers:
             each = next(of)
             for size, answering in ((0, answer.small), (answer.question.size, answer.full_size)):
-                if answering is not Answering.UNKNOWN:
+                if answering is not Answering.UNKNOWN and not answer.is_mute:
                     is_lost = answering is Answering.SILENT
                     prober.take_asked(each.peer.lease.name, each.path, size, None if is_lost else answer.round_trip)
             probe = _probe(answer)

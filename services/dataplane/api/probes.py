@@ -44,7 +44,7 @@ def add_round_trips(summary: pb.ProbeSummary, prober: Prober) -> None:
         for path, record in records.items()
         if path.layer is Layer.OVERLAY and record.state is not Answering.UNKNOWN
     ]
-    answering = [record.smoothed for record in overlay if record.state is Answering.ANSWERS]
+    answering = [record.smoothed for record in overlay if record.state is Answering.ANSWERS and not record.is_mute]
     if answering:
         summary.round_trip_microseconds = round(median(answering) * 1_000_000)
     if overlay:
@@ -64,7 +64,7 @@ def _probe(path: ProbedPath, record: Record) -> pb.Probe:
         sent=record.sent,
         answered=record.answered,
         loss=record.loss,
-        round_trip_microseconds=round(record.smoothed * 1_000_000),
+        round_trip_microseconds=0 if record.is_mute else round(record.smoothed * 1_000_000),
         largest_packet=record.largest,
         mtu=path.mtu,
         narrow=record.is_narrow,

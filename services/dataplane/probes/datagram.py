@@ -25,8 +25,12 @@ class Datagrams:
         self._take = take
         self._sockets: dict[int, socket.socket] = {}
 
-    def send(self, address: Address, sequence: int, size: int, *, is_offloaded: bool) -> None:
+    def send(
+        self, address: Address, sequence: int, size: int, *, is_offloaded: bool, source: Address | None = None
+    ) -> None:
         """Sends one of `size` bytes with its headers, or of one byte: it may not be fragmented. Raises OSError.
+
+        `source`: an address of this host; None: the kernel chooses one.
 
         Of a datagram that is written in two parts the kernel computes the checksum itself, whatever the device can.
         """
@@ -34,6 +38,8 @@ class Datagrams:
         made = socket.socket(family.af, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             made.setsockopt(*NEVER_FRAGMENT[family.version])
+            if source is not None:
+                made.bind((str(source), 0))
             made.connect((str(address), PORT))
             content = bytes(max(size - _HEADERS[family.version], 1))
             if not is_offloaded:

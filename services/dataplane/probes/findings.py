@@ -87,6 +87,12 @@ def checksum_finding(names: tuple[PeerName, ...], devices: Set[str], underlay: s
     )
 
 
+def mute_finding(names: tuple[PeerName, ...]) -> Condition:
+    """Makes the finding about peers to which packets pass, and that do not answer pings."""
+    evidence = f"UDP to port {PORT} through the overlay: answered that it is closed; ICMP echo: no answer"
+    return found("peer.echo", evidence=evidence, peers=names, is_remote=True)
+
+
 def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> Condition:
     where = "on this node (no peer answers)" if is_general else "on either node or between them"
     return found(

@@ -13,6 +13,7 @@ from typing import Final
 
 from flannelette.services.core.errors import Exhausted, NotYet
 from flannelette.services.core.family import Address
+from flannelette.services.dataplane.probes.datagram import Datagrams
 from flannelette.services.dataplane.probes.echo import Reply, round_trip_of
 from flannelette.services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from flannelette.services.dataplane.probes.record import Answering
@@ -24,6 +25,8 @@ _AT_ONCE: Final = 50
 """Paths that are waited for together."""
 _TRIES: Final = 3
 _TIMEOUT_SECONDS: Final = 1.0
+_SIGN: Final = 100
+"""Bytes of a datagram that asks whether anything passes at all."""
 _NOT_OURS: Final = (EINVAL, EADDRNOTAVAIL)
 """The source is no address of this node."""
 
@@ -54,6 +57,8 @@ class PathAnswer:
     source: Address | None = None
     error: str = ""
     """Why the kernel sent none."""
+    is_mute: bool = False
+    """No ping was answered, and a datagram to a closed port was."""
 
 
 class OnDemand:
@@ -77,7 +82,7 @@ class OnDemand:
                     for answer in await asyncio.gather(*(call.ask(question, tries) for question in some)):
                         yield answer
             finally:
-                call.sockets.close()
+                call.close()
         finally:
             self._calls -= 1
 
@@ -110,6 +115,12 @@ class _Call:
             self.sockets = EchoSockets(self._take)
         except OSError as error:
             raise NotYet(f"no probe can be sent: {obstacle_of(error)}") from None
+        self._datagrams = Datagrams(self._take)
+
+    def close(self) -> None:
+        """Closes all sockets."""
+        self.sockets.close()
+        self._datagrams.close()
 
     async def ask(self, question: Question, tries: int) -> PathAnswer:
         """Pings with both sizes, and again with that which was not answered."""
@@ -122,6 +133,12 @@ class _Call:
             answer.lost += found.count(None)
             if len(round_trips) == len((0, question.size)):
                 break
+        if not round_trips:
+            sizes = [_SIGN, question.size] if question.size else [_SIGN]
+            found = await asyncio.gather(*(self._ping(answer, size, is_datagram=True) for size in sizes))
+            answer.is_mute = found[0] is not None
+            round_trips |= {0: 0.0} if answer.is_mute else {}
+            round_trips |= {question.size: 0.0} if found[-1] is not None else {}
         answer.round_trip = round_trips.get(0, 0.0)
         is_there = question.must_answer or bool(round_trips)
         silent = Answering.SILENT if is_there else Answering.UNKNOWN
@@ -129,13 +146,18 @@ class _Call:
         answer.full_size = Answering.ANSWERS if question.size in round_trips else silent
         return answer
 
-    async def _ping(self, answer: PathAnswer, size: int) -> float | None:
+    async def _ping(self, answer: PathAnswer, size: int, *, is_datagram: bool = False) -> float | None:
         """Seconds; None: no answer."""
         await self._limit.turn()
         sequence = next(self._sequences) & 0xFFFF
         sent = self._sent[sequence] = _Sent(asyncio.get_running_loop().time(), time.time())
         try:
-            self._send(answer, sequence, size)
+            if is_datagram:
+                self._datagrams.send(
+                    answer.question.address, sequence, size, is_offloaded=False, source=answer.source
+                )
+            else:
+                self._send(answer, sequence, size)
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 await sent.came.wait()
         except TimeoutError:
@@ -144,6 +166,7 @@ class _Call:
             answer.error = error.strerror or str(error)
         finally:
             del self._sent[sequence]
+            self._datagrams.forget(sequence)
         return sent.seconds
 
     def _send(self, answer: PathAnswer, sequence: int, size: int) -> None:

@@ -24,7 +24,7 @@ from flannelette.services.dataplane.probes.checksum import ChecksumRecord, Large
 from flannelette.services.dataplane.probes.datagram import Datagrams
 from flannelette.services.dataplane.probes.echo import Reply, round_trip_of
 from flannelette.services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
-from flannelette.services.dataplane.probes.findings import checksum_finding, probe_findings
+from flannelette.services.dataplane.probes.findings import checksum_finding, mute_finding, probe_findings
 from flannelette.services.dataplane.probes.path import (
     Layer,
     ProbedPath,
@@ -110,6 +110,8 @@ class Prober:
         """Leases of the peers that do not."""
         self.narrow: set[str] = set()
         """Leases of the peers that answer small packets only."""
+        self.mute: set[str] = set()
+        """Leases of the peers that answer datagrams through the overlay, and no pings."""
         self.miscalculated: set[str] = set()
         """Leases of the peers to which no packet passes of which the checksum is left to the device."""
         self._dataplane = dataplane
@@ -138,6 +140,8 @@ class Prober:
         narrowed = partial(_narrowed, peers, context)
         detours, carrier = self._dataplane.detours, " or ".join(carriers)
         found = list(probe_findings(troubled, carrier, narrowed, detours, some_answer=some_answer))
+        if self.mute:
+            found.append(mute_finding(tuple((lease, self.node_of(lease)) for lease in sorted(self.mute))))
         if self.miscalculated:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
             underlay = context.links.underlay.name
@@ -254,9 +258,9 @@ class Prober:
 
     def _note(self, sent: _Sent, round_trip: float | None) -> None:
         record = sent.record
-        before = record.state, record.is_narrow, record.offload
+        before = record.state, record.is_mute, record.is_narrow, record.offload
         record.note(sent.size, round_trip, time.time(), sent.kind)
-        if (record.state, record.is_narrow, record.offload) != before:
+        if (record.state, record.is_mute, record.is_narrow, record.offload) != before:
             self._changed.add(sent.lease)
             self._news.set()
         if record.is_in_doubt and self._schedule is not None:
@@ -277,6 +281,7 @@ class Prober:
                 self.answering[before] -= 1
             self.silent.discard(lease)
             self.narrow.discard(lease)
+            self.mute.discard(lease)
             self.miscalculated.discard(lease)
             overlay = [record for path, record in self.records.get(lease, {}).items() if path.layer is Layer.OVERLAY]
             if not overlay:
@@ -290,6 +295,8 @@ class Prober:
                     lost.append(lease)
             elif now is Answering.ANSWERS and lease in self._told_silent:
                 back.append(lease)
+            if now is Answering.ANSWERS and any(record.is_mute for record in overlay):
+                self.mute.add(lease)
             if any(record.is_narrow for record in overlay):
                 self.narrow.add(lease)
             if any(record.offload is Offload.BROKEN for record in overlay):

@@ -16,6 +16,8 @@ MISSES: Final = 3
 """Probes one after the other that were not answered, after which a path counts as silent."""
 _LEAST: Final = SMALLEST_MTU[4]
 """Bytes below which the largest packet is not looked for."""
+_SIGN: Final = 100
+"""Bytes of a datagram to a path whose echo requests are not answered: small enough for any path."""
 _SMOOTHING: Final = 8
 """As TCP smooths its round-trip time (RFC 6298)."""
 
@@ -49,6 +51,10 @@ class Record:
     """Unix time of the last answer; 0: never."""
     misses: int = 0
     """Small probes since the last answer that were not answered."""
+    signs: int = 0
+    """Datagrams that were answered since such a probe was not."""
+    vain: int = 0
+    """Datagrams since the last answer to one of them that were not."""
     largest: int = 0
     """Bytes of the largest packet that was answered, of the last search; 0: not known."""
     full_misses: int = 0
@@ -65,9 +71,14 @@ class Record:
     @property
     def state(self) -> Answering:
         """Whether the peer answers on this path."""
-        if self.misses >= MISSES:
+        if self.misses >= MISSES and not self.is_mute:
             return Answering.SILENT if self.must_answer or self.answered else Answering.UNKNOWN
-        return Answering.ANSWERS if self.answered else Answering.UNKNOWN
+        return Answering.ANSWERS if self.answered or self.is_mute else Answering.UNKNOWN
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether datagrams are answered and echo requests are not: packets pass, and somebody refuses pings."""
+        return self.misses >= MISSES and self.signs > 0 and self.vain < MISSES
 
     @property
     def loss(self) -> float:
@@ -75,6 +86,8 @@ class Record:
 
         It is counted from the first answer on, and anew when a path answers again that had been silent.
         """
+        if self.is_mute:
+            return 0.0
         sent, lost = self._counted[0] + self._earlier[0], self._counted[1] + self._earlier[1]
         return lost / sent if sent else 0.0
 
@@ -91,11 +104,15 @@ class Record:
     @property
     def next_size(self) -> int:
         """The size of the next large probe: full, or where the search for the largest size is."""
+        if self.misses:
+            return min(_SIGN, self.mtu)
         return (max(self.largest, _LEAST) + self.too_large) // 2 if self.is_searching else self.mtu
 
     @property
     def next_large(self) -> LargeProbe:
         """The kind of the next large probe: while a size does not pass, checksums have to wait."""
+        if self.misses:
+            return LargeProbe.COMPUTED  # does nothing pass, or no echo?
         return LargeProbe.ECHO if self.checksums is None or self.full_misses else self.checksums.next
 
     @property
@@ -107,7 +124,7 @@ class Record:
     def is_in_doubt(self) -> bool:
         """Another probe soon tells more."""
         if self.misses:
-            return self.misses < MISSES
+            return self.misses < MISSES or (self.is_mute and self.vain > 0)
         if 0 < self.full_misses < MISSES or self.next_size < self.mtu:
             return True
         return self.checksums is not None and not self.full_misses and self.checksums.is_in_doubt
@@ -125,7 +142,7 @@ class Record:
             self.misses += 1
             return
         self.answered += 1
-        self.misses = 0
+        self.misses = self.signs = self.vain = 0
         self.round_trip, self.answered_at = round_trip, now
         self.smoothed += (round_trip - self.smoothed) / (_SMOOTHING if self.smoothed else 1)
 
@@ -137,8 +154,12 @@ class Record:
         self._counted = self._counted[0] + 1, self._counted[1] + is_lost
 
     def _note_large(self, size: int, kind: LargeProbe, *, is_answered: bool) -> None:
+        if kind is not LargeProbe.ECHO and self.misses:
+            self.signs, self.vain = (self.signs + 1, 0) if is_answered else (self.signs, self.vain + 1)
         if not is_answered and (self.state is not Answering.ANSWERS or self.misses):
             return  # nothing passes, whatever it is
+        if size <= _SIGN and kind is not LargeProbe.ECHO:
+            return  # whether a datagram is answered has been noted
         if self.checksums is not None:
             self.checksums.note(kind, is_answered=is_answered)
         if is_answered and size >= self.mtu:

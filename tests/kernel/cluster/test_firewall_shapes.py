@@ -213,6 +213,25 @@ async def test_a_single_pod_that_nobody_may_reach_directly_is_reached_after_the_
         await scene.restore()
 
 
+async def test_answers_to_masqueraded_pods_that_a_rule_drops_before_tracking_are_named_without_a_command(
+    scene: Scene,
+) -> None:
+    """There they have the node's address, and no rule can tell them from other packets."""
+    try:
+        await scene.typed(
+            "iptables-legacy -t raw -A PREROUTING -p udp -m multiport ! --dports 53,123,8472 "
+            "-m addrtype --dst-type LOCAL -j DROP"
+        )
+        (finding,) = (await scene.settled(found=True)).findings
+        assert finding.broken
+        assert finding.problem == "UDP packets of pods, to the outside or from there, are dropped."
+        assert "No rule there can tell answers to pods from other packets" in finding.cause
+        assert not finding.cure
+        assert await asyncio.to_thread(scene.node.lost) == {"outside: UDP"}
+    finally:
+        await scene.restore()
+
+
 async def test_an_isolated_pod_is_explained_by_the_name_of_the_engine(scene: Scene) -> None:
     try:
         await scene.typed(SHAPES["a policy engine that isolates a pod"].act)

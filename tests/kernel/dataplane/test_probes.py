@@ -178,6 +178,40 @@ async def test_a_node_that_is_down_is_no_fault_of_this_one(hosts: TwoHosts, tmp_
         assert status.ready
 
 
+NO_PINGS = {
+    "its kernel ignores them": "sysctl -qw net.ipv4.icmp_echo_ignore_all=1",
+    "its firewall drops them": "iptables -A INPUT -p icmp --icmp-type echo-request -j DROP",
+}
+
+
+@pytest.mark.parametrize("why", NO_PINGS)
+async def test_a_peer_that_answers_no_pings_is_not_told_as_down(hosts: TwoHosts, why: str) -> None:
+    async with probing(hosts) as running:
+        await until(running, answers)
+        hosts.n2.run("sh", "-c", NO_PINGS[why])
+        status = await until(running, lambda status: "peer-echo" in checks(status))
+        (finding,) = status.findings
+        assert finding.problem == "Pings through the overlay are not answered by n2; other packets pass."
+        assert (finding.broken, finding.remote, status.ready) == (False, True, True)
+        assert answers(status)
+        hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -j DROP".split())
+        status = await until(running, lambda status: "peer-tunnel" in checks(status))
+        assert checks(status) == ["peer-tunnel"], "the underlay answers datagrams"
+        hosts.n2.run(*"iptables -D INPUT -p udp --dport 8472 -j DROP".split())
+        await until(running, lambda status: checks(status) == ["peer-echo"])
+        hosts.n2.ip("link", "set", "eth0", "down")
+        await until(running, lambda status: checks(status) == ["peer-down"])
+
+
+@pytest.mark.parametrize("why", NO_PINGS)
+async def test_a_peer_that_has_never_answered_pings_is_not_told_as_down(hosts: TwoHosts, why: str) -> None:
+    hosts.n2.run("sh", "-c", NO_PINGS[why])
+    async with probing(hosts) as running:
+        await until(running, lambda status: checks(status) == ["peer-echo"])
+        events = [event.what for event in await running.events()]
+    assert not [what for what in events if "answer" in what]
+
+
 async def test_a_detour_to_a_peer_that_works_is_no_finding(hosts: TwoHosts) -> None:
     async with probing(hosts) as running:
         await until(running, answers)

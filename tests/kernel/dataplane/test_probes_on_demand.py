@@ -59,6 +59,17 @@ async def refusal(calls: AsyncIterable[object]) -> tuple[grpc.StatusCode, str]:
     return raised.value.code(), raised.value.details() or ""
 
 
+async def test_a_path_that_answers_no_pings_is_asked_by_datagrams(hosts: TwoHosts) -> None:
+    async with joined(hosts) as running:
+        hosts.n2.run(*"sysctl -qw net.ipv4.icmp_echo_ignore_all=1".split())
+        assert {(each.small, each.full_size) for each in await probe_peers(running)} == {(YES, YES)}
+        (overlay,) = await probe_addresses(running, hosts.rows[0][1].subnet)
+        assert (overlay.small, overlay.full_size) == (YES, YES)
+        hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -j DROP".split())
+        (overlay,) = await probe_addresses(running, hosts.rows[0][1].subnet)
+        assert (overlay.small, overlay.full_size) == (SILENT, SILENT)
+
+
 @pytest.mark.parametrize("backend", ["vxlan", "host-gw"])
 @pytest.mark.parametrize("families", FAMILIES)
 async def test_each_path_is_pinged_in_both_sizes(

@@ -25,7 +25,7 @@ from flannelette.services.ctl.diagnose.connectivity_checks import (
     pods_without_address,
 )
 from flannelette.services.ctl.diagnose.connectivity_text import junit, report
-from flannelette.services.ctl.diagnose.doctor import with_losing_place
+from flannelette.services.ctl.diagnose.doctor import with_losing_place, with_places
 from flannelette.services.ctl.diagnose.packet_path import PathStep, Verdict
 from flannelette.services.ctl.main import cli
 from flannelette.services.ctl.node_health import Answers, assess
@@ -111,6 +111,26 @@ def test_what_a_trace_has_found_stands_in_place_of_the_sentence_of_the_probe() -
     ]
     known = Problem("masq", "Dropped.", cause="A rule drops them.", nodes=("h2",))
     assert with_traces([known], lost, {("h1", "10.5.2.0"): step}) == [known]
+
+
+def test_each_silent_peer_has_the_place_that_its_own_trace_has_found() -> None:
+    silent = Problem(
+        "dataplane", "No answer from h2, h3, h4.", check="peer-tunnel", code="peer.tunnel", peers=("h2", "h3", "h4")
+    )
+    drop = PathStep("h2", False, "firewall", "-A INPUT -j DROP", Verdict.BROKEN, "A rule drops them.", "iptables -I")
+    route = PathStep("h1", True, "route", "blackhole", Verdict.BROKEN, "A route drops them.", "ip route del")
+    found = with_places(silent, "h1", {"h2": drop, "h4": route})
+    assert [(each.peers, each.cause, each.cure) for each in found] == [
+        (("h2",), "On h2: A rule drops them.", "iptables -I"),
+        (("h4",), "A route drops them.", "ip route del"),
+        (("h3",), "", ""),
+    ]
+    assert [each.problem.partition(";")[0] for each in found] == [
+        f"No answer comes through the overlay from {peer}" for peer in ("h2", "h4", "h3")
+    ]
+    assert with_places(silent, "h1", {}) == [silent]
+    (both,) = with_places(replace(silent, peers=("h2", "h4")), "h1", {"h2": drop, "h4": drop})
+    assert (both.problem, both.peers) == (silent.problem, ("h2", "h4"))
 
 
 def test_traffic_control_that_has_dropped_packets_is_named_and_no_firewall_is_blamed() -> None:

@@ -226,4 +226,4 @@ def _state(peer: pb.Peer) -> tuple[Health, str]:
     slowest = max(probe.round_trip_microseconds for probe in answered) / 1000
     if lost := max(probe.loss for probe in answered):
         return Health.DEGRADED, f"{lost:.0%} lost"
-    return Health.HEALTHY, f"{slowest:.2f} ms"
+    return Health.HEALTHY, f"{slowest:.2f} ms" if slowest else "no pings"

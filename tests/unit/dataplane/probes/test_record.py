@@ -2,6 +2,7 @@
 
 import pytest
 
+from flannelette.services.dataplane.probes.checksum import LargeProbe
 from flannelette.services.dataplane.probes.record import Answering, Record
 
 NOW = 1_000_000.0
@@ -85,3 +86,19 @@ def test_large_packets_that_are_lost_with_the_small_ones_say_nothing() -> None:
         told(record, None)
         told(record, None, size=1450)
     assert (record.is_narrow, record.largest) == (False, 1450)
+
+
+def test_a_path_that_answers_datagrams_and_no_pings_is_mute_until_it_answers_neither() -> None:
+    record = told(Record(True, 1450), 0.1)
+    for _ in range(3):
+        told(record, None)
+        assert (record.next_size, record.next_large) == (100, LargeProbe.COMPUTED)
+        record.note(100, 0.1, NOW, LargeProbe.COMPUTED)
+    assert (record.state, record.is_mute, record.loss) == (Answering.ANSWERS, True, 0)
+    for _ in range(3):
+        assert record.is_mute
+        told(record, None)
+        record.note(100, None, NOW, LargeProbe.COMPUTED)
+    assert (record.state, record.is_mute) == (Answering.SILENT, False)
+    assert told(record, 0.1).state is Answering.ANSWERS
+    assert not record.is_mute
