@@ -109,7 +109,7 @@ class Controller:
         self._looked_at = 0.0
         """When everything was last compared, or that was last tried; the loop's time."""
         self._wake = asyncio.Event()
-        health.set("kernel", "the first complete snapshot of leases is not programmed yet")
+        health.set("snapshot", "the first complete snapshot of leases is not programmed yet")
 
     async def run(self) -> None:
         """Runs the control loop until cancelled. Raises Misconfigured when this node cannot carry the
@@ -147,6 +147,7 @@ class Controller:
         """Leaves the kernel alone from now on, and a lease that is taken away or given back."""
         self.is_paused = True
         self.renewer.pause()
+        self.health.set("snapshot")
         self.health.set("kernel", reason)
 
     def resume(self) -> None:
@@ -248,6 +249,7 @@ class Controller:
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
         self.cursor = cursor or self.cursor
+        self.health.set("snapshot")
         self.health.set("kernel", self.programmer.node_failure)
         if self.cursor and (self.health.ready or self.progress is not None):
             failed, now = self.programmer.failed, time.monotonic()

@@ -409,7 +409,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
     ),
     "no direct access to a container": Shape(
         "iptables-legacy -t raw -A PREROUTING -d 10.5.27.2 ! -i cni0 -j DROP",
-        named="`-A PREROUTING -d 10.5.27.2 ! -i cni0 -j DROP`",
+        named="`-A PREROUTING -d 10.5.27.2/32 ! -i cni0 -j DROP`",
         cure="iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.2 -i flannel.1 -m addrtype "
         "--dst-type UNICAST -j ACCEPT",
     ),

@@ -148,7 +148,7 @@ class Reconciler:
             self._former |= networks_of(last)
         self._observed.inputs(self.inputs, away, cached.reason if cached else "")
         network, lease = self.inputs.reasons(self.node)
-        self._health.set("network", network)
+        self._health.set("inputs", network)
         self._health.set("lease", lease if self.settings.masquerade else "")
         if (self._wanted(), self.placement, self._cached) != before:
             if not self._paused:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from flannelette.services.core.conditions import SOON, Condition, found, gravest, unready
+from flannelette.services.core.conditions import ROWS, SOON, Condition, found, gravest, unready
 from flannelette.services.core.errors import Unavailable
 
 
@@ -67,13 +67,14 @@ class Health:
     def unready(self) -> list[Condition]:
         """The reasons as conditions.
 
-        While another service is away, what waits for it loses nothing yet: the kernel keeps what it has.
+        While another service is away, what waits for it, as its row says, loses nothing yet: the kernel keeps it.
         """
         if self._stopping:
             return [unready("stopping", *self.reasons)]
-        told = [unready(key.rpartition(": ")[2], reason) for key, reason in self._told.items() if reason]
-        waits = any(self._told.get(key) for key in self._outages)
-        return [replace(e, weight=SOON) if waits and e.code != "unready.forwarding" else e for e in told]
+        told = {key: unready(key.rpartition(": ")[2], reason) for key, reason in self._told.items() if reason}
+        away = {each.code for key, each in told.items() if key in self._outages}
+        waiting = {each.code for each in told.values() if away.intersection((each.code, *ROWS[each.code].after))}
+        return [replace(e, weight=max(e.weight, SOON)) if e.code in waiting else e for e in told.values()]
 
     @property
     def _told(self) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 from collections.abc import Iterator
 
-from flannelette.services.core.conditions import Condition, found
+from flannelette.services.core.conditions import BROKEN, SOON, Condition, found
 from flannelette.services.runtime.telemetry.health import Health
 
 
@@ -44,6 +44,37 @@ def test_it_stays_in_service_while_only_others_are_away() -> None:
     assert seen == [no, no, no, yes, outage, no, outage]
     health.stop()
     assert not health.is_in_service
+
+
+def test_while_another_service_is_away_only_what_waits_for_it_weighs_less() -> None:
+    health = Health()
+    health.set("lease service", "away", outage=True)
+    health.set("store", "", outage=True)
+    for name in ("snapshot", "leases", "own lease", "lease", "inputs", "memory"):
+        health.set(name, "waits")
+    own = ("kernel", "network", "backend", "subnet file", "CNI configuration", "firewall", "forwarding")
+    for name in own:
+        health.set(name, "cannot be written")
+    weights = {each.code.removeprefix("unready."): each.weight for each in health.unready}
+    broken = {name.lower().replace(" ", "-") for name in own}
+    assert {name for name, weight in weights.items() if weight is BROKEN} == broken
+    assert {weight for name, weight in weights.items() if name not in broken} == {SOON}
+    health.set("lease service", outage=True)
+    assert {each.weight for each in health.unready if each.code != "unready.memory"} == {BROKEN}
+
+
+def test_what_waits_in_one_network_of_a_process_weighs_less_there() -> None:
+    whole = Health()
+    blue = whole.of_network("blue")
+    blue.set("store", "away", outage=True)
+    blue.set("own lease", "none yet")
+    blue.set("firewall", "it cannot be written")
+    for health in (whole, blue):
+        assert [(each.code, each.weight) for each in health.unready] == [
+            ("unready.store", SOON),
+            ("unready.own-lease", SOON),
+            ("unready.firewall", BROKEN),
+        ]
 
 
 async def test_only_a_change_wakes() -> None:
