@@ -118,7 +118,7 @@ class _Call:
         self._datagrams = Datagrams(self._take)
 
     def close(self) -> None:
-        """Closes all sockets."""
+        """Closes the sockets of both kinds of probes."""
         self.sockets.close()
         self._datagrams.close()
 
