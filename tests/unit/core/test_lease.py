@@ -37,6 +37,16 @@ def test_a_lease_finds_its_part_in_a_family() -> None:
     assert Lease("x", "n1", (Subnet(V4),)).subnet(IPV6) is None
 
 
+def test_a_reservation_is_idle_until_a_node_publishes_an_address_in_it() -> None:
+    used = Subnet(V4, ip_address("10.99.0.11"))
+    found = {
+        (reserved, subnet is used): Lease("x", "n1", (subnet, Subnet(V6)), reserved=reserved).is_idle
+        for reserved in (False, True)
+        for subnet in (used, Subnet(V4))
+    }
+    assert found == {(True, False): True, (True, True): False, (False, False): False, (False, True): False}
+
+
 @given(leases())
 def test_another_time_is_the_only_thing_that_with_time_changes(lease: Lease) -> None:
     later = lease.with_time(7.5)

@@ -1,5 +1,7 @@
 """The backend of a network configuration, and what is no configuration at all."""
 
+import json
+
 import pytest
 
 from flannelette.services.core.backend_types import BACKEND_TYPES, UdpOptions
@@ -103,3 +105,22 @@ def test_a_tunnel_is_known_from_outside(backend: str, told: str, device: str) ->
 def test_a_backend_without_a_tunnel_has_none(kind: str) -> None:
     network = parse_network(f'{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{kind}"}}}}')
     assert network.tunnel() is None
+
+
+@pytest.mark.parametrize(("mode", "versions"), [("ipv4", (4,)), ("ipv4", (4, 6)), ("ipv6", (6,)), ("ipv6", (4, 6))])
+def test_a_wireguard_that_sends_over_a_family_of_the_nodes_is_right(mode: str, versions: tuple[int, ...]) -> None:
+    assert parse_network(wireguard(mode, versions)).families
+
+
+@pytest.mark.parametrize(("mode", "version", "enabled"), [("ipv4", 6, "IPv6"), ("ipv6", 4, "IPv4")])
+def test_a_wireguard_that_sends_over_another_family_is_refused(mode: str, version: int, enabled: str) -> None:
+    message = refusal(wireguard(mode, (version,)))
+    assert f"Mode {mode} of Backend" in message
+    assert f"the network has {enabled} only: write Mode separate" in message
+
+
+def wireguard(mode: str, versions: tuple[int, ...]) -> str:
+    networks = {4: ("Network", "10.5.0.0/16"), 6: ("IPv6Network", "fd00:10:5::/48")}
+    enabled = {f"EnableIPv{version}": version in versions for version in (4, 6)}
+    given = dict(networks[version] for version in versions)
+    return json.dumps({**enabled, **given, "Backend": {"Type": "wireguard", "Mode": mode}})
