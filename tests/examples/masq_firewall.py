@@ -1,6 +1,7 @@
 """A reconciler and its calls over a firewall in memory, and the entry for tests of rules."""
 
 import asyncio
+from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Any
 
@@ -57,9 +58,22 @@ class Running:
         self.firewall = FakeFirewall()
         self.health = Health()
         self.now = 1234.5
-        self.host = HostChecks()
+        self.be_host()
         self.table = Table()
         self.build(settings, resync_seconds)
+
+    def be_host(self, **found: Any) -> None:
+        """From now on the host is well but for this, such as `not_forwarding`: see HostChecks."""
+        self.host = HostChecks(**found)
+
+    def look_with(self, look: Callable[[], None]) -> None:
+        """Each look at the host calls this first."""
+
+        def looked() -> HostChecks:
+            look()
+            return self.host
+
+        self.reconciler.host_checks = looked
 
     def build(
         self, settings: RuleSettings, resync_seconds: float = 3600, earlier_network: NetworkConfig | None = None

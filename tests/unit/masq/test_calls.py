@@ -9,7 +9,6 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Removed, Step, Upserted
-from flannelette.services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
 
 
@@ -28,7 +27,7 @@ async def test_the_status_tells_what_is_kept() -> None:
 async def test_what_is_in_the_way_is_said_with_its_cure() -> None:
     async with Running() as it:
         await it.tell(NETWORK_KNOWN)
-        it.host = HostChecks(not_forwarding=frozenset({4}))
+        it.be_host(not_forwarding=frozenset({4}))
         it.firewall.stale_rules_error = (
             "rules of ours or of a flanneld are left in iptables-legacy: apt-get install iptables"
         )
@@ -42,10 +41,10 @@ async def test_a_problem_that_goes_on_is_one_event_however_its_count_grows() -> 
     async with Running(replace(ALL, fully_random=False)) as it:
         await it.tell(NETWORK_KNOWN)
         for lost in range(1, 4):
-            it.host = HostChecks(insert_failed=lost)
+            it.be_host(insert_failed=lost)
             (finding,) = (await it.status()).findings
             assert finding.evidence.endswith(f"insert_failed {lost}")
-        it.host = HostChecks()
+        it.be_host()
         await it.status()
         kinds = [pb.EVENT_KIND_FINDING, pb.EVENT_KIND_FINDING_GONE]
         call = it.servicer.WatchEvents(pb.WatchEventsRequest(no_follow=True, kinds=kinds), NO_CONTEXT)

@@ -11,7 +11,6 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.diagnose.host_checks import HostChecks
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK_KNOWN, NO_CONTEXT, Running
 from tests.waiting import equals, eventually
 
@@ -210,23 +209,22 @@ async def test_a_caller_who_leaves_a_teardown_does_not_interrupt_it() -> None:
 async def test_foreign_rules_that_change_all_the_time_are_judged_a_part_of_the_time_and_the_last_change_too() -> None:
     async with Running() as it:
         await it.tell(NETWORK_KNOWN, LEASE_KNOWN)
-        looks, drops = 0, HostChecks(not_forwarding=frozenset({4}))
+        looks = 0
 
-        def look() -> HostChecks:
+        def look() -> None:
             nonlocal looks
             looks += 1
             end = time.thread_time() + 0.002
             while time.thread_time() < end:
                 pass
-            return it.host
 
-        it.reconciler.host_checks = look
+        it.look_with(look)
         for number in range(50):
             it.firewall.append("nat", f"-A POSTROUTING -s 192.0.2.{number}")
             await it.settle()
             await asyncio.sleep(0.002)
         assert 1 <= looks < 25
-        it.host = drops
+        it.be_host(not_forwarding=frozenset({4}))
         it.firewall.append("nat", "-A POSTROUTING -s 198.51.100.1")
         async with asyncio.timeout(5):
             while it.health.ready:  # noqa: ASYNC110 - nothing tells
