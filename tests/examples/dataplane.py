@@ -7,11 +7,12 @@ from ipaddress import ip_address, ip_network
 from flannelette.services.core.family import IPV4, IPV6, family_of
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
 from flannelette.services.dataplane.backends.backend import NodeLinks
+from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink import actuator
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import text
-from flannelette.services.dataplane.netlink.objects import KernelObject, Route
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route
 from flannelette.services.dataplane.underlay.selection import Underlay
 
 ETH0 = 2
@@ -74,3 +75,9 @@ class FakeKernel(actuator.FakeKernel):
     """That knows the devices of here by name."""
 
     names: DeviceNames = field(default_factory=lambda: NAMES)
+
+
+async def program(kernel: actuator.Actuator, peers: Iterable[Lease]) -> None:
+    """Puts into a kernel what vxlan wants for these leases of peers."""
+    objects = frozenset(o for each in peers for o in Vxlan().peer_objects(each.subnets, (), LINKS))
+    await kernel.apply(Plan(objects, frozenset()))

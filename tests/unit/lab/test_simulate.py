@@ -13,8 +13,6 @@ from bench.leases import lease
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Upserted
-from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.netlink.objects import Plan
 from flannelette.services.runtime.lease.wire import step_from_proto, step_to_proto
 from lab.options import BadOption
 from lab.simulate.crowd import differing
@@ -24,7 +22,7 @@ from lab.simulate.options import parse
 from lab.simulate.plot import plot
 from lab.simulate.report import at_share
 from lab.simulate.sharing import Shared
-from tests.examples.dataplane import LINKS
+from tests.examples.dataplane import program
 
 STORED = {each.name: each for each in (lease(number) for number in range(1, 6))}
 
@@ -32,9 +30,7 @@ STORED = {each.name: each for each in (lease(number) for number in range(1, 6))}
 async def kernel_of(node: str) -> SimulatedKernel:
     """As the backend programs it."""
     kernel = SimulatedKernel()
-    peers = (each for each in STORED.values() if each.node != node)
-    objects = frozenset(o for each in peers for o in Vxlan().peer_objects(each.subnets, (), LINKS))
-    await kernel.apply(Plan(objects, frozenset()))
+    await program(kernel, (each for each in STORED.values() if each.node != node))
     return kernel
 
 

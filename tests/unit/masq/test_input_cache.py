@@ -2,10 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -13,15 +10,12 @@ import pytest
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.reconcile.input_cache import InputCache
-from flannelette.services.runtime.cache.cached_table import CachedTable
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
-from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, Running, rules_for
+from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, rules_for
+from tests.examples.masq_memory import Scene, played
 from tests.examples.state_files import decode, encode
-from tests.virtual_time import run_virtually
 
-AWAY = "nobody is there"
 CIDRS = LEASE.cidrs
 FULL = ["FLANNEL-FWD", "FLANNEL-POSTRTG"]
 KUBE, ETCD = StoreStatus("kube", connected=True), StoreStatus("etcd", connected=True)
@@ -31,51 +25,6 @@ OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
 def remember(directory: Path, own: Lease | None = LEASE, *, node: str = "n1", store: StoreStatus = KUBE) -> None:
     with StateFile(str(directory), "masq") as file:
         assert file.put(encode("masq", node, own, (), table_records(NETWORK, (), store)))
-
-
-async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
-    return function(*arguments)
-
-
-class Scene(Running):
-    def __init__(self, directory: Path, later: float = 0.0) -> None:
-        super().__init__()
-        self.directory = directory
-        self.later = later
-
-    @asynccontextmanager
-    async def life(self, allowed: Sequence[str] = ()) -> AsyncIterator["Scene"]:
-        settings = replace(ALL, allowed=tuple(ip_network(text) for text in allowed))
-        with StateFile(str(self.directory), "masq") as file:
-            cached = CachedTable("n1", file)
-            self.build(settings, earlier_network=cached.network)
-            self.cache = InputCache("n1", file, cached, self.reconciler, lambda: time.time() + self.later, at_once)
-            async with self:
-                job = asyncio.create_task(self.cache.run())
-                self.cache.update(self.table, AWAY)
-                yield self
-                job.cancel()
-                with suppress(asyncio.CancelledError):
-                    await job
-                await self.cache.close()
-
-    async def hear(self, *steps: Step, away: str = "") -> None:
-        for step in steps:
-            self.table.fold(step)
-            self.cache.update(self.table, away)
-        await self.settle()
-
-    async def impatient(self) -> None:
-        await asyncio.sleep(1.1)
-        await self.settle()
-
-
-def played(story: Callable[[Scene], Awaitable[None]], scene: Scene, *allowed: str) -> None:
-    async def play() -> None:
-        async with scene.life(allowed):
-            await story(scene)
-
-    run_virtually(play())
 
 
 def test_what_one_life_was_told_is_in_place_in_the_next_one_while_nobody_tells_any(tmp_path: Path) -> None:
