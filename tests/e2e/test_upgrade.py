@@ -35,6 +35,9 @@ def test_every_service_becomes_one_of_this_release_and_of_the_last_again_and_no_
     found = run(home, "there-and-back", store, unpacked(LAST, home), "soak" if SOAK else "quick")
     assert found.pop("sent")
     assert found.pop("replaced")
+    ways_back = 6 if SOAK else 1
+    kept = [f"{service} of h{number}" for service in ("dataplane", "masq") for number in (1, 2, 3)]
+    assert found.pop("forgotten") == dict.fromkeys(kept, ways_back), "0.2.0 cannot read what 0.3 keeps, and says so"
     assert found == {"lost": 0, "changes": [], "changed": [], "complaints": [], "failures": []}
 
 

@@ -171,8 +171,19 @@ class Upgrade:
         yield from (f"a service ended with exit code {code}" for code in self._codes if code)
         for service in self.cluster.services:
             for line in service.program.log.read_text().splitlines():
-                if "Traceback" in line or "is not used" in line:
+                if "Traceback" in line or ("is not used" in line and not _is_of_a_later_release(line)):
                     yield f"{service.program.title}: {line}"
+
+    def forgotten(self) -> dict[str, int]:
+        """How often each service has refused what another release had kept for it, and begun without."""
+        lines = {each.program.title: each.program.log.read_text().splitlines() for each in self.cluster.services}
+        counts = {title: sum(map(_is_of_a_later_release, some)) for title, some in lines.items()}
+        return {title: count for title, count in sorted(counts.items()) if count}
+
+
+def _is_of_a_later_release(line: str) -> bool:
+    """Whether a service says that it refuses its state file as a whole: 0.2.0 does, after 0.3 has written it."""
+    return "the state file is not used" in line and "the file is damaged, or another kind of file" in line
 
 
 async def _asked(service: Supervised) -> tuple[str, Sequence[str]]:
@@ -241,6 +252,7 @@ async def there_and_back(upgrade: Upgrade, *, in_every_order: bool) -> dict[str,
             "lost": len(stream.lost),
             "replaced": upgrade.replaced,
             "changes": upgrade.changes,
+            "forgotten": upgrade.forgotten(),
             "complaints": list(upgrade.complaints()),
             "changed": sorted(before ^ upgrade.objects()),
             "failures": list(unreached(await reaching.matrix(), await reaching.outside())),
