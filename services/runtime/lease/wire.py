@@ -268,7 +268,8 @@ def _change_from_proto(message: pb.Change) -> Change:
 # A snapshot has many leases: each is written in place, which saves a copy.
 def _fill(message: pb.Lease, lease: Lease) -> None:
     message.name, message.node, message.backend_type = lease.name, lease.node, lease.backend_type
-    message.reserved, message.claim_order, message.cluster = lease.reserved, lease.claim_order, lease.cluster
+    if lease.reserved or lease.claim_order or lease.cluster:  # most leases have none of them
+        message.reserved, message.claim_order, message.cluster = lease.reserved, lease.claim_order, lease.cluster
     for subnet in lease.subnets:
         part = message.subnets.add()
         part.cidr = format_network(subnet.cidr)
