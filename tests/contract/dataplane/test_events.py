@@ -136,7 +136,7 @@ async def test_a_restart_keeps_the_events_and_a_kill_loses_at_most_the_last_seco
         await eventually(lambda: file.read_text() if file.exists() else "", contains(f'"{added.position}"'))
         before = await running.events()
     with file.open("ab") as torn:  # as if the kill had come in the middle of a write
-        torn.write(b'{"position":"')
+        torn.write(b'0badc0de e:9 {"position":"')
     async with cluster.dataplane() as running:
         await running.until(peers=1)
         told = await running.all_events()
@@ -147,7 +147,7 @@ async def test_a_restart_keeps_the_events_and_a_kill_loses_at_most_the_last_seco
         later = await running.all_events(after=before[-1].position)  # what was not written is lost
         assert start in later
         assert not any(event in before for event in later)
-        assert "events that cannot be read are cut off" in running.log
+        assert "events that cannot be read are left out" in running.log
 
 
 async def test_a_position_that_is_none_is_refused(cluster: Cluster) -> None:
