@@ -54,6 +54,8 @@ class Row:
     """One sentence or more, with arguments."""
     after: tuple[str, ...] = ()
     """Codes of conditions whose consequence this one is where they are there too."""
+    shows: tuple[str, ...] = ()
+    """Codes of conditions by which packets may be lost: where this one is there too, they are."""
     is_shared: bool = False
     """It is of the whole cluster, as of its store: it is one, whoever says it, and has consequences everywhere."""
     sums_up: bool = False
@@ -205,8 +207,9 @@ def _cause_of(place: int, told: Sequence[tuple[Told, Collection[str]]]) -> int |
         is_same = cause.code == each.code and row.is_shared and other < place
         is_said = row.sums_up and cause.service == each.service and cause.weight is BROKEN
         is_said = is_said and not (known is not None and known.sums_up)
+        is_shown = cause.code in row.shows and cause.weight is WARNING
         is_cured = bool(each.cure) and each.cure == cause.cure and cause.weight < each.weight
-        if other != place and is_here and (cause.code in row.after or is_same or is_said or is_cured):
+        if other != place and is_here and (cause.code in row.after or is_same or is_said or is_cured or is_shown):
             return other
     return None
 
@@ -473,6 +476,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Something {where} drops {carrier}, or ICMP of the overlay (a firewall, traffic control), or the overlay of "
         "the peer is not set up. `flannelette doctor` names what drops packets on its node: run it there too; if it "
         "names nothing on both, what lies between them drops them.",
+        shows=("firewall.rule-tunnel", "firewall.policy-tunnel"),
     ),
     Row(
         "peer.down",

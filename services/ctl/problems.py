@@ -82,7 +82,9 @@ def merged(by_node: Iterable[tuple[str, Iterable[Problem]]], *, named: bool = Tr
     weights = [each.weight for each in once]
     for each, cause in zip(once, causes, strict=True):
         if cause is not None:  # packets that are lost are lost, however light a cause somebody tells
-            weights[cause] = min(weights[cause], each.weight)
+            row = ROWS.get(each.code)
+            is_shown = row is not None and once[cause].code in row.shows
+            weights[cause] = Weight.BROKEN if is_shown else min(weights[cause], each.weight)
             effect = f"{each.service}: {each.problem}" if each.service else each.problem
             effects.setdefault(cause, []).extend((effect, *each.effects))
     left = [

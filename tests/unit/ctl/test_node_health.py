@@ -243,3 +243,13 @@ def test_what_one_command_cures_is_one_problem(cure: str, *, is_one: bool) -> No
     told = merged([("h2", [rule, silent])])
     assert [each.problem for each in told] == [rule.problem, *([] if is_one else [silent.problem])]
     assert told[0].effects == (("dataplane: No answer comes from h1.",) if is_one else ())
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_rule_that_may_drop_the_tunnel_does_where_a_peer_is_silent(*, is_silent: bool) -> None:
+    """What a match asks for may be unknown, as a random number is: whether packets are lost, the pings say."""
+    rule = Problem("masq", "A rule may drop the tunnel.", "nft insert", code="firewall.rule-tunnel")
+    silent = Problem("dataplane", "No answer comes through the overlay from h1.", code="peer.tunnel")
+    (told,) = merged([("h2", [rule, *([silent] if is_silent else [])])])
+    assert told.weight is (Weight.BROKEN if is_silent else Weight.WARNING)
+    assert told.effects == (("dataplane: No answer comes through the overlay from h1.",) if is_silent else ())
