@@ -299,6 +299,7 @@ def _echo(listening: socket.socket) -> None:
     while True:
         try:
             data, source = listening.recvfrom(100)
-            listening.sendto(data, source)
         except OSError:
             return
+        with suppress(OSError):  # no route leads back to a source that is not masqueraded
+            listening.sendto(data, source)
