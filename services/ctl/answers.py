@@ -1,7 +1,7 @@
 """Asks the services of a node for their status, and says it as a document."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import grpc.aio
@@ -16,11 +16,10 @@ from flannelette.services.ctl.connect.call import CallFailed, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import (
     SERVICES,
-    Service,
     Target,
     Targets,
     in_network,
-    networks_by_socket,
+    networks_with_sockets,
     with_cloud,
 )
 from flannelette.services.ctl.node_health import Answers, NodeHealth, assess, words_of
@@ -101,7 +100,7 @@ def is_unclear(answer: object) -> bool:
 
 async def networks_of(targets: Targets, channels: Channels, *, is_unclear: bool) -> list[str]:
     """The networks of a node of which an answer is unclear, or sockets name some; none: there is one."""
-    return await _networks(targets, channels) if is_unclear or _by_socket(targets) else []
+    return await _networks(targets, channels) if is_unclear or await _named(targets) else []
 
 
 async def _networks(targets: Targets, channels: Channels) -> list[str]:
@@ -111,7 +110,7 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
     """
     if targets["dataplane"].network:
         return []
-    named = _by_socket(targets)
+    named = await _named(targets)
     request = dataplane_pb2.GetStatusRequest(networks_only=True)
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)
     dataplane, masq = await asyncio.gather(
@@ -133,14 +132,19 @@ def _with_sockets(targets: Targets) -> list[str]:
     """
     if targets["dataplane"].network:
         return []
-    named = _by_socket(targets, SERVICES)
+    named = networks_with_sockets(targets, SERVICES)
     used = {each.address for name in named for each in in_network(targets, name).values()}
     is_without = any(each.has_socket and each.address not in used for each in targets.values())
     return [DEFAULT, *named] if named and is_without else named
 
 
-def _by_socket(targets: Targets, services: Sequence[Service] = ("dataplane", "masq")) -> list[str]:
-    return sorted({name for each in services for name in networks_by_socket(targets[each])})
+async def _named(targets: Targets) -> list[str]:
+    """Returns the networks that have sockets of their own on the node; none where a network is chosen."""
+    if targets["dataplane"].network:
+        return []
+    if dialer := targets["dataplane"].dialer:
+        return [*filter(is_network_name, await asyncio.to_thread(dialer.networks))]
+    return networks_with_sockets(targets)
 
 
 def status_document(node: NodeHealth) -> dict[str, Any]:

@@ -68,16 +68,22 @@ def _usage_errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
-@click.argument("service", type=click.Choice(["lease", "dataplane", "masq"]), metavar="SERVICE")
+@click.argument("service", type=click.Choice(["lease", "dataplane", "masq", "networks"]), metavar="SERVICE")
 def dial_stdio(targets: "Targets", _screen: "Screen", service: str) -> int:
     """Connect standard input and output to a service.
 
     What `via` of a context runs on a node, so that the service needs no open
     port. SERVICE is lease, dataplane or masq. Exits with 3 if there is no socket.
+    `networks` lists the names of networks that have sockets of their own.
     """
     from flannelette.services.ctl.connect.call import diagnose
     from flannelette.services.ctl.connect.dial import MISSING, carry
 
+    if service == "networks":
+        from flannelette.services.ctl.connect.targets import networks_with_sockets
+
+        click.echo(" ".join(networks_with_sockets(targets)))
+        return 0
     target = targets[service]  # type: ignore[index]  # click has checked it
     if target.dialer:
         raise click.UsageError("this would be dialed itself: call it without a context, on the node")

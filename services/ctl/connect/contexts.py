@@ -151,9 +151,7 @@ def _dialed_all(there: Targets, via: str, node: str) -> Targets:
 
 def _dialed(target: Target, via: str, node: str) -> Target:
     assert target.path is not None  # noqa: S101 - the caller asked
-    options = [f"--network={target.network}"] if target.network else []
-    where = f"--{target.service}={target.address}" if target.named else f"--socket-dir={target.socket_dir}"
-    connects = dialer(via, node, [*options, where], target.service)
+    connects = dialer(via, node, target.options, target.service)
     return replace(target, address=f"unix:{connects.path}", dialer=connects)
 
 

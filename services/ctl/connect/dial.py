@@ -1,8 +1,8 @@
 """Services on nodes without open ports: a command, such as `ssh h1 sudo`, carries each connection (ADR 44).
 
-The far side runs `flannelette dial-stdio SERVICE`. Here gRPC connects to a unix socket in a directory that only this
-user may enter; each connection to it is one run of the command, which has the connection as its standard input and
-output.
+The far side runs `flannelette dial-stdio SERVICE`, and once `dial-stdio networks`, which lists those that have
+sockets. Here gRPC connects to a unix socket in a directory that only this user may enter; each connection to it is
+one run of the command, which has the connection as its standard input and output.
 """
 
 import atexit
@@ -26,6 +26,7 @@ _LAST_WORDS: Final = 5.0
 """Seconds from the end of a connection until the command that carried it has ended, and said why."""
 _OURS: Final = "flannelette: "
 _CHUNK: Final = 1 << 16
+_LIST_SECONDS: Final = 20.0
 _number = count()
 
 
@@ -43,6 +44,7 @@ class Dialer:
         self._said = ""
         self._code = 0
         self._about: dict[str, Dialer] = {}
+        self._networks: list[str] | None = None
         self._last_run: threading.Thread | None = None
         self._starting = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -65,6 +67,24 @@ class Dialer:
         if network not in self._about:
             self._about[network] = Dialer(self.words, [f"--network={network}", *self.options], self._service)
         return self._about[network]
+
+    def networks(self) -> list[str]:
+        """Networks that have sockets of their own there, as the far side says; none where it does not answer, or is
+        of a release that does not know the question.
+        """
+        if self._networks is None:
+            command = [*self.words, "flannelette", *self.options, "dial-stdio", "networks"]
+            with suppress(OSError, subprocess.SubprocessError):
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=True,
+                    timeout=_LIST_SECONDS,
+                    env=environment_there(),
+                )
+                self._networks = done.stdout.decode(errors="replace").split()
+        return self._networks or []
 
     @property
     def is_missing(self) -> bool:

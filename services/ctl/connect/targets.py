@@ -1,7 +1,7 @@
 """Where the services of a node listen."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,9 @@ class Connector(Protocol):
     def about(self, network: str) -> "Connector":
         """One to the service of this network there."""
 
+    def networks(self) -> list[str]:
+        """Names of the networks that have sockets of their own there."""
+
     @property
     def path(self) -> Path:
         """The socket of our own."""
@@ -73,7 +76,9 @@ class Target:
 
     @property
     def has_socket(self) -> bool:
-        """There is one on this host; not where its directory is closed to us, which the call tells."""
+        """There is one on the service's host; not where its directory is closed to us, which the call tells."""
+        if self.dialer:
+            return not self.dialer.is_missing
         with suppress(OSError):
             return self.path is not None and self.path.exists()
         return False
@@ -84,6 +89,12 @@ class Target:
         with suppress(OSError):
             return self.path is not None and not self.dialer and lock_of(self.path).exists()
         return False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options that name the service to `flannelette` on its host."""
+        where = f"--{self.service}={self.address}" if self.named else f"--socket-dir={self.socket_dir}"
+        return (f"--network={self.network}", where) if self.network else (where,)
 
     @property
     def program(self) -> str:
@@ -172,6 +183,11 @@ def networks_by_socket(target: Target) -> list[str]:
     found = target.path.parent.glob(f"{target.service}-*.sock")
     names = (each.stem.removeprefix(f"{target.service}-") for each in found)
     return sorted(filter(is_network_name, names))
+
+
+def networks_with_sockets(there: Targets, services: Sequence[Service] = ("dataplane", "masq")) -> list[str]:
+    """The networks of a host whose services have one each, by the names of the sockets of these services."""
+    return sorted({name for each in services for name in networks_by_socket(there[each])})
 
 
 def read_address(text: str) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.contract.ctl.test_networks import with_another
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import Ran, run
@@ -68,6 +70,31 @@ async def test_what_a_node_calls_its_networks_is_run_by_no_shell(
         ran = await asked(tmp_path, node, as_ssh, command)
         assert ran.out, ran.err
         assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("names", [("default", "red"), ("blue", "red")])
+async def test_networks_whose_services_are_apart_are_found_there(
+    node: FakeNode, tmp_path: Path, program: Path, names: tuple[str, str]
+) -> None:
+    others = [with_another(node, tmp_path / name, name) for name in names if name != "default"]
+    for other in others:
+        await other.start()
+    if "default" not in names:
+        await node.stop()
+    (node.directory / "dataplane-$(id).sock").touch()
+    found: list[object] = []
+    for command, rows in (
+        ("status", r"^h1/(\S+) +healthy"),
+        ("doctor", r"^--- network (\w+) ---"),
+    ):
+        ran = await asked(tmp_path, node, elsewhere(program), command)
+        found.append(re.findall(rows, ran.out, re.M) or ran)
+    ran = await asked(tmp_path, node, elsewhere(program), "--network=red", "peers")
+    for other in others:
+        await other.stop()
+    assert found == [list(names)] * 2
+    assert "10.5.2.0/24" in ran.out, ran.err
+    assert "ListPeers" in [method for method, _ in others[-1].dataplane.replies.asked]
 
 
 async def test_what_the_far_side_says_is_the_error(node: FakeNode, tmp_path: Path, program: Path) -> None:

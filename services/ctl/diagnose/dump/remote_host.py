@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.ctl.connect.targets import SERVICES, Targets
+from flannelette.services.ctl.connect.targets import SERVICES, Targets, in_network, networks_with_sockets
 from flannelette.services.ctl.diagnose.dump.host import output_of, printed
 from flannelette.services.ctl.diagnose.dump.parts import (
     MOST_BYTES,
@@ -36,7 +36,9 @@ def host_commands(node: str, targets: Targets) -> list[list[str]]:
         # each container sees its own process, and has tools of its own
         return [[f"{_CONTAINER}{name}" if _CONTAINER in word else word for word in command] for name in SERVICES]
     reason = ""
-    for target in (targets["dataplane"], targets["masq"]):  # the lease service may be a central one
+    networks = [targets, *(in_network(targets, name) for name in networks_with_sockets(targets))]
+    # The lease service may be a central one.
+    for target in (there[service] for there in networks for service in ("dataplane", "masq")):
         try:
             found = process_of(target)
         except Unavailable as error:
@@ -44,9 +46,9 @@ def host_commands(node: str, targets: Targets) -> list[list[str]]:
         else:
             if found.is_here:
                 return []
-            addresses = [f"--{each.service}={each.address}" for each in targets.values()]
+            options = dict.fromkeys(option for each in targets.values() for option in each.options)
             program = (sys.executable, "-P", "-m", "flannelette.services.ctl.main")
-            return [["nsenter", f"--net={found.process}/ns/net", "--", *program, *addresses]]
+            return [["nsenter", f"--net={found.process}/ns/net", "--", *program, *options]]
     if node or targets["dataplane"].path is None:
         raise Unavailable(reason)
     return []
