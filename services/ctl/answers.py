@@ -26,7 +26,7 @@ from flannelette.services.ctl.node_health import Answers, NodeHealth, assess, wo
 from flannelette.services.ctl.problems import headline
 from flannelette.services.ctl.render.screen import to_json
 from flannelette.services.runtime.process.networks import is_network_name
-from flannelette.services.runtime.telemetry.network import DEFAULT
+from flannelette.services.runtime.rpc.socket_paths import DEFAULT
 
 M = TypeVar("M")
 

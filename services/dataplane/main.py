@@ -4,13 +4,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
+from flannelette.dataplane.v1 import dataplane_pb2_grpc
 
 try:
     from flannelette.services.dataplane.netlink import pyroute2_parts as pyroute2_parts
@@ -51,14 +50,11 @@ from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.os.claims import Claims, claims_of
 from flannelette.services.runtime.os.names import stranger_findings
 from flannelette.services.runtime.os.single_instance import lock_name
-from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.options import node_name
-from flannelette.services.runtime.process.process import Job, Process, run
-from flannelette.services.runtime.rpc.by_network import by_network
+from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.state import unwritten
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import REGISTRY
-from flannelette.services.runtime.telemetry.network import in_network, job_of
 
 log = get_logger()
 
@@ -68,55 +64,19 @@ _END_SECONDS = 8.0
 `docker stop` kills after 10 s, of which open calls have had half a second, and what is said and closed after it needs
 the rest.
 """
-_SERVICE = "DataplaneService"
-_NAME = f"flannelette.dataplane.v1.{_SERVICE}"
 
 
 @asynccontextmanager
 async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
-    """Fills the process. Raises Misconfigured for a namespace that is not ours to change."""
-    parts: dict[str, _Part] = {}
-    process.health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
-    machine = MachineToken(settings.state_dir)
-    process.health.finders.append(lambda: unwritten([machine]))
-    async with AsyncExitStack() as stack:
-        for network in settings.networks:
-            with in_network(network.name):
-                part = await stack.enter_async_context(
-                    _network(settings.of(network), network, process, machine.token)
-                )
-            parts[network.name] = part
-            for name, job in part.jobs.items():
-                process.jobs[f"{name}{network.suffix}"] = job_of(network.name, job)
-        servicer = by_network(
-            {name: part.servicer for name, part in parts.items()}, dataplane_pb2.DESCRIPTOR.services_by_name[_SERVICE]
-        )
-        process.servicers[_NAME] = lambda server: dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(
-            servicer, server
-        )
-        for collector in _collectors(parts):
-            REGISTRY.register(collector)
-            stack.callback(REGISTRY.unregister, collector)
-        yield
+    """Wires the connection, the kernel sockets and the state of the node's network.
 
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a network has of the process."""
-
-    controller: Controller
-    prober: Prober
-    servicer: DataplaneServicer
-    jobs: Mapping[str, Job]
-
-
-@asynccontextmanager
-async def _network(
-    settings: DataplaneSettings, network: NodeNetwork, process: Process, machine: str
-) -> AsyncIterator[_Part]:
-    """One network of the node: its connection, its kernel sockets, its state. Raises Misconfigured."""
+    Raises Misconfigured for a namespace that is not ours to change.
+    """
+    network, settings = settings.node_network, settings.in_network()
     cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
-    health, service, is_named = process.health.of_network(network.name), f"dataplane{network.suffix}", network.suffix
+    health, service, is_named = process.health, f"dataplane{network.suffix}", settings.is_named
+    machine = MachineToken(settings.state_dir)
+    health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
     with (
         sole_dataplane(service=service),
         Monitor() as monitor,
@@ -127,7 +87,7 @@ async def _network(
         PolicyEvents(policies.port) as policy_events,
         CharonActuator(settings.charon_socket) as charon,
         Inspector() as inspector,
-        StateFile(settings.state_dir, service, machine) as state,
+        StateFile(settings.state_dir, service, machine.token) as state,
         Claims("dataplane", network.name) as claims,
     ):
         await require_rights(rtnetlink)
@@ -140,7 +100,7 @@ async def _network(
             path=Path(settings.state_dir, f"{service}.hooks") if state.is_usable else None,
         )
         name = node_name(settings, os.environ)
-        connection = LeaseConnection(settings.lease_address, name, process.transport, machine=machine)
+        connection = LeaseConnection(settings.lease_address, name, process.transport, machine=machine.token)
         # The policies and charon are those of the one network that may have backend ipsec.
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if is_named else (policies, charon)), hooks])
         dataplane = Controller(
@@ -154,7 +114,7 @@ async def _network(
         )
         prober = Prober(dataplane, settings.probe_rate, keeps_offload_on=settings.checksum_offload == "on")
         renewer = dataplane.renewer
-        health.finders.append(lambda: unwritten([state, hooks, events]))
+        health.finders.append(lambda: unwritten([machine, state, hooks, events]))
         health.finders.append(
             lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())
         )
@@ -172,7 +132,7 @@ async def _network(
             Path(settings.cni_install_path or HostFiles().cni / "any").parent,
             cni_state=Path(settings.cni_state_dir) if settings.cni_state_dir else None,
         )
-        jobs: dict[str, Job] = {
+        process.jobs |= {
             "feed": dataplane.feed.run,
             "holder": dataplane.renewer.run,
             "reporter": dataplane.reporter.run,
@@ -193,11 +153,19 @@ async def _network(
             "healing": partial(watch_kernel, dataplane, kernel, rtnetlink.port),
         }
         if cni is not None:
-            jobs["CNI configuration"] = partial(CniInstaller(cni, health).run, dataplane)
+            process.jobs["CNI configuration"] = partial(CniInstaller(cni, health).run, dataplane)
         servicer = DataplaneServicer(dataplane, prober, inspector, health, process.stopping)
+        process.servicers["flannelette.dataplane.v1.DataplaneService"] = lambda server: (
+            dataplane_pb2_grpc.add_DataplaneServiceServicer_to_server(servicer, server)
+        )
+        collectors = _collectors(dataplane, prober)
+        for collector in collectors:
+            REGISTRY.register(collector)
         try:
-            yield _Part(dataplane, prober, servicer, jobs)
+            yield
         finally:
+            for collector in collectors:
+                REGISTRY.unregister(collector)
             if not await dataplane.lock.end(_END_SECONDS):
                 log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
             await dataplane.cache_writer.close()
@@ -205,32 +173,26 @@ async def _network(
             await connection.close()
 
 
-def _collectors(parts: Mapping[str, _Part]) -> Iterator[NumberCollector]:
+def _collectors(dataplane: Controller, prober: Prober) -> tuple[NumberCollector, ...]:
     """What a scrape counts."""
-
-    def of_each(count: Callable[[_Part], Mapping[str, int]]) -> Callable[[], dict[str, Mapping[str, int]]]:
-        return lambda: {name: count(part) for name, part in parts.items()}
-
-    yield NumberCollector(
-        "flannelette_peers",
-        "Peers by state, as GetStatus says",
-        "state",
-        of_each(lambda part: states(part.controller.programmer)),
-    )
-    yield NumberCollector(
-        "flannelette_probed_peers",
-        "Peers by whether they answer probes through the overlay: answers, silent, unknown",
-        "answer",
-        of_each(lambda part: {str(each): part.prober.answering[each] for each in Answering}),
-    )
-    yield NumberCollector(
-        "flannelette_findings",
-        "Problems of the host that break the overlay, by check",
-        "check",
-        of_each(
-            lambda part: Counter(
-                each.check for each in findings_of(part.controller, part.prober) if not each.is_remote
-            )
+    return (
+        NumberCollector(
+            "flannelette_peers",
+            "Peers by state, as GetStatus says",
+            "state",
+            lambda: states(dataplane.programmer),
+        ),
+        NumberCollector(
+            "flannelette_probed_peers",
+            "Peers by whether they answer probes through the overlay: answers, silent, unknown",
+            "answer",
+            lambda: {str(each): prober.answering[each] for each in Answering},
+        ),
+        NumberCollector(
+            "flannelette_findings",
+            "Problems of the host that break the overlay, by check",
+            "check",
+            lambda: Counter(each.check for each in findings_of(dataplane, prober) if not each.is_remote),
         ),
     )
 

@@ -13,7 +13,7 @@ from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
 from flannelette.services.dataplane.backends.backend import NodeFiles
 from flannelette.services.dataplane.peers.validation import OperatorLimits
 from flannelette.services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
-from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
+from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, network_of
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import flag
 
@@ -111,26 +111,26 @@ class DataplaneSettings(ProcessSettings):
         for pattern in self.interface_choice().patterns:
             compile_pattern(pattern)
         self.limits()
-        if len(self.networks) > 1 and self.route_protocol != ROUTE_PROTOCOL:
-            raise Misconfigured("--route-protocol is one number, and each network has its own: leave it out")
+        self.node_network  # noqa: B018 - it raises Misconfigured
 
     @property
-    def networks(self) -> tuple[NodeNetwork, ...]:
+    def node_network(self) -> NodeNetwork:
         """What `--network` says. Raises Misconfigured."""
-        return networks_of(self.network, self.lease_address, self.socket_dir)
+        return network_of(self.network, self.lease_address, self.socket_dir)
 
     @property
-    def socket_suffix(self) -> str:
+    def served_network(self) -> str:
         """See ProcessSettings."""
-        return only_suffix(self.networks)
+        return self.node_network.name
 
     @property
     def is_named(self) -> bool:
-        """Whether these are the settings of one network with files and marks by its name."""
+        """Whether the network has files and marks by its name."""
         return bool(self.socket_suffix)
 
-    def of(self, network: NodeNetwork) -> "DataplaneSettings":
-        """The settings of one of the networks: files, mark and lease service are its own."""
+    def in_network(self) -> "DataplaneSettings":
+        """The settings, with the files, the mark and the lease service of the network."""
+        network = self.node_network
         return replace(
             self,
             network=(network.name,) if network.name else (),
@@ -143,7 +143,7 @@ class DataplaneSettings(ProcessSettings):
 
     def node_files(self, environment: Mapping[str, str]) -> NodeFiles:
         """Where backends keep files; flannel's variables of the same names, empty means unset."""
-        key, network = environment.get("WIREGUARD_KEY_FILE"), self.networks[0]
+        key, network = environment.get("WIREGUARD_KEY_FILE"), self.node_network
         key_file = network.place(Path(key) if key else NodeFiles().wireguard_key)
         return NodeFiles(key_file, self.charon_socket, network.suffix)
 

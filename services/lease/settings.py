@@ -9,7 +9,7 @@ from typing import Final
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.limits import LONGEST
 from flannelette.services.lease.imports.policy import Export, Import, parse_export, parse_imports
-from flannelette.services.runtime.process.networks import network_name, suffix_of
+from flannelette.services.runtime.process.networks import network_name
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import flag, given
 
@@ -137,9 +137,9 @@ class LeaseSettings(ProcessSettings):
         return parse_export(self.export)
 
     @property
-    def socket_suffix(self) -> str:
+    def served_network(self) -> str:
         """See ProcessSettings."""
-        return suffix_of(self.network)
+        return self.network
 
     def _implied_store(self) -> str:
         """The store whose flags were given: those of the command line decide, without any the variables do."""

@@ -2,15 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from flannelette.lease.v1 import lease_pb2
-from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
+from flannelette.masq.v1 import masq_pb2_grpc
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.family import Network
 from flannelette.services.core.network import NetworkConfig
@@ -32,13 +31,10 @@ from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.os.claims import RANGE, Claim, Claims, claims_of
 from flannelette.services.runtime.os.names import stranger_findings
 from flannelette.services.runtime.os.single_instance import lock_name, single_instance_within
-from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.options import node_name
-from flannelette.services.runtime.process.process import Job, Process, run
+from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.version import version
-from flannelette.services.runtime.rpc.by_network import by_network
 from flannelette.services.runtime.state import unwritten
-from flannelette.services.runtime.telemetry.network import in_network, job_of
 
 _ADVICE: Final = (
     "stop it first: two would undo each other's rules; one for another network needs --network with the name of that"
@@ -50,39 +46,14 @@ _PATIENCE_SECONDS: Final = 10.0
 
 @asynccontextmanager
 async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
-    """Wires the calls to the networks. Raises Misconfigured: no rule could be set here."""
-    servicers: dict[str, MasqServicer] = {}
-    process.health.finders.append(partial(stranger_findings, lock_name("masq"), claims_of("masq")))
-    async with AsyncExitStack() as stack:
-        for network in settings.networks:
-            with in_network(network.name):
-                part = await stack.enter_async_context(_network(settings.of(network), network, process))
-            servicers[network.name] = part.servicer
-            for name, job in part.jobs.items():
-                process.jobs[f"{name}{network.suffix}"] = job_of(network.name, job)
-        servicer = by_network(servicers, masq_pb2.DESCRIPTOR.services_by_name["MasqService"])
-        process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
-            masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
-        )
-        yield
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a network has of the process."""
-
-    servicer: MasqServicer
-    jobs: Mapping[str, Job]
-
-
-@asynccontextmanager
-async def _network(settings: MasqSettings, network: NodeNetwork, process: Process) -> AsyncIterator[_Part]:
-    """Wires the feed, the reconciler and the firewall of one network. Raises Misconfigured."""
-    service, health, rules = f"masq{network.suffix}", process.health.of_network(network.name), settings.rules
+    """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
+    network, health, rules = settings.node_network, process.health, settings.rules
+    service = f"masq{network.suffix}"
+    health.finders.append(partial(stranger_findings, lock_name("masq"), claims_of("masq")))
     async with single_instance_within(service, _ADVICE, _PATIENCE_SECONDS):
         probe = HostProbe(rules.nft_table)
         firewall = AutoFirewall(settings.firewall, lock_path(), probe)
-        connection = LeaseConnection(settings.lease_service, node_name(settings), process.transport)
+        connection = LeaseConnection(network.lease_address, node_name(settings), process.transport)
         state = StateFile(settings.state_dir, service)
         cached = CachedTable(connection.node, state)
         place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None
@@ -113,20 +84,17 @@ async def _network(settings: MasqSettings, network: NodeNetwork, process: Proces
             most=settings.max_leases,
         )
         servicer = MasqServicer(reconciler, health, process.stopping)
-        jobs: dict[str, Job] = {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
-        jobs["event file"] = partial(events.run, journal)
-        jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
-        earlier = process.on_readiness
-
-        def note(ready: bool, reasons: list[str]) -> None:
-            earlier(ready, reasons)
-            note_readiness(journal, EventKind.READINESS, health.ready, health.reasons)
-
-        process.on_readiness = note
+        process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
+            masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
+        )
+        process.jobs |= {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
+        process.jobs["event file"] = partial(events.run, journal)
+        process.jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
+        process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
         try:
             if rules.masquerade or rules.forward:
                 await firewall.open()
-            yield _Part(servicer, jobs)
+            yield
         finally:
             await reconciler.close()
             await cache.close()

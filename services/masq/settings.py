@@ -1,12 +1,12 @@
 """The settings of the masq service."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_network
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
 from flannelette.services.masq.rules.model import RuleSettings
-from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, networks_of, only_suffix
+from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, network_of
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import flag
 
@@ -45,17 +45,17 @@ class MasqSettings(ProcessSettings):
         if self.iptables_resync < 1:
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
         self.allowed()
-        networks_of(self.network, self.lease_address, self.socket_dir)
+        self.node_network  # noqa: B018 - it raises Misconfigured
 
     @property
-    def networks(self) -> tuple[NodeNetwork, ...]:
+    def node_network(self) -> NodeNetwork:
         """What `--network` says. Raises Misconfigured."""
-        return networks_of(self.network, self.lease_address, self.socket_dir)
+        return network_of(self.network, self.lease_address, self.socket_dir)
 
     @property
-    def socket_suffix(self) -> str:
+    def served_network(self) -> str:
         """See ProcessSettings."""
-        return only_suffix(self.networks)
+        return self.node_network.name
 
     def allowed(self) -> tuple[Network, ...]:
         """What `--allowed-network` says. Raises Misconfigured for what is no network."""
@@ -63,15 +63,6 @@ class MasqSettings(ProcessSettings):
             return tuple(ip_network(text) for text in self.allowed_network)
         except ValueError as error:
             raise Misconfigured(f"--allowed-network: {error}; write it like 10.5.0.0/16") from None
-
-    def of(self, network: NodeNetwork) -> "MasqSettings":
-        """The settings of one of the networks."""
-        return replace(self, network=(network.name,) if network.name else (), lease_address=network.lease_address)
-
-    @property
-    def lease_service(self) -> str:
-        """Where the lease service is."""
-        return self.networks[0].lease_address
 
     @property
     def rules(self) -> RuleSettings:

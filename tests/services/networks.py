@@ -1,4 +1,4 @@
-"""Two networks, blue and red, on two hosts: n1 has a dataplane and a masq for each, n2 one of each for both."""
+"""Two networks, blue and red, on two hosts, which have a dataplane and a masq for each."""
 
 import re
 import signal
@@ -15,6 +15,7 @@ import grpc.aio
 
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
+from flannelette.services.runtime.process.networks import suffix_of
 from lab.directory import end_proxies
 from lab.pings import Pinger
 from lab.stream import Path as PingPath
@@ -40,16 +41,15 @@ _COUNTERS: Final = re.compile(r"\[\d+:\d+\]|counter packets \d+ bytes \d+")
 
 
 class Service:
-    """A dataplane or a masq of these networks on a host, as a process that can be started again."""
+    """A dataplane or a masq of a network on a host, as a process that can be started again."""
 
-    def __init__(self, host: "Host", kind: str, networks: list[str], *flags: str) -> None:
+    def __init__(self, host: "Host", kind: str, network: str, *flags: str, program: Sequence[str] = ()) -> None:
         self.kind = kind
-        self.log = host.directory / f"{kind}.log"
-        suffix = f"-{networks[0]}" if len(networks) == 1 else ""
-        self.address = f"unix:{host.directory}/{kind}{suffix}.sock"
-        served = [f"--network={name}=unix:{host.home}/{name}/lease.sock" for name in networks]
+        self.log = host.directory / f"{kind}-{network}.log"
+        self.address = f"unix:{host.directory}/{kind}{suffix_of(network)}.sock"
+        served = [f"--network={network}", f"--lease-address=unix:{host.home}/{network}/lease.sock"] if network else []
         where = [f"--node={host.name}", f"--socket-dir={host.directory}", f"--state-dir={host.directory}/state"]
-        program = (sys.executable, "-m", f"flannelette.services.{kind}.main")
+        program = program or (sys.executable, "-m", f"flannelette.services.{kind}.main")
         self._command = host.namespace.command(*program, *where, *served, *flags)
         self._environment = environment() | {
             "XTABLES_LOCKFILE": f"{host.directory}/xtables.lock",
@@ -72,10 +72,17 @@ class Service:
             call = getattr(_STUBS[self.kind](channel), method)
             return await call(request, wait_for_ready=True, timeout=PATIENCE)
 
-    async def until(self, fits: Callable[[Any], bool], network: str = "") -> Any:
+    async def until(self, fits: Callable[[Any], bool]) -> Any:
         """The status, as soon as it is like that."""
-        answer = await eventually(lambda: self.call("GetStatus", network), lambda answer: fits(answer.status))
+        answer = await eventually(lambda: self.call("GetStatus"), lambda answer: fits(answer.status))
         return answer.status
+
+    async def until_in_force(self) -> None:
+        """Its peer is programmed, or its rules are there."""
+        if self.kind == "masq":
+            await self.until(lambda status: status.rules_present == status.rules > 0)
+        else:
+            await self.until(lambda status: status.ready and status.peers.programmed == 1)
 
 
 class Host:
@@ -89,12 +96,16 @@ class Host:
         self.directory.mkdir()
         self.services: list[Service] = []
 
-    def serve(self, kind: str, *networks: str, flags: Sequence[str] = ()) -> Service:
-        masq = ["--ip-masq", "--iptables-resync=1"]
-        dataplane = [f"--subnet-file={self.directory}/subnet.env"]
-        service = Service(self, kind, list(networks), *(masq if kind == "masq" else dataplane), *flags)
+    def serve(self, kind: str, network: str, flags: Sequence[str] = ()) -> Service:
+        service = Service(self, kind, network, *self.flags(kind), *flags)
         self.services.append(service)
         return service
+
+    def flags(self, kind: str) -> list[str]:
+        """What a service of this host needs, of whichever network."""
+        return (
+            ["--ip-masq", "--iptables-resync=1"] if kind == "masq" else [f"--subnet-file={self.directory}/subnet.env"]
+        )
 
     def flannelette(self, *words: str) -> str:
         """What the command line prints here."""

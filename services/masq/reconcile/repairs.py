@@ -10,32 +10,27 @@ from flannelette.services.masq.reconcile.journal import tell_jump_left, tell_rep
 from flannelette.services.masq.rules.model import Chain
 from flannelette.services.runtime.events.journal import Journal
 from flannelette.services.runtime.telemetry.logs import get_logger
-from flannelette.services.runtime.telemetry.metrics import Counter, Gauge, Histogram, per_network
+from flannelette.services.runtime.telemetry.metrics import Counter, Gauge, Histogram
 
 log = get_logger()
 
-REPAIRS: Final = per_network(
-    Counter,
+REPAIRS: Final = Counter(
     "flannelette_masq_repairs",
     "Repairs of changes by other programs, with the process where the kernel reports it.",
     ["cause", "by"],
 )
-MOVES_LEFT: Final = per_network(
-    Gauge,
+MOVES_LEFT: Final = Gauge(
     "flannelette_masq_jumps_left_behind",
     "Jumps that another program keeps moving, and that masq no longer moves back.",
 )
-RULES_WANTED: Final = per_network(Gauge, "flannelette_masq_rules_wanted", "Rules that shall be in the firewall.")
-RULES_PRESENT: Final = per_network(
-    Gauge, "flannelette_masq_rules_present", "Rules of those that were there at the last look."
-)
-CHECK_SECONDS: Final = per_network(
-    Histogram,
+RULES_WANTED: Final = Gauge("flannelette_masq_rules_wanted", "Rules that shall be in the firewall.")
+RULES_PRESENT: Final = Gauge("flannelette_masq_rules_present", "Rules of those that were there at the last look.")
+CHECK_SECONDS: Final = Histogram(
     "flannelette_masq_check_seconds",
     "Time of a full comparison, with its repair if there was one.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
 )
-FAILURES: Final = per_network(Counter, "flannelette_masq_check_failures", "Comparisons that could not be made.")
+FAILURES: Final = Counter("flannelette_masq_check_failures", "Comparisons that could not be made.")
 
 _MOST_MOVES: Final = 3
 _MOVES_SECONDS: Final = 60.0

@@ -1,4 +1,4 @@
-"""The networks of a node: one without a name, or named ones, each with its files, sockets and marks (ADR 47)."""
+"""The network that a process serves; one with a name has files, sockets and marks by that name (ADR 62)."""
 
 import re
 from collections.abc import Sequence
@@ -8,28 +8,27 @@ from typing import Final
 from zlib import crc32
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.rpc.socket_paths import moved_address, socket_address
-from flannelette.services.runtime.telemetry.network import DEFAULT
+from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.runtime.rpc.socket_paths import DEFAULT, moved_address, socket_address
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 NAMED_PROTOCOLS: Final = range(100, 180)
 """Route protocols that no program of rtnetlink.h or iproute2's rt_protos has."""
 
-
 NETWORK_FLAG: Final = (
     "Serve the network of this name, as NAME or NAME=ADDRESS of its lease service (default: lease-NAME.sock in "
-    "--socket-dir); may be repeated. The names of its files end in -NAME: subnet-NAME.env. Without --network: "
-    "one network without a name, which is called default beside others."
+    "--socket-dir). Its files and sockets end in -NAME: subnet-NAME.env. Each network takes a process of its own. "
+    "Without --network: the network without a name, which is called default beside others."
 )
-"""The meaning of `--network` for those that serve several."""
+"""The meaning of `--network` of the dataplane and masq."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """One of the networks that a service serves."""
+    """The network that a service serves."""
 
     name: str = ""
-    """Empty: the only one, without a name."""
+    """Empty: it has none."""
     lease_address: str = ""
     """The address of the network's lease service."""
 
@@ -56,11 +55,6 @@ def suffix_of(name: str) -> str:
     return "" if name in ("", DEFAULT) else f"-{name}"
 
 
-def only_suffix(networks: Sequence[NodeNetwork]) -> str:
-    """The suffix of the only network; empty of several."""
-    return networks[0].suffix if len(networks) == 1 else ""
-
-
 def is_network_name(text: str) -> bool:
     """Whether a network may be called that."""
     return _NAME.fullmatch(text) is not None
@@ -75,34 +69,18 @@ def network_name(text: str) -> str:
     return text
 
 
-def networks_of(texts: Sequence[str], lease_address: str, socket_dir: Path) -> tuple[NodeNetwork, ...]:
-    """The networks that `--network NAME[=ADDRESS]` says, in order; one without a name if it says none.
+def network_of(texts: Sequence[str], lease_address: str, socket_dir: Path) -> NodeNetwork:
+    """The network that `--network NAME[=ADDRESS]` says; the one without a name if it says none.
 
-    The lease service of a network without an ADDRESS is at `lease-NAME.sock`, or where `--lease-address` says if it
-    is the only one. Raises Misconfigured.
+    Its lease service is at ADDRESS, else where `--lease-address` says, else at `lease-NAME.sock`. Raises
+    Misconfigured, also for several networks: 0.2 had them in one process.
     """
-    if not texts:
-        return (NodeNetwork("", moved_address(lease_address) or socket_address(socket_dir, "lease")),)
-    rows = [text.partition("=") for text in texts]
-    names = [network_name(name) for name, _, _ in rows]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise Misconfigured(f"--network {twice[0]} is given twice: each network once")
-    if lease_address and len(rows) > 1:
+    if len(texts) > 1:
+        names = word_list([text.partition("=")[0] for text in texts], "and")
         raise Misconfigured(
-            "--lease-address is one lease service, and each network has its own: write --network NAME=ADDRESS"
+            f"--network names {names}: a process serves one network, so start one for each, with its --network and "
+            "otherwise the same flags; what they have in the kernel stays (docs/hosts.md, Several networks)"
         )
-    networks = tuple(
-        NodeNetwork(
-            name,
-            moved_address(address or lease_address) or socket_address(socket_dir, "lease", suffix_of(name)),
-        )
-        for name, _, address in rows
-    )
-    by_address = dict[str, str]()
-    for each in networks:
-        if (other := by_address.setdefault(each.lease_address, each.name)) != each.name:
-            raise Misconfigured(
-                f"--network {other} and {each.name} have the same lease service, {each.lease_address}: a lease "
-                "service has one network, so give each its own"
-            )
-    return networks
+    name, _, address = texts[0].partition("=") if texts else ("", "", "")
+    suffix = suffix_of(network_name(name)) if texts else ""
+    return NodeNetwork(name, moved_address(address or lease_address) or socket_address(socket_dir, "lease", suffix))

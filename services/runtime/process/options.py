@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flannelette.services.core.limits import MOST_LEASES
+from flannelette.services.runtime.process.networks import suffix_of
 from flannelette.services.runtime.process.settings import flag
 from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
 from flannelette.services.runtime.rpc.transport import Transport
@@ -75,11 +76,14 @@ class ProcessSettings:
     version: bool = flag(False, "Print the version and exit.")
 
     @property
-    def socket_suffix(self) -> str:
-        """The part of the socket's name that follows the name of the service: `-blue` for a service of the network
-        blue alone.
-        """
+    def served_network(self) -> str:
+        """The name of the network that the process serves; empty: it has none, or the process serves all."""
         return ""
+
+    @property
+    def socket_suffix(self) -> str:
+        """The part of the socket's name that follows the name of the service: `-blue` for the network blue."""
+        return suffix_of(self.served_network)
 
 
 def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.environ) -> str:

@@ -30,7 +30,7 @@ from flannelette.services.runtime.rpc.transport import PLAIN, Transport
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.http import http_server
 from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
-from flannelette.services.runtime.telemetry.metrics import Gauge
+from flannelette.services.runtime.telemetry.metrics import Gauge, label_network
 from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
 
 log = get_logger()
@@ -94,7 +94,7 @@ class Process:
             raise Misconfigured(f"--max-connections-per-address is {most}: use 1 or more")
         if ports := tcp_ports(addresses):
             self.jobs["connections"] = _limiter(ports, settings.max_connections_per_address, credentials, callers)
-        server = Server(self.servicers, self._authorizer(addresses, callers), options)
+        server = Server(self.servicers, self._authorizer(addresses, callers), options, settings.served_network)
         with ExitStack() as held:
             for address in addresses:
                 held.enter_context(bound(server.grpc, address, self.transport))
@@ -200,7 +200,8 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     if settings.version:
         print(f"{program} {version()}")
         return 0
-    configure_logs(name, settings.log_format, settings.v)
+    configure_logs(name, settings.log_format, settings.v, settings.served_network)
+    label_network(settings.served_network)
     for line in unknown_variables(kind, os.environ).values():
         log.warning(line)
     gc.set_threshold(*_COLLECT_AT_START)

@@ -10,6 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from flannelette.services.core import errors
+from flannelette.services.runtime.rpc.socket_paths import DEFAULT
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -51,7 +52,14 @@ def readable(answer: T | None) -> T:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends a call with the status code of a FlanneletteError; other exceptions are logged and become INTERNAL."""
+    """Ends a call with the status code of a FlanneletteError; other exceptions are logged and become INTERNAL.
+
+    A request that names another network than the process serves is refused, and answers with a field `network` say
+    which that is.
+    """
+
+    def __init__(self, network: str = "") -> None:
+        self._network = network
 
     async def intercept_service(
         self,
@@ -71,7 +79,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         )
         inner = handler.unary_stream if handler.response_streaming else handler.unary_unary
         return make(
-            wrap(inner, method),
+            wrap(inner, method, self._network),
             request_deserializer=_or_unreadable(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
@@ -96,29 +104,49 @@ def _or_unreadable(deserialize: Callable[[bytes], Any] | None) -> Callable[[byte
     return read
 
 
-def _readable(request: Any) -> Any:
+def refuse_other(name: str, served: str) -> None:
+    """Raises NotFound: a request means the network `name`, and the process serves `served`, which may be empty."""
+    if name and name != served and (name != DEFAULT or served):
+        here = f"serves the network {served}" if served else "serves the network without a name"
+        raise errors.NotFound(f"there is no network {name!r} here: this process {here}; each network has its own")
+
+
+def _meant(request: Any, network: str) -> Any:
+    """The request. Raises InvalidInput: it cannot be read; NotFound: it means another network."""
     if isinstance(request, _Unreadable):
         raise errors.InvalidInput(f"the request cannot be read ({request.reason}): is its text UTF-8?")
+    if isinstance(name := getattr(request, "network", None), str):
+        refuse_other(name, network)
     return request
 
 
-def _wrap_unary(inner: Any, method: str) -> Any:
+def _told(answer: Any, network: str) -> Any:
+    """The answer, which says whose it is."""
+    if network and isinstance(getattr(answer, "network", None), str):
+        answer.network = network
+        if hasattr(answer, "networks"):
+            answer.networks[:] = [network]
+    return answer
+
+
+def _wrap_unary(inner: Any, method: str, network: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await inner(_readable(request), context)
+            return _told(await inner(_meant(request, network), context), network)
         except Exception as error:
             await abort(error, method, context)
 
     return call
 
 
-def _wrap_stream(inner: Any, method: str) -> Any:
+def _wrap_stream(inner: Any, method: str, network: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             # Closed here, not by the garbage collector, so that the stream's resources are free when the call ends.
-            async with aclosing(inner(_readable(request), context)) as responses:
+            async with aclosing(inner(_meant(request, network), context)) as responses:
                 async for response in responses:
-                    await context.write(response)  # not yield: another generator would slow each message down
+                    # Not yield: another generator would slow each message down.
+                    await context.write(_told(response, network))
         except Exception as error:
             await abort(error, method, context)
 

@@ -36,6 +36,7 @@ class Server:
     """Serves the given servicers, by full name. Health, of each service and in total, is NOT_SERVING at first.
 
     With an authorizer, every call over TLS needs the certificate that the method requires (authorization.py).
+    `network` is the name of the one that the process serves.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class Server:
         servicers: Mapping[str, AddToServer],
         authorizer: Authorizer | None = None,
         options: Sequence[tuple[str, int]] = (),
+        network: str = "",
     ) -> None:
         self._health = grpc_health.HealthServicer()
         self._names = ("", *servicers)
-        interceptors = [*([authorizer] if authorizer else []), ErrorInterceptor()]
+        interceptors = [*([authorizer] if authorizer else []), ErrorInterceptor(network)]
         self.grpc = grpc.aio.server(interceptors=interceptors, options=(*_OPTIONS, *options))
         for add in servicers.values():
             add(self.grpc)

@@ -1,7 +1,7 @@
 """Readiness as a set of conditions, each with the reason why it does not hold."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from flannelette.services.core.conditions import ROWS, SOON, Condition, found, gravest, unready
@@ -31,12 +31,6 @@ class Health:
         self._was_ready = False
         self._changed = asyncio.Event()
         self._stopping = False
-        self._of_networks: set[str] = set()
-        """Conditions that one network of several sets."""
-
-    def of_network(self, name: str) -> "Health":
-        """The readiness of one network of the service; without a name it is the service's own."""
-        return _NetworkHealth(self, name) if name else self
 
     def set(self, condition: str, reason: str = "", *, of_host: bool = False, outage: bool = False) -> None:
         """Sets the reason why the condition does not hold; empty: it holds.
@@ -71,14 +65,10 @@ class Health:
         """
         if self._stopping:
             return [unready("stopping", *self.reasons)]
-        told = {key: unready(key.rpartition(": ")[2], reason) for key, reason in self._told.items() if reason}
+        told = {key: unready(key, reason) for key, reason in self._reasons.items() if reason}
         away = {each.code for key, each in told.items() if key in self._outages}
         waiting = {each.code for each in told.values() if away.intersection((each.code, *ROWS[each.code].after))}
         return [replace(e, weight=max(e.weight, SOON)) if e.code in waiting else e for e in told.values()]
-
-    @property
-    def _told(self) -> Mapping[str, str]:
-        return self._reasons
 
     @property
     def findings(self) -> list[Condition]:
@@ -106,39 +96,3 @@ class Health:
         """Waits for a change since the last call."""
         await self._changed.wait()
         self._changed.clear()
-
-
-class _NetworkHealth(Health):
-    """The health of a network with a name: its own conditions, and those of the process."""
-
-    def __init__(self, whole: Health, name: str) -> None:
-        super().__init__()
-        self._whole = whole
-        self._name = name
-
-    def set(self, condition: str, reason: str = "", *, of_host: bool = False, outage: bool = False) -> None:
-        """See Health; the service is ready when all its networks are."""
-        super().set(condition, reason, of_host=of_host, outage=outage)
-        key = f"{self._name}: {condition}"
-        self._whole._of_networks.add(key)
-        self._whole.set(key, reason and f"network {self._name}: {reason}", of_host=of_host, outage=outage)
-
-    @property
-    def reasons(self) -> list[str]:
-        """Returns the reasons of the network and of the process, as Health.reasons."""
-        return self._whole.reasons if self._whole._stopping else [r for r in self._told.values() if r]
-
-    @property
-    def unready(self) -> list[Condition]:
-        """Returns the reasons of the network and of the process, as Health.unready."""
-        return self._whole.unready if self._whole._stopping else super().unready
-
-    @property
-    def _told(self) -> Mapping[str, str]:
-        whole = self._whole
-        return {key: r for key, r in whole._reasons.items() if key not in whole._of_networks} | self._reasons
-
-    @property
-    def findings(self) -> list[Condition]:
-        """Returns the findings of the network and of the process, as Health.findings."""
-        return gravest(each for find in (*self.finders, *self._whole.finders) for each in _found_by(find))

@@ -38,14 +38,6 @@ def get_logger() -> Any:
     return structlog.get_logger()
 
 
-def log_network(name: str) -> None:
-    """Adds the key `network` to the lines that this task logs from now on; empty: none."""
-    if name:
-        structlog.contextvars.bind_contextvars(network=name)
-    else:
-        structlog.contextvars.unbind_contextvars("network")
-
-
 class LogLimiter:
     """Limits log lines to one a minute for each key, so that a repeated event does not fill the log."""
 
@@ -115,8 +107,11 @@ class _StandardError:
             sys.stderr.flush()
 
 
-def configure_logs(service: str, log_format: str, verbosity: int) -> None:
-    """Configures structlog for this process; to be called once, before the first line."""
+def configure_logs(service: str, log_format: str, verbosity: int, network: str = "") -> None:
+    """Configures structlog for this process; to be called once, before the first line.
+
+    Each line has the key `service`, and `network` if the network of the process has a name.
+    """
     renderer: Any = (
         structlog.processors.JSONRenderer(default=_jsonable)
         if log_format == "json"
@@ -135,4 +130,4 @@ def configure_logs(service: str, log_format: str, verbosity: int) -> None:
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StandardError())),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(service=service)
+    structlog.contextvars.bind_contextvars(service=service, **({"network": network} if network else {}))

@@ -14,7 +14,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS, NodeNetwork
+from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
 from flannelette.services.runtime.process.options import listen_addresses
 from flannelette.services.runtime.process.settings import HelpRequested, parse_settings
 from tests.examples.leases import make_lease
@@ -30,7 +30,7 @@ _LEASE: Final = make_lease(1)
 
 
 def command_line(data: bytes) -> None:
-    """Refused by Misconfigured; or networks have files of their own, and clusters have ranges of their own."""
+    """Refused by Misconfigured; or the network has files of its own, and clusters have ranges of their own."""
     name, *words = os.fsdecode(data.replace(b"\0", b"")).split("\n")  # no argument has a NUL
     service = name if name in _KINDS else sorted(_KINDS)[crc32(name.encode(errors="surrogateescape")) % len(_KINDS)]
     variables = dict(word.split("=", 1) for word in words if word.startswith("FLANNELD_") and "=" in word)
@@ -46,24 +46,22 @@ def command_line(data: bytes) -> None:
     elif service == "cloud":
         assert settings.lease_service
     else:
-        _networks(settings, settings.networks)
+        _network(settings)
 
 
-def _networks(settings: Any, networks: tuple[NodeNetwork, ...]) -> None:
-    places = [network.place(_PLACE) for network in networks]
-    assert len({*places}) == len(networks) >= 1
-    for network, place in zip(networks, places, strict=True):
-        assert place.parent == _PLACE.parent
-        assert network.lease_address
-        assert network.route_protocol is None or network.route_protocol in NAMED_PROTOCOLS
-        own = settings.of(network)
-        assert own.networks == (network,)
-        if isinstance(own, MasqSettings):
-            assert own.rules.nft_table == f"flannelette{network.suffix}"
-        else:
-            own.limits()
-            own.interface_choice()
-            own.node_files({})
+def _network(settings: Any) -> None:
+    network = settings.node_network
+    assert network.place(_PLACE).parent == _PLACE.parent
+    assert network.lease_address
+    assert network.route_protocol is None or network.route_protocol in NAMED_PROTOCOLS
+    if isinstance(settings, MasqSettings):
+        assert settings.rules.nft_table == f"flannelette{network.suffix}"
+        return
+    own = settings.in_network()
+    assert own.node_network == network
+    own.limits()
+    own.interface_choice()
+    own.node_files({})
 
 
 def _clusters(settings: LeaseSettings) -> None:

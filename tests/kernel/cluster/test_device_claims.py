@@ -21,8 +21,9 @@ class Scene:
     """blue with VNI 1 and default with VNI 2, on this host and on another, all ready."""
 
     host: Host
-    here: Service
-    there: Service
+    here: dict[str, Service]
+    """By network."""
+    there: dict[str, Service]
 
     def change(self, name: str, number: int, vni: int) -> None:
         """A network gets another VNI."""
@@ -37,22 +38,24 @@ class Scene:
 
     async def until_refused(self, words: str) -> None:
         """default says why it has not the device."""
-        await self.here.until(lambda status: words in "".join(status.reasons), "default")
+        await self.here["default"].until(lambda status: words in "".join(status.reasons))
 
-    async def until_ready(self, service: Service, *names: str) -> None:
-        """These networks of a service have their peer."""
+    async def until_ready(self, *names: str) -> None:
+        """These networks have their peer here."""
         for name in names:
-            await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
+            await self.here[name].until_in_force()
 
 
 @pytest.fixture
 async def scene(make_netns: NamespaceMaker) -> AsyncIterator[Scene]:
     async with two_networks(make_netns, {"blue": NETWORK % (5, 1), "default": NETWORK % (6, 2)}) as networks:
-        here, there = (each.serve("dataplane", "default", "blue") for each in (networks.n1, networks.n2))
-        made = Scene(networks.n1, here, there)
-        for service in (here, there):
-            await made.until_ready(service, "default", "blue")
-        yield made
+        here, there = (
+            {name: each.serve("dataplane", name) for name in ("default", "blue")}
+            for each in (networks.n1, networks.n2)
+        )
+        for service in (*here.values(), *there.values()):
+            await service.until_in_force()
+        yield Scene(networks.n1, here, there)
 
 
 async def test_a_device_is_another_networks_once_its_peers_need_it_no_more_and_not_before(scene: Scene) -> None:
@@ -65,9 +68,9 @@ async def test_a_device_is_another_networks_once_its_peers_need_it_no_more_and_n
     while "10.5." in (now := scene.shown())[1]:
         assert now == before
         await asyncio.sleep(1)
-    await scene.until_ready(scene.here, "default")
+    await scene.until_ready("default")
     await eventually(lambda: scene.shown()[1], lambda text: "10.6." in text and "10.5." not in text)
-    await scene.until_ready(scene.here, "default", "blue")
+    await scene.until_ready("default", "blue")
 
 
 @pytest.mark.parametrize("how", ["restart", "teardown"])
@@ -75,20 +78,23 @@ async def test_a_device_that_a_peer_needs_outlives_a_restart_and_is_free_after_a
     scene: Scene, how: str
 ) -> None:
     """blue has changed its VNI, but a peer that does not answer still has the old one, which default wants."""
-    scene.there.end(signal.SIGKILL)
+    for service in scene.there.values():
+        service.end(signal.SIGKILL)
     scene.change("blue", 5, vni=3)
     await eventually(lambda: scene.host.namespace.ip("-br", "link"), contains("flannel.3"))
     scene.change("default", 6, vni=1)
     await scene.until_refused("device flannel.1 ")
     before = scene.shown()
     if how == "restart":
-        scene.here.end(signal.SIGTERM)
-        scene.here.start()
+        for service in scene.here.values():
+            service.end(signal.SIGTERM)
+        for service in scene.here.values():
+            service.start()
         await scene.until_refused("flannel.1 (VNI 1 and port 8472) has 10.5.")
-        await scene.until_ready(scene.here, "blue")
+        await scene.until_ready("blue")
         assert scene.shown() == before
     else:
-        await scene.here.call("TeardownKernel", "blue")
-        await scene.here.until(
-            lambda status: status.ready and "flannel.1" in {d.name for d in status.devices}, "default"
+        await scene.here["blue"].call("TeardownKernel")
+        await scene.here["default"].until(
+            lambda status: status.ready and "flannel.1" in {d.name for d in status.devices}
         )

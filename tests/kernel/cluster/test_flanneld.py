@@ -90,6 +90,15 @@ def test_each_of_several_networks_is_served_by_three_services_of_its_own(
             assert any(f" 10.{number}." in rule for rule in host.rules("FLANNEL-POSTRTG"))
         up = {f"{name}-{network}": 1 for name in ("lease", "dataplane", "masq") for network in ("blue", "red")}
         flanneld.until(lambda: samples_of(flanneld.ask("/metrics")[1])["flannelette_up"] == up)
+        samples = re.findall(
+            r'^flannelette_(\w+)\{service="(\w+)-(\w+)".*\bnetwork="(\w+)"', flanneld.ask("/metrics")[1], re.M
+        )
+        assert {each[:2] for each in samples} > {
+            ("ready", "lease"),
+            ("peers", "dataplane"),
+            ("masq_rules_wanted", "masq"),
+        }
+        assert all(of == network for _, _, of, network in samples)
         assert flanneld.end() == 0
     finally:
         flanneld.process.kill()

@@ -27,42 +27,38 @@ async def networks(make_netns: NamespaceMaker) -> AsyncIterator[TwoNetworks]:
         yield made
 
 
-async def test_networks_of_several_services_and_of_one_are_beside_each_other(networks: TwoNetworks) -> None:
+async def test_two_networks_are_beside_each_other(networks: TwoNetworks) -> None:
     n1, n2 = networks.n1, networks.n2
     cni = (f"--cni-config-path={n2.directory}/cni.json", f"--cni-install-path={n2.directory}/10-flannel.conflist")
     for name in ("blue", "red"):
         (n2.directory / f"cni-{name}.json").write_text(CNI % name)
-    blue, red, both = (
-        n1.serve("dataplane", "blue"),
-        n1.serve("dataplane", "red"),
-        n2.serve("dataplane", "blue", "red", flags=cni),
+    names = ("blue", "red")
+    (blue, red), there = (
+        [host.serve("dataplane", name, flags=flags) for name in names] for host, flags in ((n1, ()), (n2, cni))
     )
-    masq_blue, masq_red, masq_both = (
-        n1.serve("masq", "blue"),
-        n1.serve("masq", "red"),
-        n2.serve("masq", "blue", "red"),
-    )
-    for service, name in ((blue, ""), (red, "red"), (both, "blue"), (both, "red")):
-        await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
-    for service, name in ((masq_blue, ""), (masq_red, ""), (masq_both, "blue"), (masq_both, "red")):
-        await service.until(lambda status: status.rules and status.rules_present == status.rules, name)
+    (masq_blue, masq_red), masqs_there = ([host.serve("masq", name) for name in names] for host in (n1, n2))
+    for service in (*n1.services, *n2.services):
+        await service.until_in_force()
 
     for name in ("blue", "red"):
         installed = n2.directory / f"10-flannel-{name}.conflist"
         await eventually_exists(installed)
         assert json.loads(installed.read_text())["name"] == name
-    # Whose a call is, is told, and without a name it is refused where there are several.
-    assert (await blue.call("ListPeers")).network == "blue"
-    assert list((await both.call("GetStatus", networks_only=True)).networks) == ["blue", "red"]
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await both.call("GetStatus")
-    assert refused.value.details() == "say which network (--network): this service has blue, red"
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await masq_both.call("ListRules", "green")
-    assert refused.value.details() == "there is no network 'green' here: this service has blue, red"
+    # Whose an answer is, is told, and a call about another network is refused.
+    assert (await blue.call("ListPeers", "blue")).network == "blue"
+    status = await red.call("GetStatus", networks_only=True)
+    assert (status.network, [*status.networks]) == ("red", ["red"])
+    for service, method in ((masq_red, "ListRules"), (red, "ListPeers")):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.call(method, "blue")
+        assert (refused.value.code(), refused.value.details()) == (
+            grpc.StatusCode.NOT_FOUND,
+            "there is no network 'blue' here: this process serves the network red; each network has its own",
+        )
+    assert "network=red" in red.log.read_text()
     shown = n2.flannelette("status")
     assert re.findall(r"^(blue|red) ", shown, re.M) == ["blue", "red"], shown
-    for host in (n1, n2):  # one service has both, or each its own
+    for host in (n1, n2):
         for name in ("blue", "red"):
             (host.directory / f"lease-{name}.sock").symlink_to(host.home / name / "lease.sock")
         for command in ("doctor", "connectivity", "topology"):
@@ -95,14 +91,12 @@ async def test_networks_of_several_services_and_of_one_are_beside_each_other(net
     assert [text.count(f" {net}.") >= 9 for text, (_, net) in zip(before, (BLUE, RED), strict=True)] == [True, True]
     with networks.stream() as stream:
         async with stream:
-            for service in (blue, masq_blue, both, masq_both):
+            killed = (blue, masq_blue, *there, *masqs_there)
+            for service in killed:
                 service.end(signal.SIGKILL)
                 service.start()
-            await blue.until(lambda status: status.ready and status.peers.programmed == 1)
-            for name in ("blue", "red"):
-                await both.until(lambda status: status.ready and status.peers.programmed == 1, name)
-                await masq_both.until(lambda status: status.rules_present == status.rules > 0, name)
-            await masq_blue.until(lambda status: status.rules_present == status.rules > 0)
+            for service in killed:
+                await service.until_in_force()
     assert stream.sent > 0
     assert stream.lost == []
     assert (n1.objects(*BLUE), n1.objects(*RED)) == before
@@ -165,13 +159,13 @@ async def test_what_killed_services_have_left_goes_by_network_and_nothing_else(n
     host.namespace.ip(*"link add other type vxlan id 77 dstport 4789 dev eth0".split())
     host.namespace.run(*"nft add table ip flannelette-theirs".split())
     before = everything(host)
-    dataplane, masq = host.serve("dataplane", "blue", "red"), host.serve("masq", "red")
-    tables = host.serve("masq", "blue", flags=["--firewall=nftables"])
-    networks.n2.serve("dataplane", "blue", "red")
     for name in ("blue", "red"):
-        await dataplane.until(lambda status: status.ready and status.peers.programmed == 1, name)
-    for service in (masq, tables):
-        await service.until(lambda status: status.rules_present == status.rules > 0)
+        host.serve("dataplane", name)
+        networks.n2.serve("dataplane", name)
+    host.serve("masq", "red")
+    host.serve("masq", "blue", flags=["--firewall=nftables"])
+    for service in host.services:
+        await service.until_in_force()
     state = host.directory / "state"
     await eventually(lambda: [*state.glob("dataplane-*.state"), *state.glob("masq-*.state")], has(4))
     running = teardown(host, "--yes")

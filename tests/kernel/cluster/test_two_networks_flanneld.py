@@ -124,21 +124,20 @@ async def until_all_reach(reaching: Reach) -> None:
         raise AssertionError(failures) from None
 
 
-async def test_one_dataplane_of_two_networks_has_flannelds_as_peers_and_two_of_other_networks_beside_it() -> None:
+async def test_two_networks_of_ours_have_flannelds_as_peers_and_two_of_other_networks_beside_them() -> None:
     """A flanneld asks only whether its rules exist, so two that run do not fight; one that starts empties all."""
     require_flanneld()
     async with two_hosts() as hosts:
         ours = hosts.ours
-        dataplane, masq = ours.serve("dataplane", *OURS), ours.serve("masq", *OURS)
+        dataplanes, masqs = ({name: ours.serve(kind, name) for name in OURS} for kind in ("dataplane", "masq"))
         there = {network: await hosts.flanneld(network, hosts.theirs) for network in OURS}
         for network in ("green", "white"):
             await hosts.flanneld(network, hosts.theirs)
         beside = [await hosts.flanneld(network, topology.Host(1)) for network in ("green", "white")]
 
         async def all_in_force() -> None:
-            for network in OURS:
-                await dataplane.until(lambda status: status.ready and status.peers.programmed == 1, network)
-                await masq.until(lambda status: status.rules_present == status.rules > 0, network)
+            for service in ours.services:
+                await service.until_in_force()
 
         await all_in_force()
         pods = []
@@ -155,17 +154,17 @@ async def test_one_dataplane_of_two_networks_has_flannelds_as_peers_and_two_of_o
             between = [path for path in reaching.paths() if path.target != OUTSIDE.name]
             before = await hosts.until(is_complete)
             async with Stream(between) as stream:
-                for service in (dataplane, masq):
+                for service in ours.services:
                     service.end(signal.SIGKILL)
                     service.start()
                     await all_in_force()
                 for network in OURS:
-                    await dataplane.call("ResyncKernel", network)
-                    await masq.call("ResyncRules", network)
+                    await dataplanes[network].call("ResyncKernel")
+                    await masqs[network].call("ResyncRules")
             assert (stream.sent > 0, stream.lost) == (True, [])
             await hosts.until(lambda found: found == before)
-            await dataplane.call("TeardownKernel", "blue")
-            await masq.call("TeardownRules", "blue")
+            await dataplanes["blue"].call("TeardownKernel")
+            await masqs["blue"].call("TeardownRules")
             await hosts.until(lambda found: found == before | {"blue": []})
             for each in beside:
                 await each.stop()  # it empties the chains when it ends, too

@@ -33,11 +33,9 @@ async def test_each_network_has_its_device_and_port_and_nothing_of_the_other(
         n1, n2 = networks.n1, networks.n2
         empty = everything(n1)
         apart = [n1.serve("dataplane", name) for name in names]
-        both, masq = n2.serve("dataplane", *names), n2.serve("masq", *names)
-        for service, name in ((apart[0], ""), (apart[1], ""), (both, "blue"), (both, "red")):
-            await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
-        for name in names:
-            await masq.until(lambda status: status.rules_present == status.rules > 0, name)
+        there = [n2.serve(kind, name) for kind in ("dataplane", "masq") for name in names]
+        for service in (*apart, *there):
+            await service.until_in_force()
         for host, peer in ((n1, n2), (n2, n1)):
             listed = re.findall(r"\bfl[\w.-]+(?=:)", host.namespace.ip("-o", "link"))
             assert sorted(listed) == [blue[0], red[0]]
@@ -52,11 +50,11 @@ async def test_each_network_has_its_device_and_port_and_nothing_of_the_other(
 
         with networks.stream() as stream:
             async with stream:
-                for service in (*apart, both, masq):
+                for service in (*apart, *there):
                     service.end(signal.SIGKILL)
                     service.start()
-                for service, name in ((apart[0], ""), (apart[1], ""), (both, "blue"), (both, "red")):
-                    await service.until(lambda status: status.ready and status.peers.programmed == 1, name)
+                for service in (*apart, *there):
+                    await service.until_in_force()
         assert stream.sent > 0
         assert stream.lost == []
         assert (n1.objects(*blue), n1.objects(*red)) == before

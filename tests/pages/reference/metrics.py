@@ -47,19 +47,12 @@ def page() -> str:
 def metrics(room: str) -> list[Metric]:
     """Those that a package of services/ makes."""
     sources = [path.read_text() for path in sorted((ROOT / "services" / room).rglob("*.py"))]
-    made = (_plain_call(each) for text in sources if "flannelette_" in text for each in ast.walk(ast.parse(text)))
+    made = (each for text in sources if "flannelette_" in text for each in ast.walk(ast.parse(text)))
     found = [_metric(call) for call in made if isinstance(call, ast.Call) and _is_metric(call)]
     found += [
         Metric(name, kind, text, ("service",)) for source in sources for name, text, kind in _IN_TEXT.findall(source)
     ]
     return sorted(found, key=lambda metric: metric.name)
-
-
-def _plain_call(node: ast.AST) -> ast.AST:
-    """`per_network(Counter, ...)` as `Counter(...)`."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "per_network":
-        return ast.Call(node.args[0], node.args[1:], node.keywords)
-    return node
 
 
 def _is_metric(call: ast.Call) -> bool:

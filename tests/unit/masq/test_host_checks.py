@@ -16,14 +16,14 @@ def settings(*arguments: str, **environment: str) -> MasqSettings:
 def test_the_defaults_are_flannels() -> None:
     assert settings().rules == RuleSettings(masquerade=False, forward=True, fully_random=True)
     assert settings().iptables_resync == 5
-    assert settings().lease_service == "unix:/run/flannelette/lease.sock"
+    assert settings().node_network.lease_address == "unix:/run/flannelette/lease.sock"
 
 
 def test_flannels_flags_and_variables_choose_the_rules() -> None:
     chosen = settings("--ip-masq", "-iptables-forward-rules=false", FLANNELD_IP_MASQ_FULLY_RANDOM_DISABLE="true")
     assert chosen.rules == RuleSettings(masquerade=True, forward=False, fully_random=False)
-    assert settings("--socket-dir=/x").lease_service == "unix:/x/lease.sock"
-    assert settings("--lease-address", "127.0.0.1:7").lease_service == "127.0.0.1:7"
+    assert settings("--socket-dir=/x").node_network.lease_address == "unix:/x/lease.sock"
+    assert settings("--lease-address", "127.0.0.1:7").node_network.lease_address == "127.0.0.1:7"
 
 
 def test_a_resync_without_a_pause_is_refused() -> None:

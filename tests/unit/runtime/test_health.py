@@ -63,20 +63,6 @@ def test_while_another_service_is_away_only_what_waits_for_it_weighs_less() -> N
     assert {each.weight for each in health.unready if each.code != "unready.memory"} == {BROKEN}
 
 
-def test_what_waits_in_one_network_of_a_process_weighs_less_there() -> None:
-    whole = Health()
-    blue = whole.of_network("blue")
-    blue.set("store", "away", outage=True)
-    blue.set("own lease", "none yet")
-    blue.set("firewall", "it cannot be written")
-    for health in (whole, blue):
-        assert [(each.code, each.weight) for each in health.unready] == [
-            ("unready.store", SOON),
-            ("unready.own-lease", SOON),
-            ("unready.firewall", BROKEN),
-        ]
-
-
 async def test_only_a_change_wakes() -> None:
     health = Health()
     health.set("store", "away")
@@ -97,6 +83,5 @@ def test_a_look_that_fails_is_found_and_ends_nothing() -> None:
 
     health = Health()
     health.finders += [without_descriptors, lambda: [found("service.state-file", reason="Cannot write")]]
-    for one in (health, health.of_network("blue")):
-        assert {each.check for each in one.findings} == {"own-checks", "state-file"}
-        assert "Too many open files" in "".join(each.cause for each in one.findings)
+    assert {each.check for each in health.findings} == {"own-checks", "state-file"}
+    assert "Too many open files" in "".join(each.cause for each in health.findings)

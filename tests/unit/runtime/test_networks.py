@@ -10,9 +10,6 @@ from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
 from flannelette.services.runtime.process.options import listen_addresses
 from flannelette.services.runtime.process.settings import parse_settings
-from flannelette.services.runtime.telemetry.health import Health
-from flannelette.services.runtime.telemetry.metrics import REGISTRY, Counter, per_network
-from flannelette.services.runtime.telemetry.network import in_network
 
 
 def dataplane(*flags: str) -> DataplaneSettings:
@@ -21,8 +18,7 @@ def dataplane(*flags: str) -> DataplaneSettings:
 
 def test_one_network_without_a_name_has_the_files_and_marks_that_it_always_had() -> None:
     for settings in (dataplane(), dataplane("--network=default")):
-        (network,) = settings.networks
-        own = settings.of(network)
+        own = settings.in_network()
         assert (own.subnet_file, own.route_protocol) == (Path("/run/flannel/subnet.env"), 77)
         assert own.lease_address == "unix:/run/flannelette/lease.sock"
         assert listen_addresses(settings, "dataplane") == ["unix:/run/flannelette/dataplane.sock"]
@@ -30,10 +26,8 @@ def test_one_network_without_a_name_has_the_files_and_marks_that_it_always_had()
 
 
 def test_a_network_with_a_name_has_its_own() -> None:
-    settings = dataplane(
-        "--network=blue", "--network=red=unix:/tmp/red.sock", "--cni-install-path=/etc/cni/x.conflist"
-    )
-    blue, red = (settings.of(network) for network in settings.networks)
+    flags = ("--network=red=unix:/tmp/red.sock", "--cni-install-path=/etc/cni/x.conflist")
+    blue, red = (dataplane(*each).in_network() for each in (("--network=blue",), flags))
     assert (blue.subnet_file, blue.lease_address) == (
         Path("/run/flannel/subnet-blue.env"),
         "unix:/run/flannelette/lease-blue.sock",
@@ -42,7 +36,6 @@ def test_a_network_with_a_name_has_its_own() -> None:
     assert blue.route_protocol != red.route_protocol
     assert {blue.route_protocol, red.route_protocol} <= set(range(100, 180))
     assert str(red.node_files({}).wireguard_key) == "/run/flannel/wgkey-red"
-    assert listen_addresses(settings, "dataplane") == ["unix:/run/flannelette/dataplane.sock"]
     assert listen_addresses(blue, "dataplane") == ["unix:/run/flannelette/dataplane-blue.sock"]
     masq = parse_settings(MasqSettings, "flannelette-masq", ("--network=blue",), {})
     assert masq.rules.nft_table == "flannelette-blue"
@@ -52,10 +45,10 @@ def test_a_network_with_a_name_has_its_own() -> None:
     ("flags", "said"),
     [
         (("--network=Blue",), "--network is 'Blue': a network's name has 1 to 15 of a to z, 0 to 9 and -"),
-        (("--network=a", "--network=a=unix:/x"), "--network a is given twice"),
-        (("--network=a=unix:/x", "--network=b=unix:/x"), "--network a and b have the same lease service, unix:/x"),
-        (("--network=a", "--network=b", "--lease-address=unix:/x"), "write --network NAME=ADDRESS"),
-        (("--network=a", "--network=b", "--route-protocol=80"), "each network has its own: leave it out"),
+        (
+            ("--network=a", "--network=b=unix:/x"),
+            "--network names a and b: a process serves one network, so start one for each, with its --network",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(flags: tuple[str, ...], said: str) -> None:
@@ -95,24 +88,3 @@ def test_two_networks_cannot_have_these(one: Claim, other: Claim, excludes: bool
                 red.take([other])
             blue.keep_devices([])
         red.take([other])
-
-
-def test_a_network_is_ready_by_itself_and_the_service_when_all_are() -> None:
-    whole = Health()
-    blue, red = whole.of_network("blue"), whole.of_network("red")
-    blue.set("kernel", "")
-    red.set("kernel", "it is slow")
-    assert (blue.ready, red.reasons, whole.reasons) == (True, ["it is slow"], ["network red: it is slow"])
-    whole.set("certificate", "it has expired")
-    assert blue.reasons == ["it has expired"]
-    assert whole.of_network("") is whole
-
-
-def test_a_metric_has_the_label_of_the_network_only_where_that_has_a_name() -> None:
-    for names, label in (([""], {}), (["blue"], {"network": "blue"})):
-        metric = per_network(Counter, f"a_test_of_{len(label)}", "of this test", ["cause"])
-        for name in names:
-            with in_network(name):
-                metric.labels("x").inc()
-        value = REGISTRY.get_sample_value(f"a_test_of_{len(label)}_total", {"cause": "x", **label})
-        assert value == 1

@@ -8,7 +8,7 @@ import pytest
 from flannelette.services.ctl.connect import targets as connect
 from flannelette.services.ctl.connect.targets import cloud_beside, targets
 from flannelette.services.runtime import probe
-from flannelette.services.runtime.process.networks import networks_of
+from flannelette.services.runtime.process.networks import network_of
 from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
 from flannelette.services.runtime.rpc import socket_paths
 from flannelette.services.runtime.rpc.socket_paths import directory_of, moved_address
@@ -46,8 +46,7 @@ def test_a_directory_that_is_given_is_that_of_all_services(host: Host, tmp_path:
     host.lease.mkdir()
     there = tmp_path / "lab"
     assert directory_of("lease", there) == there
-    (network,) = networks_of((), "", there)
-    assert network.lease_address == f"unix:{there}/lease.sock"
+    assert network_of((), "", there).lease_address == f"unix:{there}/lease.sock"
 
 
 def test_whoever_calls_the_lease_service_looks_where_it_listens(host: Host) -> None:
@@ -56,11 +55,8 @@ def test_whoever_calls_the_lease_service_looks_where_it_listens(host: Host) -> N
     here = f"unix:{host.lease}/lease.sock"
     assert listen_addresses(settings, "lease") == [here]
     assert listen_addresses(settings, "masq") == [f"unix:{host.common}/masq.sock"]
-    assert [each.lease_address for each in networks_of((), "", host.common)] == [here]
-    assert [each.lease_address for each in networks_of(("blue", "red"), "", host.common)] == [
-        f"unix:{host.lease}/lease-blue.sock",
-        f"unix:{host.lease}/lease-red.sock",
-    ]
+    assert network_of((), "", host.common).lease_address == here
+    assert network_of(("blue",), "", host.common).lease_address == f"unix:{host.lease}/lease-blue.sock"
     assert probe.address_of("lease", {}) == here
     assert targets(host.common, {})["lease"].address == here
 
@@ -70,8 +66,8 @@ def test_an_address_that_names_the_place_of_an_earlier_release_means_the_service
     former, now = f"unix:{host.common}/lease.sock", f"unix:{host.lease}/lease.sock"
     settings = ProcessSettings(socket_dir=host.common, listen=f"{former},10.0.0.1:7070")
     assert listen_addresses(settings, "lease") == [now, "10.0.0.1:7070"]
-    assert [each.lease_address for each in networks_of((), former, host.common)] == [now]
-    assert [each.lease_address for each in networks_of((f"blue={former}",), "", host.common)] == [now]
+    assert network_of((), former, host.common).lease_address == now
+    assert network_of((f"blue={former}",), "", host.common).lease_address == now
     assert probe.address_of("lease", {"FLANNELD_LISTEN": former}) == now
     assert targets(host.common, {"lease": former})["lease"].address == now
     for other in ("10.0.0.1:7070", "unix:/elsewhere/lease.sock", f"unix:{host.common}/masq.sock", ""):

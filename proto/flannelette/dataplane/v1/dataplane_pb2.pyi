@@ -1433,9 +1433,11 @@ class GetStatusRequest(_message.Message):
     the counters of the devices, and round-trip time and loss of the probes.
     """
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     networks_only: _builtins.bool
-    """Only tell `networks`."""
+    """Deprecated: only tell `networks`. Services before 0.3 may have several; this
+    one tells everything.
+    """
     def __init__(
         self,
         *,
@@ -1462,7 +1464,7 @@ class GetStatusResponse(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
@@ -1473,7 +1475,9 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The networks of the service, by name; none: it has one, without a name."""
+        """The network of the service, by name; none: it has no name. Before 0.3 there
+        may be several.
+        """
 
     def __init__(
         self,
@@ -1499,7 +1503,7 @@ class WatchStatusRequest(_message.Message):
 
     NETWORK_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -1522,7 +1526,7 @@ class WatchStatusResponse(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
@@ -1563,7 +1567,7 @@ class ListPeersRequest(_message.Message):
     them (backend wireguard), which reads the kernel now.
     """
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -1591,7 +1595,7 @@ class ListPeersResponse(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
         """Sorted by name."""
@@ -1626,7 +1630,7 @@ class ProbePeersRequest(_message.Message):
     name: _builtins.str
     """Name of the lease or of the node. Empty: all peers."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -1729,7 +1733,7 @@ class ProbeAddressesRequest(_message.Message):
     ADDRESSES_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """IPv4 and IPv6 addresses, 1 to 1,000."""
@@ -1783,7 +1787,7 @@ class ResyncKernelRequest(_message.Message):
     dry_run: _builtins.bool
     """Change nothing, and return the plan."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -1843,7 +1847,7 @@ class TeardownKernelRequest(_message.Message):
     dry_run: _builtins.bool
     """Change nothing, and return the plan."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -1899,7 +1903,7 @@ class HandOverRequest(_message.Message):
     dry_run: _builtins.bool
     """Change nothing, and return the plan."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -1969,7 +1973,7 @@ class WatchEventsRequest(_message.Message):
     concern more peers than they name are included.
     """
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
         """Only events from this time on."""
@@ -2043,7 +2047,7 @@ class WatchEventsResponse(_message.Message):
     could be sent, including events that the request does not select.
     """
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time at which the action was complete."""
@@ -2120,7 +2124,7 @@ class TracePacketRequest(_message.Message):
     destination: _builtins.str
     """Destination of the packet, of the same family."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     version: _builtins.int
     """IP version, 4 or 6, of the addresses that names of nodes stand for. 0: that
     of the other end, IPv4 if both are names and both nodes have it.
@@ -2373,7 +2377,7 @@ class CapturePacketsRequest(_message.Message):
     262,144. 0: 256, which are the headers.
     """
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,

@@ -425,9 +425,11 @@ class GetStatusRequest(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     NETWORKS_ONLY_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     networks_only: _builtins.bool
-    """Only tell `networks`."""
+    """Deprecated: only tell `networks`. Services before 0.3 may have several; this
+    one tells everything.
+    """
     def __init__(
         self,
         *,
@@ -453,7 +455,7 @@ class GetStatusResponse(_message.Message):
     NETWORK_FIELD_NUMBER: _builtins.int
     NETWORKS_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def status(self) -> Global___Status:
         """As of now."""
@@ -464,7 +466,9 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def networks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The networks of the service, by name; none: it has one, without a name."""
+        """The network of the service, by name; none: it has no name. Before 0.3 there
+        may be several.
+        """
 
     def __init__(
         self,
@@ -490,7 +494,7 @@ class ListRulesRequest(_message.Message):
 
     NETWORK_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -513,7 +517,7 @@ class ListRulesResponse(_message.Message):
     RULES_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rule]:
         """Sorted by family, table, chain and position."""
@@ -543,7 +547,7 @@ class ResyncRulesRequest(_message.Message):
     dry_run: _builtins.bool
     """Change nothing, and return the commands."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -595,7 +599,7 @@ class TeardownRulesRequest(_message.Message):
     dry_run: _builtins.bool
     """Change nothing, and return the commands."""
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     def __init__(
         self,
         *,
@@ -684,7 +688,7 @@ class ExplainRequest(_message.Message):
     `input` for a packet to the node itself, `output` for one of its own.
     """
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def trace_time(self) -> _duration_pb2.Duration:
@@ -879,7 +883,7 @@ class WatchEventsRequest(_message.Message):
     no chain are left out.
     """
     network: _builtins.str
-    """Which network; empty: the only one, or the one that is called default."""
+    """Which network; empty: that of the service. NOT_FOUND: it serves another one."""
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
         """Only events from this time on."""
@@ -942,7 +946,7 @@ class WatchEventsResponse(_message.Message):
     could be sent, including events that the request does not select.
     """
     network: _builtins.str
-    """Whose it is; empty: the service has one network, without a name."""
+    """Whose it is; empty: the network of the service has no name."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """Time at which the action was complete."""

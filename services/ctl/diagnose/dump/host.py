@@ -186,15 +186,11 @@ def _settings(target: Target) -> dict[str, str]:
     variables = dict(each.partition("=")[::2] for each in _strings(process / "environ"))
     found = {name: value for name in sorted(_SETTINGS) if (value := variables.get(variable_of(name)))}
     given = [(name, value) for name, value in _flags(_strings(process / "cmdline")) if name in _SETTINGS]
-    networks = {"network": ",".join(value for name, value in given if name == "network")}
-    return found | dict(given) | {name: value for name, value in networks.items() if value}
+    return found | dict(given)
 
 
 def _subnet_file(targets: Targets, network: str) -> str:
-    """The file that --subnet-file of the dataplane names, as the dataplane sees it; else the default one.
-
-    Of a dataplane with several networks, that of each, below its name.
-    """
+    """The file that --subnet-file of the dataplane names, as the dataplane sees it; else the default one."""
     default, process, settings = "/run/flannel/subnet.env", Path("/proc/self"), dict[str, str]()
     if dataplane := targets.get("dataplane"):
         with suppress(Unavailable):
@@ -202,12 +198,8 @@ def _subnet_file(targets: Targets, network: str) -> str:
             if found.user in trusted_users("dataplane"):  # another could name a file that root alone can read
                 process, settings = found.process, _settings(dataplane)
     named = Path(settings.get("subnet-file", default))
-    names = [network] if network else settings.get("network", "").split(",")
-    files = [NodeNetwork(each.partition("=")[0]).place(named) for each in names]
-    texts = [_read(process / ("root" if each.is_absolute() else "cwd") / str(each).lstrip("/")) for each in files]
-    return (
-        texts[0] if len(files) == 1 else "".join(f"# {path}\n{text}" for path, text in zip(files, texts, strict=True))
-    )
+    file = NodeNetwork(network or settings.get("network", "").partition("=")[0]).place(named)
+    return _read(process / ("root" if file.is_absolute() else "cwd") / str(file).lstrip("/"))
 
 
 def _strings(path: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """What the calls of dataplane and masq take, over kernels and firewalls in memory that stay from case to case.
 
-Each service has two networks: what is asked of one of them leaves the other as it is.
+Each service has the network blue: what is asked of another one is refused.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tests.examples.dataplane import FakeKernel
 from tests.examples.masq_firewall import LEASE_KNOWN, NETWORK_KNOWN, Running
 from tests.examples.peer_contexts import DUAL, N2
 from tests.fuzz.targets.calls.played_host import CONFIG, FOREIGN, KERNELS, N1, N3, PlayedInspector, played_host
-from tests.fuzz.targets.calls.request import NETWORKS, asked_of_network, of_networks, request_in, run
+from tests.fuzz.targets.calls.request import asked_of_network, request_in, run
 
 _REMOVING: Final = ("TeardownKernel", "HandOver", "TeardownRules")
 _DROPS: Final = ForeignRule("-A FORWARD -p udp -j DROP", (Condition(protocol=17),), Effect.DROP, chain="FORWARD")
@@ -43,10 +43,11 @@ _TABLE: Final = ForeignTable(LEGACY, 4, "filter", {"FORWARD": ForeignChain("FORW
 class PlayedDataplane(Controller):
     """Without a lease service and without jobs: an iteration is what a call asks for."""
 
-    def __init__(self, network: str) -> None:
+    def __init__(self) -> None:
         settings = DataplaneSettings(node="n1", subnet_file=Path("/nowhere/subnet.env"))
         connection: Any = SimpleNamespace(node="n1", address="unix:/nowhere/lease.sock", clock_ahead=0.0)
-        self.kernel = KERNELS[network] = FakeKernel({FOREIGN})
+        self.kernel = FakeKernel({FOREIGN})
+        KERNELS[:] = [self.kernel]
         health, state, journal = Health(), StateFile("", "dataplane"), Journal(30)
         super().__init__(settings, connection, self.kernel, BUILT, health, state, journal=journal)
         self.table = self.feed.table
@@ -81,31 +82,27 @@ def dataplane_calls(data: bytes) -> None:
 
 
 @cache
-def _dataplanes() -> Any:
-    there = {name: PlayedDataplane(name) for name in NETWORKS}
-    servicer = of_networks("dataplane", {name: each.servicer for name, each in there.items()})
-    return SimpleNamespace(networks=there, servicer=servicer, objects=frozenset())
+def _dataplane() -> Any:
+    return SimpleNamespace(played=PlayedDataplane(), objects=frozenset())
 
 
 async def _to_dataplane(method: str, request: Any) -> None:
-    there = _dataplanes()
+    there = _dataplane()
+    asked = there.played
     with played_host():
         if not there.objects:
-            for each in there.networks.values():
-                await each.turn()
-            there.objects = frozenset(each.kernel.objects)
-        name = await asked_of_network(there.servicer, method, request)
-        asked = there.networks[name]
+            await asked.turn()
+            there.objects = frozenset(asked.kernel.objects)
+        await asked_of_network(asked.servicer, method, request)
         if method in _REMOVING and not request.dry_run:
             assert asked.is_paused
             assert asked.kernel.objects != there.objects
             assert FOREIGN in asked.kernel.objects
             asked.resume()
             await asked.iteration_after(asked.iterations)
-    for each in there.networks.values():
-        assert each.kernel.objects == there.objects
-        assert not each.is_paused
-        each.kernel.done.clear()
+    assert asked.kernel.objects == there.objects
+    assert not asked.is_paused
+    asked.kernel.done.clear()
 
 
 def masq_calls(data: bytes) -> None:
@@ -115,23 +112,20 @@ def masq_calls(data: bytes) -> None:
 
 
 @cache
-def _masqs() -> Any:
-    there = {name: Running() for name in NETWORKS}
-    servicer = of_networks("masq", {name: each.servicer for name, each in there.items()})
-    return SimpleNamespace(networks=there, servicer=servicer, rules="")
+def _masq() -> Any:
+    return SimpleNamespace(running=Running(), rules="")
 
 
 async def _to_masq(method: str, request: Any) -> None:
-    there = _masqs()
+    there = _masq()
+    masq = there.running
     if not there.rules:
-        for each in there.networks.values():
-            async with each:
-                await each.tell(NETWORK_KNOWN, LEASE_KNOWN)
-            each.host = HostChecks(tables=(_TABLE,))
-            there.rules = each.firewall.dump()
-    name = await asked_of_network(there.servicer, method, request)
+        async with masq:
+            await masq.tell(NETWORK_KNOWN, LEASE_KNOWN)
+        masq.host = HostChecks(tables=(_TABLE,))
+        there.rules = masq.firewall.dump()
+    await asked_of_network(masq.servicer, method, request)
     if method in _REMOVING and not request.dry_run:
-        assert there.networks[name].firewall.dump() != there.rules
-        await asked_of_network(there.servicer, "ResyncRules", masq_pb2.ResyncRulesRequest(network=name))
-    for each in there.networks.values():
-        assert each.firewall.dump() == there.rules
+        assert masq.firewall.dump() != there.rules
+        await asked_of_network(masq.servicer, "ResyncRules", masq_pb2.ResyncRulesRequest())
+    assert masq.firewall.dump() == there.rules

@@ -33,7 +33,6 @@ from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL, NUD_PERMA
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.probes import on_demand as sender
 from flannelette.services.dataplane.probes.echo import Reply
-from flannelette.services.runtime.telemetry.network import current_network
 from tests.examples.dataplane import CAPTURED, DEVICE, DEVICE_V6, ETH0, FLANNEL, NAMES, FakeKernel, lease, subnet
 from tests.examples.peer_contexts import DUAL, OWN
 
@@ -54,8 +53,8 @@ _LINKS: Final = {
         for index, spec in enumerate(CONFIG.devices(NodeIdentity("n1", N1, N1)), FLANNEL)
     },
 }
-KERNELS: Final = dict[str, FakeKernel]()
-"""By network."""
+KERNELS: Final = list[FakeKernel]()
+"""The one of the dataplane."""
 
 
 class PlayedInspector:
@@ -149,8 +148,7 @@ async def _find_link(name: str) -> LinkState | None:
 
 
 async def _carry_out(steps: Sequence[LinkChange]) -> actual.LinkOutcome:
-    """In the network for which the task works."""
-    kernel = KERNELS[current_network()]
+    (kernel,) = KERNELS
     gone = {_LINKS[step.arguments["ifname"]].index for step in steps if step.verb == "del"}
     kernel.objects = {each for each in kernel.objects if each.ifindex not in gone}
     return actual.LinkOutcome(steps)

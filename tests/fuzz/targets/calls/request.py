@@ -13,9 +13,8 @@ from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from flannelette.services.core.errors import FlanneletteError, InvalidInput
-from flannelette.services.runtime.rpc.by_network import by_network
-from flannelette.services.runtime.telemetry.network import in_network
+from flannelette.services.core.errors import FlanneletteError, NotFound
+from flannelette.services.runtime.rpc.interceptor import refuse_other
 from tests.virtual_time import VirtualLoop
 
 _SERVICES: Final[dict[str, tuple[Any, str]]] = {
@@ -24,8 +23,7 @@ _SERVICES: Final[dict[str, tuple[Any, str]]] = {
     "masq": (masq_pb2, "MasqService"),
     "cloud": (cloud_pb2, "CloudService"),
 }
-NETWORKS: Final = ("blue", "red")
-"""Of a service that has several."""
+_NETWORK: Final = "blue"
 _STREAM: Final = 3
 """Messages of a stream that are looked at."""
 _PATIENCE: Final = 2.0
@@ -91,31 +89,20 @@ async def answers(method: Callable[..., Any], request: Any) -> list[Any]:
     return found
 
 
-def of_networks(service: str, servicers: Mapping[str, Any]) -> Any:
-    """The servicer of a service that has these networks."""
-    package, name = _SERVICES[service]
-    return by_network(servicers, package.DESCRIPTOR.services_by_name[name])
+async def asked_of_network(servicer: Any, method: str, request: Any) -> None:
+    """Calls the servicer of a process that serves the network blue, as its server does.
 
-
-async def asked_of_network(servicer: Any, method: str, request: Any) -> str:
-    """Calls a servicer `of_networks`, and returns which of them has answered.
-
-    Another name is refused, and so is none; then the first network is asked, so that the other fields are read too.
+    Another name is refused; then the call is made without one, so that the other fields are read too.
     """
-    call = getattr(servicer, method)
-    with in_network(""):
-        if getattr(request, "networks_only", False):
-            (names,) = await answers(call, request)
-            assert tuple(names.networks) == NETWORKS
-            request.networks_only = False
-        if request.network not in NETWORKS:
-            (refused,) = await answers(call, request)
-            assert isinstance(refused, InvalidInput)
-            assert str(refused).endswith(f"this service has {', '.join(NETWORKS)}")
-            request.network = NETWORKS[0]
-        for answer in await answers(call, request):
-            assert getattr(answer, "network", request.network) == request.network
-    return str(request.network)
+    if request.network not in ("", _NETWORK):
+        try:
+            refuse_other(request.network, _NETWORK)
+        except NotFound as refused:
+            str(refused).encode()
+        else:
+            raise AssertionError(request.network)
+        request.network = ""
+    await answers(getattr(servicer, method), request)
 
 
 @cache
