@@ -1,6 +1,5 @@
 """Peers of a node, and the kernel objects that carry each."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -31,8 +30,6 @@ _WIDE: Final = ("UNDERLAY", "LARGEST", "ROUTE", "MAC", "LEASE")
 """Before the reason, with `-o wide`."""
 _TRAFFIC: Final = ("IN", "OUT")
 """Before the reason, where the kernel counts for each peer."""
-_ROUTE: Final = re.compile(r"route \S+ ((?:via \S+ )?dev \S+)")
-_MAC: Final = re.compile(r"neigh .*lladdr (\S+)")
 
 
 def peer_row(peer: pb.Peer) -> tuple[Cell, ...]:
@@ -101,10 +98,16 @@ def _wide(peer: pb.Peer) -> tuple[Cell, ...]:
     return (
         tuple(map(_answer, _probes(peer, pb.PROBE_LAYER_UNDERLAY))),
         tuple(str(probe.largest_packet or "") for probe in _probes(peer, pb.PROBE_LAYER_OVERLAY)),
-        tuple(found[1] for each in peer.objects if (found := _ROUTE.match(each.text))),
-        tuple(dict.fromkeys(found[1] for each in peer.objects if (found := _MAC.match(each.text)))),
+        tuple(_way(each) for each in peer.objects if each.kind == "route" and each.text),
+        tuple(dict.fromkeys(each.mac for each in peer.objects if each.kind == "neigh" and each.text)),
         (peer.name,),
     )
+
+
+def _way(route: pb.KernelObject) -> str:
+    """`via 10.5.2.0 dev flannel.1`."""
+    words = {"via": route.gateway, "dev": route.device}
+    return " ".join(f"{word} {value}" for word, value in words.items() if value)
 
 
 def _traffic(peer: pb.Peer) -> tuple[Cell, ...]:

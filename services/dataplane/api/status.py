@@ -16,9 +16,9 @@ from flannelette.services.dataplane.kernel.inspect import ObjectCheck, state_in
 from flannelette.services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.links.interfaces import read_counters
-from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
+from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames, address, mac
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
-from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 from flannelette.services.dataplane.peers.peer import Peer
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.runtime.conditions import condition_to_proto, older_finding
@@ -207,8 +207,17 @@ def _object(
     actual: KernelObject | None = None,
     remark: str = "",
 ) -> pb.KernelObject:
+    item = actual if wanted is None else wanted
+    ifindex = item.ifindex if item is not None else 0
     return pb.KernelObject(
-        text=_text(wanted, names), programmed=is_programmed, actual=_text(actual, names), remark=remark
+        text=_text(wanted, names),
+        programmed=is_programmed,
+        actual=_text(actual, names),
+        remark=remark,
+        kind=kind_of(item).label if item is not None else "",
+        device=names.get(ifindex, f"if{ifindex}") if ifindex else "",
+        gateway=address(item.gateway) if isinstance(item, Route) and item.gateway else "",
+        mac=mac(item.mac) if isinstance(item, Neighbour | FdbEntry) else "",
     )
 
 

@@ -36,8 +36,8 @@ COMMANDS = (
 )
 _ENUMS = ("state", "health", "weight", "kind", "layer", "checksum_offload", "verdict", "outcome")
 """Keys of what is one of a few words."""
-_WORDS = ("store", "step")
-"""Parents whose `kind` is a text: a store's, an object's."""
+_WORDS = ("store", "objects")
+"""Parents whose `kind` is a text: a store's, an object's of the kernel."""
 
 
 def shape(value: Any) -> Any:

@@ -88,11 +88,24 @@ def peer(number: int) -> dataplane.Peer:
         subnets=[f"10.5.{number}.0/24"],
         public_addresses=[f"10.99.0.{10 + number}"],
         state=dataplane.PEER_STATE_PROGRAMMED,
-        objects=[dataplane.KernelObject(text=text, programmed=True) for text in _objects(number)],
+        objects=[kernel_object(text, number) for text in _objects(number)],
         probes=[
             probe(f"10.5.{number}.0"),
             probe(f"10.99.0.{10 + number}", layer=dataplane.PROBE_LAYER_UNDERLAY, mtu=1500),
         ],
+    )
+
+
+def kernel_object(text: str, number: int) -> dataplane.KernelObject:
+    """One that is programmed."""
+    kind = text.partition(" ")[0]
+    return dataplane.KernelObject(
+        text=text,
+        programmed=True,
+        kind=kind,
+        device="flannel.1",
+        gateway=f"10.5.{number}.0" if kind == "route" else "",
+        mac="" if kind == "route" else f"c6:d2:32:6f:8f:{number:02x}",
     )
 
 

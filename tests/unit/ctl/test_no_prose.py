@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from tests.paths import ROOT
 
 _TEXTS = frozenset(("problem", "cause", "remark", "remarks", "reason", "reasons", "findings", "evidence"))
+_FIELDS = frozenset(("text", "actual", "what", "explanation"))
+"""Fields of answers, in the notation of a tool or in words; such names alone are anything."""
 _METHODS = frozenset(
     (
         *("partition", "rpartition", "split", "rsplit", "startswith", "endswith", "removeprefix", "removesuffix"),
@@ -16,17 +18,18 @@ _METHODS = frozenset(
 
 def words(node: ast.AST) -> set[str]:
     names = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-    return names | {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & _TEXTS
+    return found | (names & (_TEXTS | _FIELDS))
 
 
 def readings(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
-            if words(node.func.value) & _TEXTS or any(words(each) & _TEXTS for each in node.args):
+            if words(node.func.value) or any(map(words, node.args)):
                 yield node.lineno
-        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant | ast.JoinedStr):
             is_in = any(isinstance(each, ast.In | ast.NotIn) for each in node.ops)
-            if is_in and words(node.comparators[0]) & _TEXTS:
+            if is_in and words(node.comparators[0]):
                 yield node.lineno
 
 
@@ -45,5 +48,9 @@ each.problem.partition("; cure: ")
 _START.sub("", remark)
 "forwarding is broken" in node.reasons
 any(each.reason.startswith("x") for each in found)
+_ROUTE.match(each.text)
+f" dev {interface} " in f"{each.text} "
+each.actual.split()[2]
+text.removeprefix("unix:")
 """
-    assert sorted(readings(ast.parse(code))) == [2, 3, 4, 5]
+    assert sorted(readings(ast.parse(code))) == [2, 3, 4, 5, 6, 7, 8]

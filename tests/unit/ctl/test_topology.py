@@ -111,11 +111,22 @@ def test_a_route_by_the_underlays_interface_is_direct_and_what_is_worse_of_two_d
     there, back = samples.peer(2), samples.peer(1)
     for peer in (there, back):
         peer.objects.clear()
-        peer.objects.add(text=f"route {peer.subnets[0]} via {peer.public_addresses[0]} dev eth0", programmed=True)
+        peer.objects.add(kind="route", gateway=peer.public_addresses[0], device="eth0", programmed=True)
     back.state = pb.PEER_STATE_FAILED
     for other, health, remark in (([], Health.HEALTHY, "0.21 ms"), ([back], Health.BROKEN, "failed")):
         (link,) = read_topology(leases, [], {}, {"h1": ("eth0", [there]), "h2": ("eth0", other)}).links
         assert (link.direct, link.health, link.remark) == (True, health, remark)
+
+
+def test_of_a_dataplane_that_does_not_tell_its_routes_the_backend_says_whether_a_link_is_direct() -> None:
+    leases = lease_pb2.ListLeasesResponse(leases=[samples.vxlan_lease(1), samples.vxlan_lease(2)])
+    peer = samples.peer(2)
+    for each in peer.objects:  # of 0.2
+        each.ClearField("kind")
+    for backend in ("host-gw", "vxlan"):
+        leases.leases[0].backend_type = backend
+        (link,) = read_topology(leases, [], {}, {"h1": ("eth0", [peer])}).links
+        assert link.direct is (backend == "host-gw")
 
 
 def test_what_only_the_lease_service_knows_is_drawn_too() -> None:

@@ -1387,6 +1387,10 @@ class KernelObject(_message.Message):
     PROGRAMMED_FIELD_NUMBER: _builtins.int
     ACTUAL_FIELD_NUMBER: _builtins.int
     REMARK_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    GATEWAY_FIELD_NUMBER: _builtins.int
+    MAC_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """In iproute2 notation: `route 10.5.2.0/24 via 10.5.2.0 dev flannel.1 ...`.
     With `look`: empty for an object of the kernel that the peer does not need.
@@ -1401,6 +1405,17 @@ class KernelObject(_message.Message):
     """With `look`: why `actual` differs from `text`, or its relation to the peer.
     Empty: they are equal, or the service is about to repair the object.
     """
+    kind: _builtins.str
+    """What `text` begins with: `route`, `neigh`, `fdb`, `command` and so on. This
+    and the fields below are of the needed object, of `actual` if none is
+    needed. Empty from a dataplane before 0.3.
+    """
+    device: _builtins.str
+    """The device. Empty: none."""
+    gateway: _builtins.str
+    """The next hop of a route. Empty: none, or no route."""
+    mac: _builtins.str
+    """The MAC address of a neighbour or a forwarding entry. Empty: another kind."""
     def __init__(
         self,
         *,
@@ -1408,10 +1423,14 @@ class KernelObject(_message.Message):
         programmed: _builtins.bool | None = ...,
         actual: _builtins.str = ...,
         remark: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        device: _builtins.str = ...,
+        gateway: _builtins.str = ...,
+        mac: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "programmed", b"programmed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "actual", b"actual", "programmed", b"programmed", "remark", b"remark", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_programmed", b"_programmed", "actual", b"actual", "device", b"device", "gateway", b"gateway", "kind", b"kind", "mac", b"mac", "programmed", b"programmed", "remark", b"remark", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__programmed: _TypeAlias = _typing.Literal["programmed"]  # noqa: Y015
     _WhichOneofArgType__programmed: _TypeAlias = _typing.Literal["_programmed", b"_programmed"]  # noqa: Y015

@@ -160,11 +160,12 @@ def read_topology(
     connected = {node.name: node for node in known}
     nodes = [_node(lease, connected, asked, leases) for lease in leases.leases if lease.node or not lease.reserved]
     nodes.sort(key=lambda node: in_order(node.name))
+    backends = {node.name: node.backend for node in nodes}
     told: dict[frozenset[str], Link] = {}
     for name, (interface, of_node) in peers.items():
         for peer in of_node:
             ends = frozenset((name, peer.node or peer.name))
-            link = _link((name, peer.node or peer.name), interface, peer)
+            link = _link((name, peer.node or peer.name), interface, peer, backends.get(name, ""))
             other = told.get(ends)
             if other is None or _ORDER.index(link.health) > _ORDER.index(other.health):
                 told[ends] = link
@@ -203,8 +204,10 @@ def _health(node: lease_pb2.Node | None) -> Health:
     return Health.DEGRADED if node.failed_count or node.behind else Health.HEALTHY
 
 
-def _link(ends: tuple[str, str], interface: str, peer: pb.Peer) -> Link:
-    direct = any(each.text.startswith("route ") and f" dev {interface} " in f"{each.text} " for each in peer.objects)
+def _link(ends: tuple[str, str], interface: str, peer: pb.Peer, backend: str) -> Link:
+    """A link as the dataplane of its first end tells it; one of an earlier release does not tell its way."""
+    routes = [each for each in peer.objects if each.kind == "route"]
+    direct = any(each.device == interface for each in routes) if routes else backend in _DIRECT
     return Link(ends, direct, *_state(peer))
 
 
