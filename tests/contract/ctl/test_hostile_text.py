@@ -91,7 +91,18 @@ _NAMES_A_KIND = re.compile(r"vxlan|etcd|nftables|iptables|IPv[46]|\d+(\.\d+)*|[0
 def test_every_command_that_shows_text_of_a_service_is_tried() -> None:
     """The rest show nothing, change something, or need a terminal or a second host."""
     tried = {command.split()[0] for command in COMMANDS}
-    others = {"capture", "certs", "cloud", "confirm-removal", "context", "dial-stdio", "docker-opts", "flanneld"}
+    others = {
+        "call",
+        "capture",
+        "certs",
+        "cloud",
+        "confirm-removal",
+        "context",
+        "dial-stdio",
+        "docker-opts",
+        "flanneld",
+        "help",
+    }
     others |= {"release", "renumber", "reserve", "unreserve", "sysdump", "version", "watch"}
     assert isinstance(cli, click.Group)
     assert tried | others == {*cli.commands}

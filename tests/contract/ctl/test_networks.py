@@ -37,8 +37,11 @@ async def test_a_network_with_a_name_is_shown_beside_the_one_without(node: FakeN
     assert re.findall(r"^(\S+) +healthy", ran.out, re.M) == ["default", "red"], ran.out
     doctor = await run(node.directory, "doctor")
     assert re.findall(r"^--- network (\w+) ---", doctor.out, re.M) == ["default", "red"]
-    assert "10.5.2.0/24" in (await run(node.directory, "peers")).out
+    peers = await run(node.directory, "peers", "--network", "default")
+    assert "10.5.2.0/24" in peers.out
     assert "ListPeers" not in [method for method, _ in red.dataplane.replies.asked]
+    every = (line.split()[:2] for line in (await run(node.directory, "peers")).out.splitlines())
+    assert {on for on, subnet in every if subnet == "10.5.2.0/24"} == {"default", "red"}
     await red.stop()
 
 
