@@ -148,9 +148,11 @@ def _where(place: Place) -> dict[str, str]:
 def _text(shown: Mapping[Place, Shown], width: Width, *, is_one: bool) -> Text:
     out = list[Text]()
     for (node, network), each in shown.items():
+        if each.is_empty:
+            continue
         where = ", ".join(filter(None, (node and f"node {node}", network and f"network {network}")))
         out += [] if is_one else [Text(f"--- {where} ---", style="bold")]
-        out += [] if each.is_empty else [each.text(width)]
+        out.append(each.text(width))
     return lines(out)
 
 

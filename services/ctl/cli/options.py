@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -174,9 +175,8 @@ class Duration(click.ParamType[float]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not self._least <= seconds <= self._most:
-            self.fail(
-                f"{value!r} is not from {write_duration(self._least)} to {write_duration(self._most)}", param, ctx
-            )
+            most = "" if isinf(self._most) else f", and at most {write_duration(self._most)}"
+            self.fail(f"write at least {write_duration(self._least)}{most}, and not {value!r}", param, ctx)
         return seconds
 
 
