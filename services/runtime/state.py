@@ -1,4 +1,4 @@
-"""What services keep on disk for their next start: files of records, each with a checksum (ADR 62).
+"""What services keep on disk for their next start: files of records, each with a checksum (ADR 63).
 
 A file has a record a line: checksum, name and value, with a space between. The first line says what the file is of,
 the version of this format, how many records follow, and their checksum as a whole: if that is right, none is looked
