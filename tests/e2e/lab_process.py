@@ -17,7 +17,7 @@ from tests import process_logs
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 
-_HEEDS_HANG_UP: Final = ("env", "--default-signal=HUP")
+HEEDS_HANG_UP: Final = ("env", "--default-signal=HUP")
 """What nohup ignores is ignored by its children too, and then the lab stays when its terminal goes.
 
 No `preexec_fn`: with it Python forks, and gRPC, which the tests have loaded, may abort the child (grpc/grpc#43055).
@@ -31,7 +31,7 @@ class LabProcess:
         self.directory = home / f"flannelette-{os.getuid()}"
         self._output = home / f"output-{time.monotonic_ns()}"
         self._process = process_logs.started(
-            [*_HEEDS_HANG_UP, sys.executable, "-m", "lab", *options],
+            [*HEEDS_HANG_UP, sys.executable, "-m", "lab", *options],
             self._output,
             stdin=subprocess.DEVNULL,
             env=os.environ | {"TMPDIR": str(home)},

@@ -119,7 +119,7 @@ def test_two_networks_on_each_host_pass_their_trial(home: Path, store: str) -> N
     assert figures["pod_pings"] == {"ok": 4, "total": 4}
     assert figures["masquerade"] == {"ok": 4, "total": 4}
     assert figures["restart_lost"] == 0
-    killed = "8" if store == "etcd" else "6"
+    killed = "12" if store == "etcd" else "10"
     assert re.search(rf"{killed} services in turn, .*, 0 lost, 0 changes in the kernel", process.output)
     assert process.all_gone()
 

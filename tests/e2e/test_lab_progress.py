@@ -88,7 +88,7 @@ def test_a_stopped_dataplane_is_pending_until_it_goes_on(process: LabProcess) ->
         assert first.endswith("1 node pending, 2 nodes done")
         assert row.split()[:1] == ["h2"]
         assert gateway not in routes(process, "h2")
-        assert nodes(process)["h2"]["behind"] == "1"
+        assert nodes(process)["h2"]["behind"] == 1
     finally:
         os.kill(pid, signal.SIGCONT)
     assert flannelette(process, "wait", "--converged", f"--timeout={PATIENCE:g}").returncode == 0
@@ -100,7 +100,7 @@ def test_a_killed_dataplane_is_not_connected_and_keeps_nobody_waiting(process: L
     eventually_sync(lambda: nodes(process)["h3"], lambda node: not node.get("connected"))
     ran = flannelette(process, "wait", "--converged", f"--timeout={PATIENCE:g}")
     assert ran.returncode == 0
-    eventually_sync(lambda: nodes(process)["h3"], lambda node: node["connected"] and node.get("behind") == "0")
+    eventually_sync(lambda: nodes(process)["h3"], lambda node: node["connected"] and node.get("behind") == 0)
     assert flannelette(process, "wait", "--converged").stdout.startswith("converged: 3 nodes at ")
 
 

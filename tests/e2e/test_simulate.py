@@ -14,6 +14,7 @@ import pytest
 
 from lab.simulate.options import FAULTS
 from lab.simulate.page import render
+from tests.e2e.lab_process import HEEDS_HANG_UP
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.waiting import eventually_sync, has
@@ -56,7 +57,7 @@ def test_a_signal_to_the_whole_group_ends_it_without_a_traceback_and_leaves_noth
     log = tmp_path / "log"
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lab.simulate", *words],
+            [*HEEDS_HANG_UP, sys.executable, "-m", "lab.simulate", *words],
             stdout=said,
             stderr=said,
             cwd=ROOT,

@@ -101,7 +101,8 @@ def path_findings(subject: Subject, seen: Seen) -> Iterator[Condition]:
             continue  # whatever the detour lacks is no cause of its own
         if not _is_right(seen, way):
             yield from _of_way(seen, subject, way)
-        yield from underlay_findings(subject, seen, way)
+        if not _is_taken_for_ours(seen, way):
+            yield from underlay_findings(subject, seen, way)
 
 
 def merged(every: Sequence[Condition]) -> tuple[Condition, ...]:
@@ -182,7 +183,7 @@ def _is_right(seen: Seen, way: Way) -> bool:
         return True
     if way.code == TUNNEL:
         if isinstance(answer, Route):
-            return answer.route_type != RTN_LOCAL  # a network on lo makes all its addresses those of this host
+            return not _is_taken_for_ours(seen, way)
         # Without its address the underlay is chosen anew.
         return not any(each.address == question.src for each in seen.addresses)
     if way.code in ("peer.return", "pod.rule-back"):
@@ -192,6 +193,12 @@ def _is_right(seen: Seen, way: Way) -> bool:
     route = way.path.route
     wanted = (route.ifindex, route.gateway, RTN_UNICAST)
     return isinstance(answer, Route) and (answer.ifindex, answer.gateway, answer.route_type) == wanted
+
+
+def _is_taken_for_ours(seen: Seen, way: Way) -> bool:
+    """Whether the peer's underlay address is one of this host, as all of a network are that lo has."""
+    answer = seen.answers.get(way.question)
+    return way.code == TUNNEL and isinstance(answer, Route) and answer.route_type == RTN_LOCAL
 
 
 def _leads_to_bridge(seen: Seen, family: Family, pod: bytes, source: bytes = b"") -> bool:
