@@ -224,6 +224,30 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="chain fw of table bridge iso (nft)",
         cure="nft insert rule bridge iso fw handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
     ),
+    "what a bridge takes of pods": Shape(
+        _nft(
+            "table bridge f { chain i { type filter hook input priority 0; policy drop; ether type arp accept; "
+            "ip protocol icmp accept; }; }"
+        ),
+        named="The policy of chain i of table bridge f (nft) is drop",
+        cure="nft add rule bridge f i ip saddr 10.5.27.0/24 ip daddr '!=' '{ 10.5.27.0, ",
+    ),
+    "what pods send to the outside, at a port": Shape(
+        _nft(
+            'table netdev e { chain i { type filter hook ingress device "veth0" priority 0; '
+            "ip daddr != 10.0.0.0/8 tcp dport < 1024 drop; }; }"
+        ),
+        named="TCP packets of pods, to the outside or from there, are dropped",
+        cure="nft insert rule netdev e i handle 2 ip saddr 10.5.27.0/24 fib daddr type unicast accept",
+    ),
+    "answers of pods, at a port": Shape(
+        _nft(
+            "table bridge f { chain i { type filter hook input priority 0; "
+            'iifname "veth0" ip saddr 10.5.27.0/24 tcp sport < 1024 drop; }; }'
+        ),
+        named="TCP packets of pods are dropped",
+        cure="nft insert rule bridge f i handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
+    ),
     "what leaves for a peer": Shape(
         _nft(
             "table ip guard { chain post { type filter hook postrouting priority 200; "

@@ -40,9 +40,14 @@ _WITH_INCOMING: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.INP
 """Hooks at which rules may ask for the interface that a packet has come by."""
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
 _NO_STATE: Final = (
-    "No rule there can tell answers to pods from other packets, because connection tracking has not seen these yet: "
+    "No rule there can tell answers to pods from other packets, because {why}: "
     "have the rule that drops name what it is for, or stand in a chain of filter"
 )
+_WHY_NO_STATE: Final = {
+    "netdev": "chains of netdev know no connections",
+    "bridge": "chains of bridge know no connections, but where the kernel has nf_conntrack_bridge",
+}
+"""By the family of the table; any other: the chain is before connection tracking."""
 _NOT_ROUTED: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT))
 """Hooks at which the kernel has not decided yet whether a packet is for this host or is forwarded."""
 _OWN_LEFT_OUT: Final = (
@@ -200,10 +205,12 @@ def cure_of(
         return Cure(
             (), "Accept them from the addresses of the other nodes alone, of which the kernel here knows none."
         )
-    if drop.is_early and any(each.is_answer for each in accepts):
-        others = [each for each in accepts if not each.is_answer]
+    if _is_stateless(drop) and any(each.is_answer for each in accepts):
+        others = list(dict.fromkeys(each for accept in accepts for each in _of_any_state(drop, accept)))
         made = cure_of(drop, others, owner, host, bridge, chains) if others else Cure(())
-        return replace(made, keep=_NO_STATE)
+        why = _WHY_NO_STATE.get(drop.family, "connection tracking has not seen these yet")
+        is_all = all(list(_of_any_state(drop, accept)) for accept in accepts)
+        return made if is_all else replace(made, keep=_NO_STATE.format(why=why))
     name = owner.name if owner else ""
     special = {"firewalld": _firewalld, "ufw": _ufw, "fail2ban": _unban, "crowdsec": _unban}.get(name)
     own = special(drop, accepts, name, chains) if special else None
@@ -220,6 +227,18 @@ def exempting(drop: Drop, accepts: Sequence[Accept], owner: Owner | None, host: 
     keep = 'docker: "ip-masq": false in /etc/docker/daemon.json' if owner and owner.name == "docker" else ""
     exact = [each for each in (_exact(drop, accept, host) for accept in accepts) if isinstance(each, Accept)]
     return Cure(tuple(_insertions(drop, exact)), keep or _keep(drop, owner.name if owner else "", host.files, ""))
+
+
+def _is_stateless(drop: Drop) -> bool:
+    """Whether no rule there can ask what connection a packet is of."""
+    return drop.is_early or drop.family in _WHY_NO_STATE
+
+
+def _of_any_state(drop: Drop, accept: Accept) -> Iterator[Accept]:
+    """What to accept where no rule can ask for answers: all packets between these pods; none if an end is open."""
+    is_masqueraded = accept.is_masqueraded and is_masqueraded_at(drop.hook, drop.priority, answers=accept.is_answer)
+    if not accept.is_answer or (accept.sources and accept.destinations and not is_masqueraded):
+        yield replace(accept, is_answer=False)
 
 
 def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | str:

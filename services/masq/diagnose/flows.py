@@ -90,23 +90,28 @@ def flows_of(
         back = replace(back, only_by=device)
         there = replace(there, only_by=bridge if around.ports else "")  # without a bridge each pod has an interface
         there = replace(there, ports=around.ports if around.is_bridge_filtered else ())
-        flows += [there, back, *_going_on(there), *_going_on(back)]
+        of_pods = [there, back, *_going_on(there), *_going_on(back)]
         if uplink := uplinks.get(version):
             out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
             out = replace(out, masqueraded_as=dict(around.addresses).get(version))
             answer = replace(
                 out, source=OUTSIDE[version], destination=own, incoming=uplink, outgoing=bridge, only_by="", ports=()
             )
-            flows += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
+            of_pods += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
+        flows += of_pods
         if bridge and around.is_bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
-            flows += [
-                replace(there, incoming=port, outgoing="", way=_FROM_PORT, name="port", only_by=""),
-                replace(back, incoming="", outgoing=port, way=_TO_PORT, name="port", only_by=""),
-                replace(there, destination=own, incoming=port, outgoing="", way=_BRIDGED, name="port", only_by=""),
-            ]
+            flows += [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
+            flows.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
     return flows
+
+
+def _at_port(flow: Flow, port: str, *, is_sent: bool) -> Flow:
+    """The same packets as the port of a bridge sees them: those that its pod sends, or those that it gets."""
+    incoming, outgoing = (port, "") if is_sent else ("", port)
+    way = _FROM_PORT if is_sent else _TO_PORT
+    return replace(flow, incoming=incoming, outgoing=outgoing, way=way, name="port", only_by="")
 
 
 def _going_on(flow: Flow) -> tuple[Flow, Flow]:

@@ -19,7 +19,7 @@ from flannelette.services.masq.diagnose.cures import (
     owner_of,
     tool_of,
 )
-from flannelette.services.masq.diagnose.flows import probes, single_pods
+from flannelette.services.masq.diagnose.flows import OUTSIDE, probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.nft_sets import EVERY
 from flannelette.services.masq.diagnose.verdict import (
@@ -46,6 +46,8 @@ from flannelette.services.masq.kernel.local_programs import is_listening
 from flannelette.services.masq.rules.model import no_chains
 
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
+_FORWARDED: Final = ("pods", "outside", "local", "port")
+"""Names of flows whose packets this host forwards."""
 _NAT: Final = (NfHook.POSTROUTING,)
 _TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
 
@@ -151,11 +153,9 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
     """Rules and policies that drop these packets, for certain or perhaps."""
     whole = tuple(tables)
     lost = dict[Drop, dict[Flow, None]]()
-    has_frames = any(table.family for table in whole)
+    of_frames = tuple(table for table in whole if table.family)
     for flow in _with_marks(flows, whole):
-        if flow.name == "port" and not has_frames:
-            continue
-        near = concerning(whole, flow)
+        near = concerning(of_frames if flow.name == "port" else whole, flow)
         for probe in probes(flow, near) if fate(near, flow.way, flow) else []:
             for drop in fate(near, flow.way, probe):
                 if probe.name == "tunnel" and not _peer(probe) and not drop.is_certain:
@@ -271,7 +271,7 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     if ports and len(ports) < len({flow.incoming or flow.outgoing for flow in flows if flow.name == "port"}):
         return f"Packets of the pod{'s' * (len(ports) > 1)} at {', '.join(ports)}"
     some = _kinds(found.lost)
-    if names == {"outside"}:
+    if all(map(_is_outside, found.lost)):
         return f"{some} of pods, to the outside or from there,"
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
 
@@ -305,13 +305,15 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             Accept(() if is_ours else tuple(peers), tuple(peers) if is_ours else (), protocol, port)
             for (is_ours, _, protocol, port), peers in sorted(ends.items(), key=lambda each: each[0][:2])
         ]
-    made = dict[Accept, None]()
+    made, alike = dict[Accept, None](), dict[tuple[str, bool, str, str], list[Flow]]()
+    for packet in lost:
+        alike.setdefault(_kind(packet), []).append(packet)
     for flow in flows:
-        if any(_is_of(packet, flow) for packet in lost):
-            is_outside = flow.name == "outside"
+        if any(_is_within(packet, flow) for packet in alike.get(_kind(flow), ())):
+            is_outside = _is_outside(flow)
             source = () if is_outside and flow.is_answer else (flow.source,)
             destination = () if is_outside and not flow.is_answer else (flow.destination,)
-            is_forwarded = flow.name in ("pods", "local", "port") or (is_outside and not flow.is_answer)
+            is_forwarded = flow.name in _FORWARDED and not (is_outside and flow.is_answer)
             accept = Accept(
                 source,
                 destination,
@@ -331,12 +333,17 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
 
 
-def _is_of(packet: Flow, flow: Flow) -> bool:
-    """Whether one stands for the other."""
-    same = (packet.name, packet.is_answer, packet.incoming, packet.outgoing) == (
-        flow.name, flow.is_answer, flow.incoming, flow.outgoing
-    )  # fmt: skip
-    return same and contains(flow.source, packet.source) and contains(flow.destination, packet.destination)
+def _is_outside(flow: Flow) -> bool:
+    """Whether one end is beyond the network."""
+    return not {flow.source, flow.destination}.isdisjoint(OUTSIDE.values())
+
+
+def _kind(flow: Flow) -> tuple[str, bool, str, str]:
+    return flow.name, flow.is_answer, flow.incoming, flow.outgoing
+
+
+def _is_within(packet: Flow, flow: Flow) -> bool:
+    return contains(flow.source, packet.source) and contains(flow.destination, packet.destination)
 
 
 def _bridge(flows: Sequence[Flow]) -> str:

@@ -19,6 +19,7 @@ from tests.hosts.two_hosts import EXAMPLES
 from tests.hosts.watched_node import WatchedNode
 from tests.modules import need_modules
 from tests.patience import PATIENCE, pauses
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OURS = {"peer: VXLAN"}
@@ -213,21 +214,53 @@ async def test_a_single_pod_that_nobody_may_reach_directly_is_reached_after_the_
         await scene.restore()
 
 
-async def test_answers_to_masqueraded_pods_that_a_rule_drops_before_tracking_are_named_without_a_command(
-    scene: Scene,
+STATELESS = {
+    "before tracking": (
+        "iptables-legacy -t raw -A PREROUTING -p udp -m multiport ! --dports 53,123,8472 "
+        "-m addrtype --dst-type LOCAL -j DROP",
+        "connection tracking has not seen these yet",
+        {"outside: UDP"},
+    ),
+    "at the interface of pods": (
+        'nft \'table netdev e { chain o { type filter hook egress device "cni0" priority 0; '
+        "ip saddr != 10.0.0.0/8 tcp sport < 1024 drop; }; }'",
+        "chains of netdev know no connections",
+        {"outside: TCP"},
+    ),
+    "what a bridge gives to pods": (
+        "nft 'table bridge f { chain o { type filter hook output priority 0; policy drop; ether type arp accept; "
+        "ip protocol icmp accept; }; }'",
+        "chains of bridge know no connections",
+        {"outside: TCP", "outside: UDP"},
+    ),
+}
+"""Places where no rule can ask for connections: what is typed, why, and what is lost for good."""
+
+
+@pytest.mark.parametrize("name", STATELESS)
+async def test_answers_to_pods_where_no_rule_can_tell_them_are_named_without_a_command(
+    scene: Scene, name: str
 ) -> None:
-    """There they have the node's address, and no rule can tell them from other packets."""
+    """What else is dropped there between pods is cured."""
+    act, why, left = STATELESS[name]
+    need_modules(*(module for part, module in NEEDS.items() if part in act))
     try:
-        await scene.typed(
-            "iptables-legacy -t raw -A PREROUTING -p udp -m multiport ! --dports 53,123,8472 "
-            "-m addrtype --dst-type LOCAL -j DROP"
+        await scene.typed(act)
+        status = await scene.settled(found=True)
+        assert left <= await asyncio.to_thread(scene.node.lost)
+        reached = await asyncio.to_thread(scene.node.reached)
+        for cure in {each.cure for each in status.findings if each.cure}:
+            await scene.typed(cure)
+        rest = await eventually(
+            lambda: scene.pods.status("masq"), lambda status: not any(each.cure for each in status.findings)
         )
-        (finding,) = (await scene.settled(found=True)).findings
+        (finding,) = rest.findings
         assert finding.broken
-        assert finding.problem == "UDP packets of pods, to the outside or from there, are dropped."
-        assert "No rule there can tell answers to pods from other packets" in finding.cause
-        assert not finding.cure
-        assert await asyncio.to_thread(scene.node.lost) == {"outside: UDP"}
+        assert finding.problem.endswith("packets of pods, to the outside or from there, are dropped.")
+        assert f"No rule there can tell answers to pods from other packets, because {why}" in finding.cause
+        assert await asyncio.to_thread(scene.node.lost) == left
+        opened = await asyncio.to_thread(scene.node.reached) - reached
+        assert opened <= FORGED, "no rule at the output of a bridge knows by which interface packets have come"
     finally:
         await scene.restore()
 
