@@ -31,6 +31,7 @@ PROBES: Final = {
     "wireguard": "ip link add probe type wireguard",
     "xt_CT": "iptables-nft -t raw -A PREROUTING -j CT --notrack",
     "xt_NFQUEUE": "iptables-legacy -A INPUT -j NFQUEUE --queue-num 0",
+    "xt_bpf": "iptables-legacy -A INPUT -m bpf --bytecode '1,6 0 0 1'",
     "xt_connmark": "iptables-legacy -A INPUT -m connmark --mark 5",
     "xt_dscp": "iptables-legacy -A INPUT -m dscp --dscp 0x2e",
     "xt_iprange": "iptables-legacy -A INPUT -m iprange --src-range 192.0.2.1-192.0.2.2",
@@ -41,6 +42,7 @@ PROBES: Final = {
     "xt_owner": "iptables-legacy -A OUTPUT -m owner --uid-owner 0",
     "xt_physdev": "iptables-nft -A FORWARD -m physdev --physdev-out tap0 --physdev-is-bridged",
     "xt_set": "sh -c 'ipset create probe hash:net && iptables-nft -A INPUT -m set --match-set probe src'",
+    "xt_statistic": "iptables-legacy -A INPUT -m statistic --mode random --probability 0.5",
     "xt_time": "iptables-legacy -A INPUT -m time --timestart 00:00 --timestop 23:59",
 }
 """A command for each module, which fails without it; it is run in a namespace of its own."""

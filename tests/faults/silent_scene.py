@@ -143,7 +143,8 @@ async def two_pods(kind: Kind) -> AsyncIterator[Pods]:
             _add_pod(host, pod, rows)
         await hosts.cluster.quiet()
         await hosts.join()
-        async with restarted(hosts.cluster, "--audit-interval=600", f"--probe-rate={4 * kind.is_probed}") as running:
+        flags = ("--audit-interval=600", f"--probe-rate={4 * kind.is_probed}", *["--ip-masq"] * kind.has_masq)
+        async with restarted(hosts.cluster, *flags) as running:
             await running.until(peers=1)
             async with _masq(hosts) if kind.has_masq else nullcontext() as masq:
                 scene = Pods(hosts, running, pods, masq)
