@@ -55,7 +55,9 @@ class Row:
     after: tuple[str, ...] = ()
     """Codes of conditions whose consequence this one is where they are there too."""
     shows: tuple[str, ...] = ()
-    """Codes of conditions by which packets may be lost: where this one is there too, they are."""
+    """Codes of conditions by which packets may be lost: where this one is there too, they are, unless another
+    cause of it is known.
+    """
     is_shared: bool = False
     """It is of the whole cluster, as of its store: it is one, whoever says it, and has consequences everywhere."""
     sums_up: bool = False
@@ -201,13 +203,17 @@ def _cause_of(place: int, told: Sequence[tuple[Told, Collection[str]]]) -> int |
     row = ROWS.get(each.code)
     if row is None:
         return None
+    has_certain_cause = any(
+        cause.code in row.shows and cause.weight is BROKEN and {*nodes} <= {*places} for cause, places in told
+    )
     for other, (cause, places) in enumerate(told):
         known = ROWS.get(cause.code)
         is_here = (known is not None and known.is_shared) or {*nodes} <= {*places}
         is_same = cause.code == each.code and row.is_shared and other < place
         is_said = row.sums_up and cause.service == each.service and cause.weight is BROKEN
         is_said = is_said and not (known is not None and known.sums_up)
-        is_shown = cause.code in row.shows and cause.weight is WARNING
+        is_shown = cause.code in row.shows and cause.weight is WARNING and not has_certain_cause
+        is_shown = is_shown and each.cure in ("", cause.cure)
         is_cured = bool(each.cure) and each.cure == cause.cure and cause.weight < each.weight
         if other != place and is_here and (cause.code in row.after or is_same or is_said or is_cured or is_shown):
             return other

@@ -245,11 +245,28 @@ def test_what_one_command_cures_is_one_problem(cure: str, *, is_one: bool) -> No
     assert told[0].effects == (("dataplane: No answer comes from h1.",) if is_one else ())
 
 
+@pytest.mark.parametrize("cure", ["", "nft insert"])
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_a_rule_that_may_drop_the_tunnel_does_where_a_peer_is_silent(*, is_silent: bool) -> None:
+def test_a_rule_that_may_drop_the_tunnel_does_where_a_peer_is_silent(cure: str, *, is_silent: bool) -> None:
     """What a match asks for may be unknown, as a random number is: whether packets are lost, the pings say."""
     rule = Problem("masq", "A rule may drop the tunnel.", "nft insert", code="firewall.rule-tunnel")
-    silent = Problem("dataplane", "No answer comes through the overlay from h1.", code="peer.tunnel")
+    silent = Problem("dataplane", "No answer comes through the overlay from h1.", cure, code="peer.tunnel")
     (told,) = merged([("h2", [rule, *([silent] if is_silent else [])])])
     assert told.weight is (Weight.BROKEN if is_silent else Weight.WARNING)
     assert told.effects == (("dataplane: No answer comes through the overlay from h1.",) if is_silent else ())
+
+
+@pytest.mark.parametrize("known", ["traced", "certain"])
+def test_a_rule_that_may_drop_the_tunnel_is_not_blamed_for_what_has_another_cause(known: str) -> None:
+    """A trace has found the place elsewhere, or another rule drops the tunnel for certain."""
+    rule = Problem("masq", "A rule may drop the tunnel.", "nft insert", code="firewall.rule-tunnel")
+    silent = Problem("dataplane", "No answer comes through the overlay from h1.", code="peer.tunnel")
+    certain = Problem(
+        "masq", "A rule drops the tunnel.", "iptables", weight=Weight.BROKEN, code="firewall.rule-tunnel"
+    )
+    told = merged(
+        [("h2", [rule, replace(silent, cure="ip link set up")] if known == "traced" else [rule, silent, certain])]
+    )
+    assert [(each.problem, each.weight, each.effects) for each in told if each.cure == rule.cure] == [
+        (rule.problem, Weight.WARNING, ())
+    ]
