@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-from flannelette.services.ctl.connect.call import ask_lease_service
+from flannelette.services.ctl.connect.call import CallFailed, ask_lease_service
 from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.render.layout import lines
 from flannelette.services.ctl.render.leases import (
@@ -48,7 +48,7 @@ async def reservations(target: Target, screen: Screen) -> int:
 
 async def unreserve(target: Target, screen: Screen, names: Sequence[str]) -> int:
     """Removes reservations, one after the other, up to the first name without one; says whose each was."""
-    before = {lease.name: lease for lease in await _listed(target)}
+    before = {lease.name: lease for lease in await _before(target) or ()}
     done = list[str]()
     try:
         for name in map(name_of, names):
@@ -67,17 +67,28 @@ def _unreserve(name: str, channel: grpc.aio.Channel) -> Awaitable[pb.ReleaseSubn
 
 
 async def release(target: Target, screen: Screen, node: str, name: str) -> int:
-    """Releases the lease of a node, and says which, or that it held none."""
+    """Releases the lease of a node, and says which, or that the node held none, where the leases are known."""
     status = await ask_lease_service(target, lambda c: LeaseServiceStub(c).GetStatus(pb.GetStatusRequest()))
     whose, name = node or status.node, name_of(name)
-    held = [lease for lease in await _listed(target) if lease.node == whose and name in ("", lease.name)]
+    before = await _before(target)
+    held = before and [lease for lease in before if lease.node == whose and name in ("", lease.name)]
     request = pb.ReleaseLeaseRequest(node=node, name=name)
     await ask_lease_service(target, lambda c: LeaseServiceStub(c).ReleaseLease(request))
     if screen.json:
-        screen.show_json({"released": [lease.name for lease in held]})
+        screen.show_json({} if held is None else {"released": [lease.name for lease in held]})
     else:
         screen.show(released_text(whose, name, held))
     return 0
+
+
+async def _before(target: Target) -> Sequence[pb.Lease] | None:
+    """The leases before a change; None while the service cannot list them, which no change by name needs."""
+    try:
+        return await _listed(target)
+    except CallFailed as failure:
+        if not failure.reached:
+            raise
+        return None
 
 
 async def _listed(target: Target) -> Sequence[pb.Lease]:

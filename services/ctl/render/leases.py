@@ -109,8 +109,10 @@ def unreserved_text(name: str, before: pb.Lease | None) -> str:
     return f"{' and '.join(_subnets(before)) or name} is no longer reserved{whose}"
 
 
-def released_text(node: str, name: str, held: Sequence[pb.Lease]) -> Text:
-    """`h1 no longer holds 10.5.9.0/24`, or that it held nothing; `held` is what it held before."""
+def released_text(node: str, name: str, held: Sequence[pb.Lease] | None) -> Text:
+    """`h1 no longer holds 10.5.9.0/24`, or that h1 held nothing; `held` is what it held before, None: not known."""
+    if held is None:
+        return lines([f"{node or 'this node'} no longer holds {name}, if it did"])
     if not held:
         return lines([f"{node or 'this node'} holds no lease{f' {name}' if name else ''}: nothing is released"])
     return lines(

@@ -91,6 +91,21 @@ async def test_a_living_node_is_not_reclaimed_and_its_lease_can_be_given_back(se
     assert (ran.code, ran.out) == (0, "h1 holds no lease: nothing is released\n")
 
 
+async def test_what_is_named_is_given_back_before_the_leases_are_known(tmp_path: Path) -> None:
+    store = FakeStore(make_lease(1))
+    async with serving(store, tmp_path, snapshot=False):
+        ran = await run(tmp_path, "release", "10.0.1.0/24", "--node", "node1")
+        assert (ran.code, ran.out) == (0, "node1 no longer holds 10.0.1.0-24, if it did\n"), ran
+        ran = await run(tmp_path, "unreserve", "10.0.2.0/24")
+        assert (ran.code, ran.out) == (0, "10.0.2.0-24 is no longer reserved\n"), ran
+        ran = await run(tmp_path, "release", "10.0.1.0/24", "--node", "node1", "-o", "json")
+        assert (ran.code, ran.json) == (0, {}), "what was held is not known"
+        ran = await run(tmp_path, "release", "--node", "node1")
+        assert (ran.code, ran.out) == (1, ""), "which leases are all of them is not known"
+    assert store.released == [("node1", "10.0.1.0-24")] * 2
+    assert store.unreserved == ["10.0.2.0-24"]
+
+
 async def test_a_reclaim_says_what_would_go_before_it_does(tmp_path: Path) -> None:
     store = FakeStore(make_lease(1), make_lease(2))
     async with serving(store, tmp_path):
