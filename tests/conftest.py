@@ -74,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("FLANNELETTE_SEED", str(random.randrange(1_000_000)) if SOAK else "1")  # noqa: S311 - dice
     # A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As Ctrl-C, for `timeout` sends it: else services, and proxies that outlive them, would stay.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(CACHE / "bin")])
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that a test starts compiles what it imports
     if private.is_private(_MARK) or config.option.markexpr == "compose":  # those live where the docker engine does
