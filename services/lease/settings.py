@@ -9,7 +9,7 @@ from typing import Final
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.limits import LONGEST
 from flannelette.services.lease.imports.policy import Export, Import, parse_export, parse_imports
-from flannelette.services.runtime.process.networks import network_name
+from flannelette.services.runtime.process.networks import network_name, only_one
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import flag, given
 
@@ -30,8 +30,8 @@ class LeaseSettings(ProcessSettings):
     Raises Misconfigured when the flags contradict each other or ask for a store that this version does not have.
     """
 
-    network: str = flag(
-        "", "Name of the network, where the node has several: the socket is lease-NAME.sock, and files likewise."
+    network: tuple[str, ...] = flag(
+        (), "Name of the network, where the node has several: the socket is lease-NAME.sock, and files likewise."
     )
     store: str = flag(
         "",
@@ -92,7 +92,7 @@ class LeaseSettings(ProcessSettings):
 
     def __post_init__(self) -> None:
         if self.network:
-            network_name(self.network)
+            network_name(only_one(self.network))
         store = "kube" if self.kube_subnet_mgr else self.store or self._implied_store()  # flannel has no --store
         if store not in _FLAGS:
             raise Misconfigured(f"--store is {store!r}: use embedded, etcd, kube or relay")
@@ -139,7 +139,7 @@ class LeaseSettings(ProcessSettings):
     @property
     def served_network(self) -> str:
         """See ProcessSettings."""
-        return self.network
+        return only_one(self.network)
 
     def _implied_store(self) -> str:
         """The store whose flags were given: those of the command line decide, without any the variables do."""

@@ -69,18 +69,24 @@ def network_name(text: str) -> str:
     return text
 
 
+def only_one(texts: Sequence[str]) -> str:
+    """What `--network` says; empty: nothing. Raises Misconfigured for several: 0.2 had them in one process."""
+    if len(texts) > 1:
+        names = word_list([text.partition("=")[0] for text in texts], "and")
+        raise Misconfigured(
+            f"--network names {names}: a process serves one network, so start one for each, with its own --network "
+            "(and --healthz-port and --listen, where they are set); what is in the kernel stays (docs/hosts.md, "
+            "Several networks)"
+        )
+    return texts[0] if texts else ""
+
+
 def network_of(texts: Sequence[str], lease_address: str, socket_dir: Path) -> NodeNetwork:
     """The network that `--network NAME[=ADDRESS]` says; the one without a name if it says none.
 
     Its lease service is at ADDRESS, else where `--lease-address` says, else at `lease-NAME.sock`. Raises
-    Misconfigured, also for several networks: 0.2 had them in one process.
+    Misconfigured, also for several networks.
     """
-    if len(texts) > 1:
-        names = word_list([text.partition("=")[0] for text in texts], "and")
-        raise Misconfigured(
-            f"--network names {names}: a process serves one network, so start one for each, with its --network and "
-            "otherwise the same flags; what they have in the kernel stays (docs/hosts.md, Several networks)"
-        )
-    name, _, address = texts[0].partition("=") if texts else ("", "", "")
+    name, _, address = only_one(texts).partition("=")
     suffix = suffix_of(network_name(name)) if texts else ""
     return NodeNetwork(name, moved_address(address or lease_address) or socket_address(socket_dir, "lease", suffix))

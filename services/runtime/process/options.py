@@ -77,7 +77,7 @@ class ProcessSettings:
 
     @property
     def served_network(self) -> str:
-        """The name of the network that the process serves; empty: it has none, or the process serves all."""
+        """The name of the network that the process serves; empty: it has no name, or this is flannelette-cloud."""
         return ""
 
     @property

@@ -108,7 +108,9 @@ def refuse_other(name: str, served: str) -> None:
     """Raises NotFound: a request means the network `name`, and the process serves `served`, which may be empty."""
     if name and name != served and (name != DEFAULT or served):
         here = f"serves the network {served}" if served else "serves the network without a name"
-        raise errors.NotFound(f"there is no network {name!r} here: this process {here}; each network has its own")
+        raise errors.NotFound(
+            f"there is no network {name!r} here: this process {here}; each network has a process of its own"
+        )
 
 
 def _meant(request: Any, network: str) -> Any:

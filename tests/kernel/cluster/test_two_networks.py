@@ -53,7 +53,8 @@ async def test_two_networks_are_beside_each_other(networks: TwoNetworks) -> None
             await service.call(method, "blue")
         assert (refused.value.code(), refused.value.details()) == (
             grpc.StatusCode.NOT_FOUND,
-            "there is no network 'blue' here: this process serves the network red; each network has its own",
+            "there is no network 'blue' here: this process serves the network red; each network has a process of its "
+            "own",
         )
     assert "network=red" in red.log.read_text()
     shown = n2.flannelette("status")

@@ -6,9 +6,10 @@ import pytest
 
 from flannelette.services.core.errors import InvalidInput, Misconfigured
 from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
-from flannelette.services.runtime.process.options import listen_addresses
+from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
 from flannelette.services.runtime.process.settings import parse_settings
 
 
@@ -47,13 +48,22 @@ def test_a_network_with_a_name_has_its_own() -> None:
         (("--network=Blue",), "--network is 'Blue': a network's name has 1 to 15 of a to z, 0 to 9 and -"),
         (
             ("--network=a", "--network=b=unix:/x"),
-            "--network names a and b: a process serves one network, so start one for each, with its --network",
+            "--network names a and b: a process serves one network, so start one for each, with its own --network",
         ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(flags: tuple[str, ...], said: str) -> None:
     with pytest.raises(Misconfigured, match=said.replace("[", r"\[")):
         dataplane(*flags)
+
+
+@pytest.mark.parametrize("kind", [LeaseSettings, DataplaneSettings, MasqSettings])
+def test_each_service_has_one_network(kind: type[ProcessSettings]) -> None:
+    """A lease service served the last one, and nobody the others."""
+    assert parse_settings(kind, "service", ("--network=blue",), {}).served_network == "blue"
+    assert parse_settings(kind, "service", (), {}).served_network == ""
+    with pytest.raises(Misconfigured, match="--network names blue and red: a process serves one network"):
+        parse_settings(kind, "service", ("--network=blue", "--network=red"), {})
 
 
 @pytest.mark.parametrize(
