@@ -139,8 +139,10 @@ def _with_sockets(targets: Targets) -> list[str]:
 
 
 async def _named(targets: Targets) -> list[str]:
-    """Returns the networks that have sockets of their own on the node; none where a network is chosen."""
-    if targets["dataplane"].network:
+    """Returns the networks that have sockets of their own on the node; none where one is chosen, by its name or by
+    the address of a service.
+    """
+    if targets["dataplane"].network or targets["dataplane"].named or targets["masq"].named:
         return []
     if dialer := targets["dataplane"].dialer:
         return [*filter(is_network_name, await asyncio.to_thread(dialer.networks))]

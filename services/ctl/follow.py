@@ -103,7 +103,7 @@ async def _show_once(nodes: Nodes, screen: Screen, look: Look, worst: Callable[[
     if screen.json:
         documents = [_document(place, each, is_one=is_one) for place, each in found.items()]
         screen.show_json(documents[0] if is_one else documents)
-    elif screen.width is None and not is_one and all(each.is_table for each in shown.values()):
+    elif shown and screen.width is None and not is_one and all(each.is_table for each in shown.values()):
         titles = next((("ON", *each.titles) for each in shown.values()), ("ON",))
         rows = [((_name(place),), *row.cells) for place, each in shown.items() for row in each.rows.values()]
         screen.show(table(titles, rows, None))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from flannelette.services.ctl.cli.options import for_every_node, node_file, require_terminal, watched
+from flannelette.services.ctl.cli.options import for_every_node, in_each_network, node_file, require_terminal, watched
 
 if TYPE_CHECKING:
     from flannelette.services.ctl.connect.contexts import Nodes
@@ -135,7 +135,7 @@ def masq_teardown(targets: "Targets", screen: "Screen", dry_run: bool, yes: bool
     return teardown(targets, screen, _MASQ, dry_run, yes)
 
 
-@for_every_node
+@in_each_network
 def masq_doctor(nodes: "Nodes", screen: "Screen") -> int:
     """Show the problems that masq has found, and their cures.
 

@@ -274,7 +274,8 @@ def _missing(target: Target, path: Path) -> AddressProblem:
             missing=True,
             options=("--socket-dir",),
         )
-    cure, options = f"start {target.program}, or check {_option(target)}", [_option(target)]
+    program = f"{target.program} --network={target.network}" if target.network else target.program
+    cure, options = f"start {program}, or check {_option(target)}", [_option(target)]
     if networks := networks_by_socket(target):
         cure, options = f"give --network {word_list(networks)}, or {cure}", ["--network", *options]
     return AddressProblem(f"there is no socket {path}", cure, missing=True, options=(*options,))

@@ -140,13 +140,13 @@ def with_cloud(there: Targets, *, is_asked: bool = False) -> Targets:
 def _socket(socket_dir: Path, service: Service, network: str) -> Path:
     """Path of a service's socket.
 
-    A lease service has one network; the other services may have this one alone, or several. A lease service that has
+    A dataplane or a masq of 0.2 may have several networks, at the socket without a name. A lease service that has
     been running since before an upgrade is still where 0.2 had it.
     """
     directory = directory_of(service, socket_dir)
     own, common = (directory / f"{service}{suffix}.sock" for suffix in (suffix_of(network), ""))
     with suppress(OSError):  # a directory that is closed to us is told by the call
-        found = own if service == "lease" or own.exists() else common
+        found = common if service != "lease" and common.exists() and not own.exists() else own
         former = socket_dir / found.name
         return former if former.exists() and not found.exists() else found
     return common

@@ -37,12 +37,34 @@ async def test_a_network_with_a_name_is_shown_beside_the_one_without(node: FakeN
     assert re.findall(r"^(\S+) +healthy", ran.out, re.M) == ["default", "red"], ran.out
     doctor = await run(node.directory, "doctor")
     assert re.findall(r"^--- network (\w+) ---", doctor.out, re.M) == ["default", "red"]
+    doctor = await run(node.directory, "masq", "doctor")
+    assert re.findall(r"^--- network (\w+) ---", doctor.out, re.M) == ["default", "red"], doctor.out
     peers = await run(node.directory, "peers", "--network", "default")
     assert "10.5.2.0/24" in peers.out
     assert "ListPeers" not in [method for method, _ in red.dataplane.replies.asked]
     every = (line.split()[:2] for line in (await run(node.directory, "peers")).out.splitlines())
     assert {on for on, subnet in every if subnet == "10.5.2.0/24"} == {"default", "red"}
     await red.stop()
+
+
+async def test_a_service_whose_address_is_typed_is_the_only_one_asked(node: FakeNode, tmp_path: Path) -> None:
+    red = with_another(node, tmp_path / "red", "red")
+    await red.start()
+    ran = await run(node.directory, "peers", "--dataplane", str(node.directory / "dataplane-red.sock"))
+    assert (ran.err, ran.out.split()[0]) == ("", "SUBNET"), ran
+    wrong = node.directory / "dataplane-green.sock"
+    ran = await run(node.directory, "peers", "--dataplane", str(wrong))
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"flannelette: there is no socket {wrong}: start flannelette-dataplane, or check --dataplane\n"
+    await red.stop()
+
+
+async def test_where_no_network_answers_a_table_has_no_heading(tmp_path: Path) -> None:
+    for name in ("blue", "red"):
+        left_by_a_killed(tmp_path / f"dataplane-{name}.sock")
+    ran = await run(tmp_path, "peers")
+    assert (ran.code, ran.out) == (2, "")
+    assert [line.split(": ")[1] for line in ran.err.splitlines()] == ["blue", "red"], ran.err
 
 
 async def test_a_network_whose_services_were_killed_is_missed_and_not_forgotten(
@@ -98,6 +120,13 @@ async def test_a_command_about_no_network_where_each_has_its_services_says_which
         in ran.err
     )
     assert (await run(directory, "--network=blue", "leases")).code == 0
+    for service in ("lease", "dataplane"):
+        (directory / f"{service}-red.sock").unlink(missing_ok=True)
+        (directory / f"{service}-red.sock").symlink_to(node.directory / f"{service}.sock")
+        ran = await run(directory, "--network=green", "leases" if service == "lease" else "peers")
+        said = f"there is no socket {directory}/{service}-green.sock: give --network "
+        assert (ran.code, said in ran.err) == (2, True), ran.err
+        assert f"or start flannelette-{service} --network=green" in ran.err
 
 
 async def test_an_archive_has_a_directory_for_each_network(node: FakeNode, tmp_path: Path) -> None:
