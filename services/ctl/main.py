@@ -39,7 +39,7 @@ Exit codes:
 
 
 _ENVIRONMENT: Final = """\b
-They may stand before or behind the command. From the environment:
+They may stand before or after the command. From the environment:
 FLANNELETTE_SOCKET_DIR, FLANNELETTE_LEASE, FLANNELETTE_DATAPLANE,
 FLANNELETTE_MASQ, FLANNELETTE_TLS_CERT_FILE and so on. Addresses are
 unix:PATH, a path, or HOST:PORT. Contexts are in the file that
@@ -102,7 +102,7 @@ def _command(
         shared = outer.overridden_by(inner)
         output = shared.output or formats[0]
         if output not in formats:
-            raise click.UsageError(f"-o {output} is not for this command: give -o {word_list(formats)} behind it")
+            raise click.UsageError(f"-o {output} is not for this command: give -o {word_list(formats)} after it")
         if formats is not FORMATS:
             values["output"] = output
         try:

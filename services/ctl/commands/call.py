@@ -108,7 +108,8 @@ def _requests(method: Any, text: str, reflection: Reflection) -> list[Any]:
                 raise Misconfigured(f"a request is a JSON object: write {{...}}, as `--describe` shows {name}")
         return [ParseDict(document, kind(), descriptor_pool=reflection.pool) for document in documents]
     except ParseError as error:
-        raise Misconfigured(f"this is no {name}: {error}; `--describe` shows its fields") from None
+        what = str(error).partition("\n")[0]  # the next line is a list as Python writes it
+        raise Misconfigured(f"this is no {name}: {what}; `--describe` shows its fields") from None
 
 
 async def _answers(channel: Any, method: Any, requests: Sequence[Any]) -> AsyncIterator[Any]:

@@ -14,14 +14,14 @@ def calls_in(network: str) -> Sequence[grpc.aio.ClientInterceptor]:
 
 
 class _InNetwork:
-    """Sets the field `network` of a request that has one."""
+    """Sets the field `network` of a request that has one, unless the request names a network itself."""
 
     def __init__(self, network: str) -> None:
         self._network = network
 
     async def _call(self, continuation: Any, details: Any, request: Any) -> Any:
         if "network" in request.DESCRIPTOR.fields_by_name and isinstance(request.network, str):
-            request.network = self._network
+            request.network = request.network or self._network
         return await continuation(details, request)
 
 

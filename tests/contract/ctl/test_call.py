@@ -54,6 +54,13 @@ async def test_a_method_is_called_with_json_and_answers_in_json(service: Path) -
     assert "ready: true" in ran.out.splitlines()
 
 
+async def test_a_request_with_a_fault_is_told_on_one_line(service: Path) -> None:
+    ran = await call(service, "lease", "ListLeases", '{"nod": "h1"}')
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("Error: this is no ListLeasesRequest: "), ran.err
+    assert ran.err.endswith("; `--describe` shows its fields\n")
+
+
 async def test_a_request_may_come_from_standard_input(service: Path) -> None:
     await call(service, "lease", "AcquireLease", json.dumps(LEASE))
     for node, held in (("h1", 1), ("h2", 0)):
