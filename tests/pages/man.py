@@ -54,7 +54,7 @@ def _command() -> Iterator[str]:
     yield _title("flannelette", 1)
     yield from _section("NAME", ["flannelette \\- " + _plain((cli.help or "").rstrip(".").lower())])
     yield from _section("SYNOPSIS", [".B flannelette", "[OPTIONS] COMMAND [ARGS]..."])
-    yield from _section("OPTIONS", ["Every command takes these options, before or behind its name.", *_options(cli)])
+    yield from _section("OPTIONS", ["Every command takes these options, before or after its name.", *_options(cli)])
     for title, names in SECTIONS.items():
         yield f".SH {title.upper()}"
         for name in names:
