@@ -86,3 +86,22 @@ def test_a_unit_waits_for_readiness_and_comes_back(service: str) -> None:
 def test_a_unit_comes_back_however_often_it_has_ended(service: str) -> None:
     """systemd's limit of five starts in ten seconds would leave it failed after its cause is mended."""
     assert assignments(service, "Unit")["StartLimitIntervalSec"] == "0"
+
+
+@pytest.mark.parametrize("flags", ["", " --network=blue --network=red=unix:/red.sock"])
+def test_the_lines_of_the_page_on_upgrading_make_a_unit_of_each_network(tmp_path: Path, flags: str) -> None:
+    """`docs/upgrading.md`: of units of 0.2, whose processes served two networks, and of new ones."""
+    page = (ROOT / "docs/upgrading.md").read_text()
+    lines = next(block for block in re.findall(r"```sh\n(.*?)```", page, re.S) if "--network=red" in block)
+    assert "cd /etc/systemd/system\n" in lines
+    for service in ("dataplane", "masq"):
+        text = (UNITS / f"flannelette-{service}.service").read_text()
+        (tmp_path / f"flannelette-{service}.service").write_text(re.sub(r"(?m)^(ExecStart=.*)$", rf"\1{flags}", text))
+    script = "systemctl() { :; }\n" + lines.replace("/etc/systemd/system", str(tmp_path))
+    done = subprocess.run(["sh", "-eu", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for service in ("dataplane", "masq"):
+        for suffix, network in (("", "blue"), ("-red", "red")):
+            unit = (tmp_path / f"flannelette-{service}{suffix}.service").read_text()
+            program = f"/opt/flannelette/bin/flannelette-{service}"
+            assert re.findall(r"^ExecStart=(.*)", unit, re.M) == [f"{program} --network={network}"]
