@@ -25,6 +25,8 @@ _PAUSE: Final = 1.0
 """Least seconds between two writes."""
 _PAUSE_PER_LEASE: Final = 0.001
 """The same for each lease, so that writes take a few thousandths of a core."""
+_RETRY: Final = 60.0
+"""Seconds from a write that has failed to the next one, if nothing changes."""
 _KIND: Final = "lease.table"
 
 
@@ -58,16 +60,22 @@ class SnapshotCache:
 
     async def keep(self, broker: Broker) -> None:
         """Writes the table whenever it has changed, until the broker is stopped."""
+        table = broker.table
         try:
             with suppress(Unavailable):
+                await broker.notifier.next()
                 while True:
-                    await broker.notifier.next()
                     await asyncio.sleep(_PAUSE)
-                    if broker.table.synced:
-                        self.file.put(sealed(_KIND, await pack_slowly(_KIND, _records(broker))))
-                    await asyncio.sleep(_PAUSE_PER_LEASE * len(broker.table.leases))
+                    written, is_kept = (table.revision, table.synced), True
+                    if table.synced:
+                        is_kept = self.file.put(sealed(_KIND, await pack_slowly(_KIND, _records(broker))))
+                    await asyncio.sleep(_PAUSE_PER_LEASE * len(table.leases))
+                    if written == (table.revision, table.synced):  # else there is something new to write already
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(None if is_kept else _RETRY):
+                                await broker.notifier.next()
         finally:
-            if broker.table.synced:
+            if table.synced:
                 self.file.write(_records(broker))
 
 

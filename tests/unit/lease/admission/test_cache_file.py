@@ -1,6 +1,7 @@
 """The table in a file, for the process that comes after."""
 
 import asyncio
+import errno
 import os
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from flannelette.services.core.leases.table import Table, Upserted
 from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime import state
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.virtual_time import run_virtually
 
@@ -114,3 +116,49 @@ def test_a_directory_that_cannot_be_written_is_no_trouble(tmp_path: Path, capsys
     for _ in range(2):
         remember(tmp_path / "no" / "table", LEASES[0])
     assert "is not kept" in capsys.readouterr().out
+
+
+def test_what_changes_while_the_table_is_written_or_in_the_pause_after_it_is_written_too(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+
+    async def life() -> None:
+        broker = broker_with(*LEASES[:1000])
+        keeping = asyncio.create_task(SnapshotCache(path).keep(broker))
+        await asyncio.sleep(0)
+        broker.take(Changed((Upserted(LEASES[1000]),)))
+        await asyncio.sleep(1.5)
+        assert len(SnapshotCache(path).recall({}).leases) == 1001
+        broker.take(Changed((Upserted(LEASES[1001]),)))
+        await asyncio.sleep(10)
+        assert LEASES[1001].name in SnapshotCache(path).recall({}).leases, "as a kill would leave it"
+        keeping.cancel()
+
+    run_virtually(life())
+
+
+def test_a_table_that_a_full_disk_has_not_taken_is_written_once_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tries = tmp_path / "table", list[float]()
+
+    async def life() -> None:
+        broker, cache = broker_with(), SnapshotCache(path)
+        keeping = asyncio.create_task(cache.keep(broker))
+        await asyncio.sleep(0)
+        with monkeypatch.context() as full:
+
+            def fail(*_: object, **__: object) -> None:
+                tries.append(asyncio.get_running_loop().time())
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            full.setattr(state, "replace_bytes", fail)
+            broker.take(Changed((Upserted(LEASES[0]),)))
+            await asyncio.sleep(300)
+            assert cache.file.problem
+        await asyncio.sleep(120)
+        assert not cache.file.problem
+        assert SnapshotCache(path).recall({}).leases == by_name(LEASES[0])
+        keeping.cancel()
+
+    run_virtually(life())
+    assert 2 <= len(tries) <= 10, "without another change, and not without pause"
