@@ -27,7 +27,7 @@ from flannelette.services.runtime.events.journal import Event
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.state import RecordFile, UnreadableState
+from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, pack_slowly, sealed
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
 from flannelette.services.runtime.tls.files import TlsFiles
@@ -40,7 +40,11 @@ _PATIENCE: Final = 5.0
 """Seconds that the other cluster has to answer, before the leases that a file remembers are in force. The file may be
 older than what the process before this one has passed on, and nodes keep that meanwhile."""
 _PAUSE: Final = 1.0
-"""Seconds between two looks at what is held back, at replaced certificates, and two writes of the file."""
+"""Seconds between two looks at what is held back, and at replaced certificates. Least seconds between two writes."""
+_PAUSE_PER_LEASE: Final = 0.005
+"""The same for each lease: one takes some µs to write, so that writes take a few thousandths of a core."""
+_RETRY: Final = 60.0
+"""Seconds from a write that has failed to the next one."""
 
 
 class ImportedCluster:
@@ -101,12 +105,14 @@ class ImportedCluster:
             group.create_task(self._feed.run())
             group.create_task(self._follow())
             group.create_task(self._look_after())
+            group.create_task(self._keep())
             group.create_task(self._use_remembered())
 
     async def close(self) -> None:
         """Ends the stream, and writes what is not written."""
         await self._connection.close()
-        self._save()
+        if self._is_unsaved:
+            self.file.write(self._records())
 
     def findings(self) -> Iterator[Condition]:
         """What an operator must know about the import."""
@@ -212,7 +218,16 @@ class ImportedCluster:
             if credentials and credentials.files.stamp() != credentials.last_read:
                 with suppress(Misconfigured):  # half replaced: the next look finds the rest
                     credentials.replace()
-            self._save()
+
+    async def _keep(self) -> None:
+        """Writes the file whenever what it keeps has changed, in portions."""
+        while True:
+            await asyncio.sleep(_PAUSE + _PAUSE_PER_LEASE * len(self.leases.shown))
+            if self._is_unsaved:
+                self._is_unsaved = False
+                if not self.file.put(sealed(_KIND, await pack_slowly(_KIND, self._records()))):
+                    self._is_unsaved = True
+                    await asyncio.sleep(_RETRY)
 
     def _confirm(self, now: float) -> None:
         """What was held back long enough goes, if the other cluster says again that it is gone."""
@@ -258,8 +273,5 @@ class ImportedCluster:
         self.network = table.network
         return table.leases
 
-    def _save(self) -> None:
-        if not self._is_unsaved:
-            return
-        self._is_unsaved = False
-        self.file.write(table_records(self.network, self.leases.shown.values(), None))
+    def _records(self) -> Iterator[Named]:
+        return table_records(self.network, list(self.leases.shown.values()), None)

@@ -1,9 +1,13 @@
 """What --import and --export say, and which leases of other clusters are in force."""
 
+import asyncio
+import errno
+import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +15,18 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.leases.conflicts import losses
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.imports.cluster import ImportedCluster
 from flannelette.services.lease.imports.export import exported
 from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
 from flannelette.services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.runtime import state
 from flannelette.services.runtime.lease.wire import network_from_proto, network_to_proto
+from flannelette.services.runtime.rpc.transport import PLAIN
 from tests.examples.leases import SMALL, address, by_name, mac, network
+from tests.virtual_time import run_virtually
 
 WEST = "west=192.0.2.7:7070,allow=10.6.0.0/16"
 
@@ -223,3 +231,45 @@ def test_what_two_clusters_must_have_alike_is_compared_without_their_keys(here: 
     assert all(key not in message.json for key in (PSK, WG_PSK, OTHER_WG_PSK))
     found = mismatch(own, network_from_proto(message))
     assert found.startswith(reason) if reason.startswith("its") else (reason in found and bool(found) == bool(reason))
+
+
+def test_imports_that_a_full_disk_has_not_taken_are_written_once_it_does_and_not_every_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = by_name(
+        *(lease(f"10.6.{number}.0-24", f"10.6.{number}.0/24", number=number) for number in range(1, 201))
+    )
+    writes = list[bool]()
+
+    async def life() -> None:
+        cluster, is_full = imported(tmp_path / "file"), True
+
+        def replace_bytes(path: Path, parts: Iterable[bytes], *_: object, **__: object) -> None:
+            writes.append(not is_full)
+            if is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            path.write_bytes(b"".join(parts))
+
+        monkeypatch.setattr(state, "replace_bytes", replace_bytes)
+        keeping = asyncio.create_task(cluster._keep())
+        cluster.take(Snapshot(leases, SMALL), 0.0)
+        await asyncio.sleep(300)
+        assert cluster.file.problem
+        is_full = False
+        await asyncio.sleep(120)
+        assert not cluster.file.problem
+        assert imported(tmp_path / "file")._remembered == leases
+        assert 2 <= len(writes) <= 10, "without another change, and not without pause"
+        writes.clear()
+        for number in range(60):
+            cluster.take(Changed((Upserted(replace(leases["10.6.1.0-24"], expires_at=float(number + 1))),)), 0.0)
+            await asyncio.sleep(1)
+        assert 20 <= len(writes) <= 31, "the more leases, the longer the pause"
+        keeping.cancel()
+
+    run_virtually(life())
+
+
+def imported(file: Path) -> ImportedCluster:
+    (policy,) = parse_imports([f"west=unix:{file}.sock,allow=10.6.0.0/16"])
+    return ImportedCluster(policy, PLAIN, Broker("fake", epoch="epoch"), file, 0.5, 30.0, 1000)
