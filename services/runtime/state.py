@@ -206,15 +206,12 @@ class RecordFile:
         if not self._is_kept:
             return True
         try:
-            if self._is_rejected:
-                with suppress(FileNotFoundError):
-                    self.path.replace(self.path.with_name(f"{self.path.name}.refused"))
-                self._is_rejected = False
-            replace_bytes(self.path, lines, MODE, is_synced=self._is_synced)
+            refused = self.path.with_name(f"{self.path.name}.refused") if self._is_rejected else None
+            replace_bytes(self.path, lines, MODE, is_synced=self._is_synced, former=refused)
         except OSError as error:
             self.note(f"cannot write {self.path}: {error.strerror}")
             return False
-        self.problem, self._is_older = "", False
+        self.problem, self._is_rejected, self._is_older = "", False, False
         return True
 
     def clean(self) -> None:

@@ -1,5 +1,6 @@
 """Atomic replacement of files: a reader sees the old or the new content, also after a power cut."""
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,11 +28,14 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def replace_bytes(path: Path, parts: Iterable[bytes], mode: int, *, is_synced: bool = True) -> None:
-    """Replaces a file in an existing directory, and syncs it to disk. Raises OSError.
+def replace_bytes(
+    path: Path, parts: Iterable[bytes], mode: int, *, is_synced: bool = True, former: Path | None = None
+) -> None:
+    """Replaces a file in an existing directory, and syncs both to disk. Raises OSError.
 
     The temporary file `.NAME.new` has a name that no reader of the directory takes for a configuration. It has no
-    more readers than the file itself, and is deleted if the disk is full.
+    more readers than the file itself, and is deleted if the disk is full. What the file was is at `former` after it,
+    if that is given: at no moment is there none, unless it was a directory.
     """
     fresh = temporary(path)
     fresh.unlink(missing_ok=True)
@@ -43,7 +47,34 @@ def replace_bytes(path: Path, parts: Iterable[bytes], mode: int, *, is_synced: b
             os.fchmod(file.fileno(), mode)  # independent of the umask
             if is_synced:
                 os.fsync(file.fileno())
+        if former is not None:
+            _keep(path, former)
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
+    if is_synced:
+        _sync_directory(path.parent)
+
+
+def _keep(path: Path, former: Path) -> None:
+    """Gives what is at `path` the name `former` too."""
+    former.unlink(missing_ok=True)
+    try:
+        os.link(path, former, follow_symlinks=False)
+    except FileNotFoundError:
+        pass
+    except OSError:  # a directory, or a filesystem without links
+        path.replace(former)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Syncs the names in a directory: else a power cut may take back the rename."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a filesystem that syncs no directories
+            raise
+    finally:
+        os.close(descriptor)

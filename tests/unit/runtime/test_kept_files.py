@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -254,6 +254,76 @@ def test_what_cannot_be_read_is_kept_beside_what_is_written_next(tmp_path: Path)
     assert file.write([Record("new", b"1")])
     assert file.read() == [Record("new", b"1")]
     assert (tmp_path / "lease.table.refused").read_bytes() == b"damaged"
+
+
+def test_a_full_disk_leaves_a_damaged_file_and_what_can_be_read_of_it_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RecordFile(tmp_path / "file", "kind")
+    file.write([Record("one", b"1"), Record("two", b"2")])
+    damaged = file.path.read_bytes().replace(b"two 2", b"two 3")
+    file.path.write_bytes(damaged)
+    assert file.read() == [Record("one", b"1")]
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        assert not file.write([Record("one", b"1")])
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"file": damaged}
+    assert RecordFile(file.path, "kind").read() == [Record("one", b"1")], "what the next start would find"
+    assert file.write([Record("one", b"1")])
+    assert (tmp_path / "file.refused").read_bytes() == damaged
+    assert file.is_whole
+
+
+def test_a_kill_between_any_two_steps_of_a_write_leaves_a_file_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but links and renames change names: after each, the file is there, old or new."""
+    file = RecordFile(tmp_path / "file", "kind")
+    file.path.write_bytes(b"damaged")
+    (tmp_path / "file.refused").write_bytes(b"damaged before")
+    assert file.read() == []
+    seen = list[bytes]()
+    for name in ("link", "replace", "unlink", "rename"):
+
+        def step(*arguments: Any, original: Any = getattr(os, name), **options: Any) -> None:
+            original(*arguments, **options)
+            seen.append(file.path.read_bytes())
+
+        monkeypatch.setattr(os, name, step)
+    assert file.write([Record("one", b"1")])
+    assert len(seen) >= 2
+    assert set(seen) == {b"damaged", file.path.read_bytes()}
+
+
+def test_a_directory_in_the_place_of_a_file_is_moved_aside(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "file", "kind")
+    (tmp_path / "file/inside").mkdir(parents=True)
+    assert file.read() == []
+    assert file.write([Record("one", b"1")])
+    assert RecordFile(file.path, "kind").read() == [Record("one", b"1")]
+    assert (tmp_path / "file.refused/inside").is_dir()
+
+
+def test_what_a_power_cut_must_not_cost_is_synced_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "file", list[tuple[str, bool]]()
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        original(descriptor)
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert RecordFile(path, "kind", is_synced=False).write([])
+    assert synced == []
+    path.unlink()
+    assert RecordFile(path, "kind").write([])
+    assert synced == [(".file.new", False), (tmp_path.name, True)], "the file before its name, and then the name"
 
 
 def test_a_file_that_is_cut_between_two_records_says_how_many_are_missing(
