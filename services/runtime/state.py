@@ -7,6 +7,7 @@ whole, `RecordLog` is appended to. A record that the disk has damaged is refused
 """
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
@@ -35,9 +37,15 @@ _VERSION: Final = 2
 """Of this format; 1 was that of releases before 0.3, see older_state.py."""
 _LARGEST: Final = 1 << 28
 """Largest size of a file in bytes: that of about a million leases."""
+_LARGEST_HALF: Final = 4 * HALF
+"""The same of a half of a log: what both had may be written into one anew, and a half that is full takes one batch."""
 _HEAD: Final = "file"
 _MOST_TOLD: Final = 10
 """Names of damaged records in one line of the log."""
+_MOST_DAMAGED: Final = 50_000
+"""Damaged records of a file that is read; with more it is none, and its lines take no memory."""
+_NO_FILE: Final = "the file is damaged, or another kind of file"
+_LONGEST_COUNT: Final = 16
 _PORTION: Final = 250
 """Records that are packed in about a millisecond."""
 _LONGEST_NAME: Final = 256
@@ -130,28 +138,32 @@ def unpack(kind: str, data: bytes, older: bytes = b"") -> Contents:
     first, _, rest = data.partition(b"\n")
     head = _record(first, 0)
     said = head.value.split(b" ") if head is not None and head.name == _HEAD else []
-    lines = (rest if said else data).split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    if said:
-        if said[0] != kind.encode():
-            raise UnreadableState(f"it is a file of another kind, {said[0].decode('ascii', 'replace')!a}")
-        if said[1] != b"%d" % _VERSION:
-            raise UnreadableState("another version of this service has written the file")
-        if said[2:] == [b"%d" % len(lines), b"%08x" % crc32(rest)]:
-            parts = (line.split(b" ", 2) for line in lines)
-            return Contents([Record(name.decode("ascii", "replace"), value) for _, name, value in parts], [])
+    if said and said[0] != kind.encode():
+        raise UnreadableState(f"it is a file of another kind, {said[0].decode('ascii', 'replace')!a}")
+    if said and said[1:2] != [b"%d" % _VERSION]:
+        raise UnreadableState("another version of this service has written the file")
+    count = rest.count(b"\n") + (not rest.endswith(b"\n") and bool(rest))
+    if said[2:] == [b"%d" % count, b"%08x" % crc32(rest)]:
+        parts = (line.split(b" ", 2) for line in BytesIO(rest))
+        with suppress(ValueError):  # a line that nobody writes
+            return Contents([Record(name.decode("ascii", "replace"), value[:-1]) for _, name, value in parts], [])
     salt, contents = _salt(kind), Contents([], [])
-    for number, line in enumerate(lines, 1 + bool(said)):
+    for number, text in enumerate(BytesIO(rest if said else data), 1 + bool(said)):
+        line = text.removesuffix(b"\n")
         record = Record("", line) if older and line.startswith(older) else _record(line, salt)
         if record is None:
             contents.damaged.append(_where(number, line))
         else:
             contents.records.append(record)
+        if len(contents.damaged) > _MOST_DAMAGED:
+            raise UnreadableState(_NO_FILE)
     if not (said or contents.records):
-        raise UnreadableState("the file is damaged, or another kind of file")
-    if said and (missing := int(said[2]) - len(lines)) > 0:
+        raise UnreadableState(_NO_FILE)
+    is_counted = said[2:] and said[2].isdigit() and len(said[2]) < _LONGEST_COUNT
+    if is_counted and (missing := int(said[2]) - count) > 0:
         contents.damaged.append(f"{missing} at the end, which are missing")
+    elif said and not contents.damaged:  # each record is right, and the whole is not
+        contents.damaged.append("the first line")
     return contents
 
 
@@ -313,7 +325,7 @@ class RecordLog:
 
     def _half(self, path: Path) -> Contents:
         try:
-            data = read_bytes(path)
+            data = read_bytes(path, _LARGEST_HALF)
             contents = unpack(self._kind, data, self._older) if data else Contents([], [])
             if data and not data.endswith(b"\n"):  # a kill has torn the last line, to which nothing may be appended
                 contents.damaged.append("the end")
@@ -355,11 +367,12 @@ def locked(path: Path) -> int:
     return descriptor
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, without following a symbolic link. Raises OSError, also for what is no file."""
+def read_bytes(path: Path, most: int = _LARGEST) -> bytes:
+    """The content of a file, without following a symbolic link. Raises OSError, also for what is no file or larger."""
     with os.fdopen(os.open(path, os.O_RDONLY | FLAGS), "rb") as file:
-        _size(file.fileno())
-        return file.read(_LARGEST)
+        if (size := _size(file.fileno())) > most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return file.read(size)
 
 
 @cache

@@ -8,14 +8,17 @@ import random
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+from zlib import crc32
 
 import pytest
 
@@ -35,7 +38,16 @@ from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.events.event_file import EventFile
 from flannelette.services.runtime.lease.wire import step_to_bytes
-from flannelette.services.runtime.state import Record, RecordFile, RecordLog, UnreadableState, unpack, unwritten
+from flannelette.services.runtime.state import (
+    Record,
+    RecordFile,
+    RecordLog,
+    UnreadableState,
+    pack,
+    sealed,
+    unpack,
+    unwritten,
+)
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.examples.state_files import encode
 from tests.upgrade.golden import RELEASES
@@ -287,13 +299,13 @@ def test_a_kill_between_any_two_steps_of_a_write_leaves_a_file_that_can_be_read(
     (tmp_path / "file.refused").write_bytes(b"damaged before")
     assert file.read() == []
     seen = list[bytes]()
+
+    def step(original: Callable[..., None], *arguments: object, **options: object) -> None:
+        original(*arguments, **options)
+        seen.append(file.path.read_bytes())
+
     for name in ("link", "replace", "unlink", "rename"):
-
-        def step(*arguments: Any, original: Any = getattr(os, name), **options: Any) -> None:
-            original(*arguments, **options)
-            seen.append(file.path.read_bytes())
-
-        monkeypatch.setattr(os, name, step)
+        monkeypatch.setattr(os, name, partial(step, getattr(os, name)))
     assert file.write([Record("one", b"1")])
     assert len(seen) >= 2
     assert set(seen) == {b"damaged", file.path.read_bytes()}
@@ -316,7 +328,7 @@ def test_what_a_power_cut_must_not_cost_is_synced_with_its_name(
 
     def fsync(descriptor: int) -> None:
         original(descriptor)
-        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, path.exists()))
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, path.exists()))
 
     monkeypatch.setattr(os, "fsync", fsync)
     assert RecordFile(path, "kind", is_synced=False).write([])
@@ -324,6 +336,54 @@ def test_what_a_power_cut_must_not_cost_is_synced_with_its_name(
     path.unlink()
     assert RecordFile(path, "kind").write([])
     assert synced == [(".file.new", False), (tmp_path.name, True)], "the file before its name, and then the name"
+
+
+@pytest.mark.parametrize("line", [b"", b"x", b"{}"], ids=["empty", "text", "event"])
+def test_a_file_of_damaged_lines_takes_no_memory_for_each(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "dataplane.events"
+    path.write_bytes((line + b"\n") * (4 << 20))
+    for read in (RecordFile(path, "kind").read, EventFile(path, EventKind).read):
+        tracemalloc.start()
+        try:
+            assert read() == []
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = RecordFile(tmp_path / "file", "kind")
+    file.path.touch()
+    os.truncate(file.path, 1 << 40)
+    tracemalloc.start()
+    try:
+        assert file.read() == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert "File too large" in capsys.readouterr().out
+    assert file.write([Record("one", b"1")])
+    assert RecordFile(file.path, "kind").read() == [Record("one", b"1")]
+
+
+@pytest.mark.parametrize(
+    "head", ["kind", "kind 2", "kind 2 x y", "kind 2 -1 00000000", f"kind 2 {'9' * 5000} 00000000", "kind 2 1 2 3"]
+)
+def test_a_first_line_that_nobody_writes_is_refused_or_costs_itself(tmp_path: Path, head: str) -> None:
+    file = RecordFile(tmp_path / "file", "kind")
+    (line,) = pack("kind", [("one", b"1")])
+    file.path.write_bytes(b"%08x file %b\n%b" % (crc32(b"file " + head.encode()), head.encode(), line))
+    assert file.read() in ([], [Record("one", b"1")])
+    assert not file.is_whole
+
+
+def test_a_whole_that_matches_its_checksum_and_has_lines_that_are_no_records_is_read_line_by_line(
+    tmp_path: Path,
+) -> None:
+    file = RecordFile(tmp_path / "file", "kind")
+    file.path.write_bytes(b"".join(sealed("kind", [b"no_record\n", *pack("kind", [("one", b"1")])])))
+    assert file.read() == [Record("one", b"1")]
+    assert not file.is_whole
 
 
 def test_a_file_that_is_cut_between_two_records_says_how_many_are_missing(
