@@ -38,7 +38,7 @@ _VERSION: Final = 2
 _LARGEST: Final = 1 << 28
 """Largest size of a file in bytes: that of about a million leases."""
 _LARGEST_HALF: Final = 4 * HALF
-"""The same of a half of a log: what both had may be written into one anew, and a half that is full takes one batch."""
+"""The same of a half of a log: what both had may be written into one, and a half that is full takes one batch."""
 _HEAD: Final = "file"
 _MOST_TOLD: Final = 10
 """Names of damaged records in one line of the log."""
@@ -55,6 +55,10 @@ _TO_JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 class UnreadableState(Exception):
     """The file or the record is damaged, or not the one that is meant; the message says why."""
+
+
+class OtherVersion(UnreadableState):
+    """The file is of a newer release."""
 
 
 class Record(NamedTuple):
@@ -141,7 +145,7 @@ def unpack(kind: str, data: bytes, older: bytes = b"") -> Contents:
     if said and said[0] != kind.encode():
         raise UnreadableState(f"it is a file of another kind, {said[0].decode('ascii', 'replace')!a}")
     if said and said[1:2] != [b"%d" % _VERSION]:
-        raise UnreadableState("another version of this service has written the file")
+        raise OtherVersion("another version of this service has written the file")
     count = rest.count(b"\n") + (not rest.endswith(b"\n") and bool(rest))
     if said[2:] == [b"%d" % count, b"%08x" % crc32(rest)]:
         parts = (line.split(b" ", 2) for line in BytesIO(rest))
@@ -194,16 +198,20 @@ class RecordFile:
 
     def read(self) -> list[Record]:
         """The records, for the start; none if there are none that can be used."""
-        if not self._is_kept:
-            return []
-        self.clean()
         try:
-            records, damaged = self._contents(read_bytes(self.path))
+            return self.load()
         except FileNotFoundError:
             return []
         except (OSError, UnreadableState) as error:
             self.reject(error)
             return []
+
+    def load(self) -> list[Record]:
+        """The same. Raises OSError and UnreadableState for a file that cannot be used."""
+        if not self._is_kept:
+            return []
+        self.clean()
+        records, damaged = self._contents(read_bytes(self.path))
         if damaged:
             self._is_rejected = True
             log.error("records of the state file are damaged, and not used", **_damage(self.path, damaged))
@@ -368,7 +376,7 @@ def locked(path: Path) -> int:
 
 
 def read_bytes(path: Path, most: int = _LARGEST) -> bytes:
-    """The content of a file, without following a symbolic link. Raises OSError, also for what is no file or larger."""
+    """The content of a file, without following a symbolic link. Raises OSError, also for no file, or a larger one."""
     with os.fdopen(os.open(path, os.O_RDONLY | FLAGS), "rb") as file:
         if (size := _size(file.fileno())) > most:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))

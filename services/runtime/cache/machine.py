@@ -1,5 +1,6 @@
 """The token of this machine: it tells the machine from others that have the same node name (ADR 56)."""
 
+import errno
 import fcntl
 import json
 import os
@@ -12,12 +13,16 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from flannelette.services.runtime.state import Record, RecordFile, UnreadableState
+from flannelette.services.runtime.state import OtherVersion, Record, RecordFile, UnreadableState
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
 
 _NAME: Final = "machine"
+_COPIES: Final = 3
+"""Of the record: a bit that the disk flips damages one, or two if it was the end of a line."""
+_NO_FILE: Final = (0, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EFBIG)
+"""What is there can never be read: a link, a directory, a socket, another file."""
 _INTERFACES: Final = Path("/sys/class/net")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _SO_NETNS_COOKIE: Final = 71
@@ -39,7 +44,7 @@ class MachineToken:
         self.token = ""
         if directory:
             path = Path(directory, "machine")
-            is_there = path.exists()
+            is_there = os.path.lexists(path)  # an error is no answer, as where this user may not search
             try:
                 self.token = _token(path, hardware_addresses(interfaces))
             except OSError as error:
@@ -69,11 +74,11 @@ def _token(path: Path, hardware: frozenset[str]) -> str:
         if token and known and hardware and known.isdisjoint(hardware):
             log.warning("the network cards are others: this machine gets a new token, as the state may be a copy")
             token = ""
-        if token and hardware in (known, frozenset()):
+        if token and hardware in (known, frozenset()) and file.is_whole:
             return token
         made = token or _made(hardware)
         record = Record.of_json(_NAME, {"token": made, "hardware": sorted(hardware or known)})
-        if not file.write([record]) and not token:  # else it is the cards alone that cannot be written down
+        if not file.write([record] * _COPIES) and not token:  # else what is there still has the token
             raise OSError(file.problem)
         return made
 
@@ -108,11 +113,22 @@ def _namespace() -> int:
 
 
 def _kept(file: RecordFile) -> tuple[str, frozenset[str]]:
-    """The token of the file and the hardware that it was made on; empty without a file that can be read."""
+    """The token of the file and the hardware that it was made on; empty without a file, or of one that is damaged.
+
+    Raises OSError for one that another release, or this one at another time, may read.
+    """
     try:
-        for record in file.read():
+        for record in file.load():
             row = record.json()
             return str(row["token"]), frozenset(map(str, row["hardware"]))
+    except FileNotFoundError:
+        pass
+    except OtherVersion as error:
+        raise OSError(f"cannot read {file.path}: {error}") from None
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise OSError(f"cannot read {file.path}: {error.strerror}") from None
+        file.reject(error)
     except (UnreadableState, LookupError, TypeError) as error:
         file.reject(error)
     return "", frozenset()

@@ -82,7 +82,7 @@ class StateFile(RecordFile):
         except BlockingIOError:
             self._log_unused(f"another {service} keeps its state in {directory}: give this one its own --state-dir")
         except OSError as error:
-            if self.path.exists():
+            if os.path.lexists(self.path):
                 self.note(f"cannot write {self.path}: {error.strerror}")
             else:
                 self._log_unused(f"cannot use {directory}: {error.strerror}")

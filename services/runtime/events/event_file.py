@@ -42,10 +42,12 @@ class EventFile:
 
     def read(self) -> list[RecordedEvent]:
         """The last events in the file, with rising numbers. Blocks for some milliseconds: for the start."""
-        if self._log is None or not self._log.path.parent.is_dir():
+        if self._log is None:
             return []
         entries = list[RecordedEvent]()
         try:
+            if not self._log.path.parent.is_dir():
+                return []
             records, unreadable = self._log.read(REMEMBERED)
             for record in records:
                 try:

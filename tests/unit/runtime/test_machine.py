@@ -1,16 +1,23 @@
 """The token of a machine: made once, kept, and another one on a copy of the machine."""
 
+import errno
+import os
 import shutil
 import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
+from flannelette.services.dataplane.events.journal import EventKind
+from flannelette.services.runtime import state
 from flannelette.services.runtime.cache import machine as module
 from flannelette.services.runtime.cache.machine import MachineToken, hardware_addresses
+from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.events.event_file import EventFile
 
 
 def with_cards(directory: Path, **cards: str) -> Path:
@@ -141,15 +148,15 @@ def test_a_token_that_is_damaged_is_never_used(tmp_path: Path, monkeypatch: pyte
     token = MachineToken(str(tmp_path), tmp_path / "none").token
     (tmp_path / "boot").write_text("another\n")  # else the one that is made would be the same
     monkeypatch.setattr(module, "_BOOT", tmp_path / "boot")
-    whole = (tmp_path / "machine").read_bytes()
-    record = whole.index(b"\n") + 1
-    for bit in range(8 * len(whole)):
-        damaged = bytearray(whole)
+    first, *copies = (tmp_path / "machine").read_bytes().splitlines(keepends=True)
+    assert set(copies) == {copies[0]}
+    for bit in range(8 * len(copies[0])):
+        damaged = bytearray(copies[0])
         damaged[bit // 8] ^= 1 << bit % 8
-        (tmp_path / "machine").write_bytes(damaged)
+        (tmp_path / "machine").write_bytes(first + bytes(damaged) * len(copies))
         found = MachineToken(str(tmp_path), tmp_path / "none").token
         assert len(found) == 32
-        assert (found != token) == (bit // 8 >= record - 1), "a damaged first line costs nothing"
+        assert found != token, "which is in no copy of the record"
 
 
 @pytest.mark.parametrize("directory", ["", "/proc/no"])
@@ -164,3 +171,76 @@ def test_a_token_that_cannot_be_read_and_not_be_replaced_is_told(tmp_path: Path)
     machine = MachineToken(str(tmp_path), tmp_path / "none")
     assert machine.token == ""
     assert "cannot write" in machine.problem
+
+
+def test_a_flipped_bit_in_the_file_costs_no_token_and_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reboot, after which the token could not be made again."""
+    path = tmp_path / "machine"
+    token = MachineToken(str(tmp_path), tmp_path / "none").token
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(module, "_BOOT", tmp_path / "boot")
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        assert MachineToken(str(tmp_path), tmp_path / "none").token == token, place
+        assert path.read_bytes() == whole, "before the next bit"
+
+
+def test_a_damaged_file_that_a_full_disk_keeps_from_being_mended_costs_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "machine"
+    token = MachineToken(str(tmp_path), tmp_path / "none").token
+    damaged = path.read_bytes()[:-3]
+    path.write_bytes(damaged)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    machine = MachineToken(str(tmp_path), tmp_path / "none")
+    assert (machine.token, machine.problem) == (token, "")
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_file_that_cannot_be_read_now_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Without a token this node is as one of an older release; with another one its own name would be refused."""
+    token = MachineToken(str(tmp_path), tmp_path / "none").token
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> bytes:
+            raise OSError(number, os.strerror(number))
+
+        broken.setattr(state, "read_bytes", fail)
+        machine = MachineToken(str(tmp_path), tmp_path / "none")
+        assert machine.token == ""
+        assert machine.problem == f"cannot read {tmp_path / 'machine'}: {os.strerror(number)}"
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(module, "_BOOT", tmp_path / "boot")
+    assert MachineToken(str(tmp_path), tmp_path / "none").token == token
+
+
+def test_a_file_of_a_newer_release_is_not_replaced(tmp_path: Path) -> None:
+    """Who goes back to this release goes forward again, and is the machine that it was."""
+    path, rest = tmp_path / "machine", b"what it will have\n"
+    body = b"file machine 3 1 00000000"
+    path.write_bytes(b"%08x %b\n%b" % (crc32(body), body, rest))
+    before = path.read_bytes()
+    machine = MachineToken(str(tmp_path), tmp_path / "none")
+    assert machine.token == ""
+    assert "another version of this service has written the file" in machine.problem
+    assert path.read_bytes() == before
+
+
+def test_a_directory_that_no_path_can_name_ends_no_service(tmp_path: Path) -> None:
+    """As one that this user may not search: Path.exists and Path.is_dir raise an error."""
+    directory = str(tmp_path / ("x" * 300))
+    assert MachineToken(directory).token == ""
+    with StateFile(directory, "dataplane") as file:
+        assert not file.is_usable
+    assert EventFile(Path(directory, "dataplane.events"), EventKind).read() == []
