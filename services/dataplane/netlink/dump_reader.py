@@ -1,6 +1,7 @@
 """One dump of the kernel over netlink: what receives it, and when it is asked for again."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container
 from typing import Final, TypeVar
 
@@ -22,7 +23,7 @@ ANY_REFUSAL: Final = range(1, 4096)
 _ATTEMPTS: Final = 10
 
 
-class DumpReader:
+class DumpReader(ABC):
     """Takes the datagrams that answer the request with this number; a subclass reads the messages in them."""
 
     def __init__(self, sequence: int) -> None:
@@ -50,9 +51,9 @@ class DumpReader:
             offset = following or (end + 3) & ~3
         return False
 
+    @abstractmethod
     def read(self, kind: int, block: bytes, offset: int, end: int) -> int | None:
         """Reads the message that lies there; returns where the next one is, if it has read more than this one."""
-        raise NotImplementedError
 
 
 R = TypeVar("R", bound=DumpReader)
