@@ -146,7 +146,8 @@ async def test_no_packet_is_lost_while_the_dataplane_is_stopped_or_killed_and_st
                     await running.until(peers=1)
                     await eventually(scene.proxies, has(1))
                     assert scene.proxies() != [proxy], "the new one has taken over"
-        assert (stream.sent > 100, stream.lost) == (True, [])
+                await eventually(lambda: stream.sent, lambda sent: sent > 100)
+        assert stream.lost == []
         assert scene.cluster.everything(details="") == before
 
 
