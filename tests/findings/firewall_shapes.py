@@ -510,3 +510,46 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         is_policy=True,
     ),
 }
+
+_UFW: Final = "ufw --force reset >/dev/null; {}; ufw allow 22/tcp; ufw --force enable"
+_FIREWALLD: Final = "firewall-cmd --set-default-zone={}"
+
+PROGRAMS: Final = {
+    "ufw": {
+        "nothing may come, go or pass": Shape(
+            _UFW.format("for each in incoming outgoing routed; do ufw default deny $each; done"),
+            named="which ufw has set",
+            cure=f"ufw allow out to {_PEER} port 8472 proto udp",
+        ),
+        "an operator's rules": Shape(
+            _UFW.format(
+                "ufw default allow incoming; ufw default allow routed; ufw deny from 10.99.0.0/16 to any proto udp; "
+                f"ufw reject out to {_PEER} proto udp; ufw route deny to 10.5.27.0/24; "
+                "ufw route reject from 10.5.27.0/24"
+            ),
+            named="A rule of ufw drops them",
+            cure=f"ufw prepend allow from {_PEER} to any port 8472 proto udp",
+        ),
+    },
+    "firewalld": {
+        "the zone that it is installed with": Shape(
+            _FIREWALLD.format("public"),
+            named="A rule of firewalld drops them",
+            cure="firewall-cmd --permanent --zone=public ",
+        ),
+        "a zone that drops": Shape(
+            f"{_FIREWALLD.format('drop')}; firewall-cmd --reload",
+            named="A rule of firewalld drops them",
+            cure="firewall-cmd --permanent --zone=drop ",
+        ),
+        "iptables": Shape(
+            "sed -i s/^FirewallBackend=.*/FirewallBackend=iptables/ /etc/firewalld/firewalld.conf; "
+            "firewall-cmd --complete-reload",
+            named="firewalld",
+            cure="firewall-cmd --permanent --",
+        ),
+    },
+}
+"""By the program of the host's firewall, which is the real one: what is typed there, and what doctor says."""
+RELOADS: Final = {"ufw": "ufw reload", "firewalld": "firewall-cmd --complete-reload"}
+"""What makes a program's rules anew."""

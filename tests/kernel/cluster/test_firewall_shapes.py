@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import os
+import shutil
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,14 +16,17 @@ import pytest_asyncio
 from flannelette.masq.v1 import masq_pb2 as pb
 from tests.faults.silent_scene import Kind, Pods, two_pods
 from tests.findings.firewall_rows import FIREWALL_FAULTS
-from tests.findings.firewall_shapes import SHAPES, Shape
+from tests.findings.firewall_shapes import PROGRAMS, RELOADS, SHAPES, Shape
 from tests.findings.words import words
 from tests.hosts.namespaces import NamespaceMaker
 from tests.hosts.two_hosts import EXAMPLES
 from tests.hosts.watched_node import WatchedNode
 from tests.modules import need_modules
+from tests.pages.own_files import OwnFiles
 from tests.patience import PATIENCE, pauses
-from tests.waiting import eventually
+from tests.process_logs import started
+from tests.tools import lacking
+from tests.waiting import contains, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 OURS = {"peer: VXLAN"}
@@ -65,9 +72,12 @@ class Scene:
     pods: Pods
     node: WatchedNode
     saved: str
+    inside: tuple[str, ...] = ()
+    """What a command begins with that is typed where n1 has files of its own."""
 
-    async def typed(self, line: str) -> None:
-        await self.pods.n1(line)
+    async def typed(self, line: str) -> str:
+        n1 = self.pods.hosts.cluster.namespace
+        return await asyncio.to_thread(n1.run, *self.inside, "sh", "-c", line)
 
     async def restore(self) -> None:
         """The firewall is as it was."""
@@ -116,9 +126,48 @@ def rules(scene: Scene) -> list[str]:
 async def test_a_firewall_is_broken_exactly_if_it_loses_packets_and_its_cure_opens_nothing_else(
     scene: Scene, name: str
 ) -> None:
-    shape = SHAPES.get(name) or ROWS[name]
-    need_modules(*(module for part, module in NEEDS.items() if part in shape.act))
     assert not await asyncio.to_thread(scene.node.lost)
+    await _judged(scene, SHAPES.get(name) or ROWS[name])
+
+
+@pytest.mark.parametrize(("program", "name"), [(program, name) for program in PROGRAMS for name in PROGRAMS[program]])
+async def test_a_program_takes_the_cures_for_its_firewall_and_keeps_them(
+    scene: Scene, program: str, name: str, tmp_path: Path
+) -> None:
+    """The real one, with files of its own; they open nothing but what is ours."""
+    assert not await asyncio.to_thread(scene.node.lost)
+    async with _running(scene, program, tmp_path):
+        await _judged(scene, PROGRAMS[program][name], reload=RELOADS[program])
+
+
+@asynccontextmanager
+async def _running(scene: Scene, program: str, home: Path) -> AsyncIterator[None]:
+    """n1 has this firewall while the block runs, as it is installed."""
+    if shutil.which(program) is None:
+        lacking(f"there is no {program}: apt-get install {program}, which also starts it where systemd runs")
+    if os.stat("/etc").st_uid:  # noqa: PTH116 - 65534: root's files are nobody's in an ordinary user's namespace
+        pytest.skip("an ordinary user has no files that these programs trust: run the tests as root")
+    with ExitStack() as stack:
+        files = stack.enter_context(OwnFiles(home, over=["/etc"], empty=["/run", "/var/lib", "/var/log"]))
+        scene.inside = files.command("env", "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/run/bus")
+        stack.callback(setattr, scene, "inside", ())
+        if program == "firewalld":
+            await scene.typed("find /etc/firewalld -type f ! -name firewalld.conf -delete")
+            bus = "dbus-daemon", "--session", "--nofork", "--address=unix:path=/run/bus"
+            for command, look, there in (
+                (bus, "ls /run", "bus"),
+                ((program, "--nofork", "--nopid"), "firewall-cmd --state || true", "running"),
+            ):
+                line = scene.pods.hosts.cluster.namespace.command(*scene.inside, *command)
+                process = started(line, home / f"{command[0]}.log")
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+                await eventually(partial(scene.typed, look), contains(there))
+        yield
+
+
+async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
+    need_modules(*(module for part, module in NEEDS.items() if part in shape.act))
     try:
         await scene.typed(shape.act)
         status = await scene.settled(found=bool(shape.named))
@@ -140,6 +189,10 @@ async def test_a_firewall_is_broken_exactly_if_it_loses_packets_and_its_cure_ope
         is_ban = any(cure.startswith(BANS) for cure in cures)
         ours = OURS | FORGED if any("--new-policy=flannel" in cure for cure in cures) else OURS
         assert {each for each in opened if not is_ban or not each.startswith("peer")} <= ours, opened
+        if reload:
+            await scene.typed(reload)
+            await scene.pods.until_nothing_is_found("masq")
+            assert not await asyncio.to_thread(scene.node.lost)
         if not shape.stands_in:
             gone = [line for line in before if line not in rules(scene)]
             assert not gone, "no rule or policy of another program goes"
