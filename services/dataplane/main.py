@@ -168,7 +168,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
                 REGISTRY.unregister(collector)
             if not await dataplane.lock.end(_END_SECONDS):
                 log.warning("the requested operation was not completed: try again", seconds=_END_SECONDS)
-            await dataplane.cache_writer.close()
+            await dataplane.cache_writer.write()
             await events.close(dataplane.journal)
             await connection.close()
 

@@ -54,17 +54,16 @@ def main() -> int:
 async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
-    events = EventFile(
-        directory_of("lease", settings.socket_dir) / f"lease{settings.socket_suffix}.events", EventKind
-    )
+    files = directory_of("lease", settings.socket_dir)
+    events = EventFile(files / f"lease{settings.socket_suffix}.events", EventKind)
     journal = Journal(events.read())
     started = f"flannelette-lease {version()} started, store {settings.store}"
     journal.note(Event(EventKind.SERVICE_STARTED, started))
     broker = Broker(settings.store, epoch=secrets.token_hex(4), journal=journal)
     imports = imports_of(settings, broker, process)
+    memory = SnapshotCache(files / f"lease{settings.socket_suffix}.table", broker)
     store = open_store(settings, identity.node, broker, process)
     try:
-        memory = SnapshotCache(directory_of("lease", settings.socket_dir) / f"lease{settings.socket_suffix}.table")
         share = 100 if settings.store == "relay" else settings.guard_share  # what is confirmed above is so here
         guard = GuardSettings(share / 100, settings.guard_seconds)
         gate = StorePipeline(store, broker, guard, recall=memory.recall)
@@ -85,7 +84,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["imports"] = imports.run
         process.jobs["store"] = gate.follow
-        process.jobs["memory"] = partial(memory.keep, broker)
+        process.jobs["memory"] = memory.run
         process.jobs["readiness"] = partial(keep_health, broker, process.health, is_central=settings.central)
         process.jobs["journal"] = journal.run
         process.jobs["event file"] = partial(events.run, journal)
@@ -94,6 +93,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         show(broker.table, process.health, is_central=settings.central)
         yield
     finally:
+        await memory.write()
         await store.close()
         await imports.close()
         journal.flush()

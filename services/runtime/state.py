@@ -2,8 +2,8 @@
 
 A file has a record a line: checksum, name and value, with a space between. The first line says what the file is of,
 the version of this format, how many records follow, and their checksum as a whole: if that is right, none is looked
-at alone. There are two ways to write: `RecordFile` is replaced as a
-whole, `RecordLog` is appended to. A record that the disk has damaged is refused by its name, and the others are kept.
+at alone. There are two ways to write: `RecordFile` is replaced as a whole, `RecordLog` is appended to; `keep` is the
+loop of all writers. A record that the disk has damaged is refused by its name, and the others are kept.
 """
 
 import asyncio
@@ -13,12 +13,13 @@ import json
 import os
 import stat
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 from zlib import crc32
 
@@ -50,6 +51,10 @@ _PORTION: Final = 250
 """Records that are packed in about a millisecond."""
 _LONGEST_NAME: Final = 256
 _PLAIN: Final = bytes(byte if 0x20 < byte < 0x7F else ord("?") for byte in range(256))
+_DELAY: Final = 1.0
+"""Seconds from a change to the write: changes come in groups."""
+_RETRY: Final = 40.0
+"""Seconds from a write that has failed to the next one."""
 _TO_JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -118,7 +123,7 @@ def pack(kind: str, records: Iterable[Named]) -> list[bytes]:
     return lines
 
 
-async def pack_slowly(kind: str, records: Iterator[Named]) -> list[bytes]:
+async def _pack_slowly(kind: str, records: Iterator[Named]) -> list[bytes]:
     """The same in portions, between which the other tasks run."""
     lines = list[bytes]()
     while portion := pack(kind, islice(records, _PORTION)):
@@ -190,6 +195,7 @@ class RecordFile:
         self._is_rejected = False
         self._is_older = False
         self._is_kept = path is not None
+        self._writing = Lock()
 
     @property
     def is_whole(self) -> bool:
@@ -219,19 +225,37 @@ class RecordFile:
 
     def write(self, records: Iterable[Named]) -> bool:
         """Replaces the file; returns whether that succeeded. Blocks while the disk is busy, if it `is_synced`."""
-        return self.put(sealed(self.kind, pack(self.kind, records)))
+        return self.put(pack(self.kind, records))
 
-    def put(self, lines: Iterable[bytes]) -> bool:
-        """Replaces the file by lines that are `sealed` already, as `write`."""
+    async def write_slowly(self, records: Iterator[Named]) -> bool:
+        """The same while other tasks run: in portions, and a thread waits for the disk."""
+        return await self._in_thread(partial(self.put, await _pack_slowly(self.kind, records)))
+
+    def put(self, lines: list[bytes]) -> bool:
+        """Replaces the file by records that are packed already, as `write`."""
         if not self._is_kept:
             return True
         try:
-            refused = self.path.with_name(f"{self.path.name}.refused") if self._is_rejected else None
-            replace_bytes(self.path, lines, MODE, is_synced=self._is_synced, former=refused)
+            with self._writing:
+                refused = self.path.with_name(f"{self.path.name}.refused") if self._is_rejected else None
+                replace_bytes(self.path, sealed(self.kind, lines), MODE, is_synced=self._is_synced, former=refused)
         except OSError as error:
             self.note(f"cannot write {self.path}: {error.strerror}")
             return False
         self.problem, self._is_rejected, self._is_older = "", False, False
+        return True
+
+    async def confirm(self) -> bool:
+        """Says by the file's time that its content is true now; returns whether that succeeded."""
+        return await self._in_thread(self.touch)
+
+    def touch(self) -> bool:
+        """The same. Blocks: not for the event loop."""
+        try:
+            os.utime(self.path)
+        except OSError as error:
+            self.note(f"cannot write {self.path}: {error.strerror}")
+            return False
         return True
 
     def clean(self) -> None:
@@ -251,6 +275,13 @@ class RecordFile:
         if problem != self.problem:
             self.problem = problem
             log.warning("what the next start would need is not kept", reason=problem)
+
+    async def _in_thread(self, call: Callable[[], bool]) -> bool:
+        try:
+            return await asyncio.to_thread(call)
+        except (OSError, RuntimeError) as error:  # for example, no descriptor or thread is left
+            self.note(f"cannot write {self.path} now: {error}")
+            return False
 
     def _contents(self, data: bytes) -> Contents:
         try:
@@ -346,6 +377,33 @@ class RecordLog:
             path.unlink()
             return Contents([], [])
         return contents
+
+
+async def keep(
+    news: Callable[[], Awaitable[object]],
+    write: Callable[[], Awaitable[bool]],
+    *,
+    pause: Callable[[], float] = lambda: 0.0,
+    retry: float = _RETRY,
+    every: float | None = None,
+    urgent: asyncio.Event | None = None,
+) -> None:
+    """Keeps a file current until it is cancelled; who stops the service calls `write` once more.
+
+    `news` returns while there is something to write; a second later `write` writes it, and says whether that
+    succeeded: if not, it is called again after `retry` seconds. From one write to the next one it is at least `pause`
+    seconds, unless something is `urgent`, and at most about `every`.
+    """
+    urgent, is_written = urgent or asyncio.Event(), True
+    while True:
+        if is_written:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news(), every)
+        await asyncio.sleep(_DELAY)
+        urgent.clear()
+        is_written = await write()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(urgent.wait(), pause() if is_written else retry)
 
 
 class MayFail(Protocol):

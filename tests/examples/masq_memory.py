@@ -18,10 +18,6 @@ from tests.virtual_time import run_virtually
 AWAY = "nobody is there"
 
 
-async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
-    return function(*arguments)
-
-
 class Scene(Running):
     """A host, and the lives of the service on it, whose clock is `later` seconds ahead."""
 
@@ -37,7 +33,7 @@ class Scene(Running):
         with StateFile(str(self.directory), "masq") as file:
             cached = CachedTable("n1", file)
             self.build(settings, earlier_network=cached.network)
-            self.cache = InputCache("n1", file, cached, self.reconciler, lambda: time.time() + self.later, at_once)
+            self.cache = InputCache("n1", file, cached, self.reconciler, lambda: time.time() + self.later)
             async with self:
                 job = asyncio.create_task(self.cache.run())
                 self.cache.update(self.table, AWAY)

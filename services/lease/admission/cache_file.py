@@ -4,9 +4,8 @@ Without the file, a lease service that is restarted while its store is empty wou
 leases. With it, the mass-removal guard sees what was there before.
 """
 
-import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,16 +16,14 @@ from flannelette.services.core.leases.table import Table
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.cache.table_records import records_of_pieces, table_in
 from flannelette.services.runtime.older_state import lease_table
-from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, pack_slowly, sealed
+from flannelette.services.runtime.state import RecordFile, UnreadableState, keep
 
 _LONGEST: Final = 86_400.0
 """Seconds that a table is worth remembering: as long as flannel's leases live."""
-_PAUSE: Final = 1.0
-"""Least seconds between two writes."""
 _PAUSE_PER_LEASE: Final = 0.001
-"""The same for each lease, so that writes take a few thousandths of a core."""
-_RETRY: Final = 60.0
-"""Seconds from a write that has failed to the next one, if nothing changes."""
+"""Least seconds between two writes for each lease, so that writes take a few thousandths of a core."""
+_CONFIRM: Final = 3_600.0
+"""Seconds from one write to the next one while nothing changes: the table is still worth remembering."""
 _KIND: Final = "lease.table"
 
 
@@ -37,8 +34,11 @@ class SnapshotCache:
     file is replaced as a whole, and never before a first complete snapshot.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, broker: Broker) -> None:
         self._path = path
+        self._broker = broker
+        self._written: object = None
+        """The version in the file."""
         self.file = RecordFile(path, _KIND, older=lease_table, is_synced=False)
 
     def recall(self, served: Mapping[str, Lease]) -> Table:
@@ -58,26 +58,28 @@ class SnapshotCache:
             self.file.reject(error)
         return Table()
 
-    async def keep(self, broker: Broker) -> None:
+    async def run(self) -> None:
         """Writes the table whenever it has changed, until the broker is stopped."""
-        table = broker.table
-        try:
-            with suppress(Unavailable):
-                await broker.notifier.next()
-                while True:
-                    await asyncio.sleep(_PAUSE)
-                    written, is_kept = (table.revision, table.synced), True
-                    if table.synced:
-                        is_kept = self.file.put(sealed(_KIND, await pack_slowly(_KIND, _records(broker))))
-                    await asyncio.sleep(_PAUSE_PER_LEASE * len(table.leases))
-                    if written == (table.revision, table.synced):  # else there is something new to write already
-                        with suppress(TimeoutError):
-                            async with asyncio.timeout(None if is_kept else _RETRY):
-                                await broker.notifier.next()
-        finally:
-            if table.synced:
-                self.file.write(_records(broker))
+        with suppress(Unavailable):
+            await keep(
+                self._news,
+                self.write,
+                pause=lambda: _PAUSE_PER_LEASE * len(self._broker.table.leases),
+                every=_CONFIRM,
+            )
 
+    async def write(self) -> bool:
+        """Writes the table, if it is complete. Call it at the end of the process too."""
+        table, version = self._broker.table, self._version()
+        records = records_of_pieces(table.network, self._broker.pieces.of_all(), table.store)
+        if table.synced and not await self.file.write_slowly(records):
+            return False
+        self._written = version
+        return True
 
-def _records(broker: Broker) -> Iterator[Named]:
-    return records_of_pieces(broker.table.network, broker.pieces.of_all(), broker.table.store)
+    async def _news(self) -> None:
+        while self._written == self._version():
+            await self._broker.notifier.next()
+
+    def _version(self) -> object:
+        return self._broker.table.revision, self._broker.table.synced

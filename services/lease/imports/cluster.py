@@ -27,7 +27,7 @@ from flannelette.services.runtime.events.journal import Event
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, pack_slowly, sealed
+from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, keep
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
 from flannelette.services.runtime.tls.files import TlsFiles
@@ -40,11 +40,9 @@ _PATIENCE: Final = 5.0
 """Seconds that the other cluster has to answer, before the leases that a file remembers are in force. The file may be
 older than what the process before this one has passed on, and nodes keep that meanwhile."""
 _PAUSE: Final = 1.0
-"""Seconds between two looks at what is held back, and at replaced certificates. Least seconds between two writes."""
+"""Seconds between two looks at what is held back, and at replaced certificates."""
 _PAUSE_PER_LEASE: Final = 0.005
-"""The same for each lease: one takes some µs to write, so that writes take a few thousandths of a core."""
-_RETRY: Final = 60.0
-"""Seconds from a write that has failed to the next one."""
+"""Least seconds between two writes for each lease: it takes some µs, so that writes take thousandths of a core."""
 
 
 class ImportedCluster:
@@ -84,7 +82,7 @@ class ImportedCluster:
         self._changed = asyncio.Event()
         self._feed = Feed(self._connection, pb.VIEW_EXPORTED, self._notice, most=most)
         self._events = TableEvents(policy.address)
-        self._is_unsaved = False
+        self._unsaved = asyncio.Event()
         self._remembered = self._recall()
         metrics.IMPORT_CONNECTED.labels(policy.name).set_function(lambda: self.status.connected)
         metrics.IMPORT_REFUSED.labels(policy.name).set_function(lambda: len(self.leases.refused))
@@ -105,14 +103,14 @@ class ImportedCluster:
             group.create_task(self._feed.run())
             group.create_task(self._follow())
             group.create_task(self._look_after())
-            group.create_task(self._keep())
+            group.create_task(self.keep())
             group.create_task(self._use_remembered())
 
     async def close(self) -> None:
         """Ends the stream, and writes what is not written."""
         await self._connection.close()
-        if self._is_unsaved:
-            self.file.write(self._records())
+        if self._unsaved.is_set():
+            await self._write()
 
     def findings(self) -> Iterator[Condition]:
         """What an operator must know about the import."""
@@ -183,7 +181,7 @@ class ImportedCluster:
 
     def _put(self, names: Iterable[str]) -> None:
         """Passes changes of the leases of these names on to the lease table."""
-        self._is_unsaved = True
+        self._unsaved.set()
         self._broker.take(Changed(self._broker.foreign.judge(self.leases, names)))
 
     def _notice(self, touched: frozenset[str]) -> None:
@@ -219,15 +217,16 @@ class ImportedCluster:
                 with suppress(Misconfigured):  # half replaced: the next look finds the rest
                     credentials.replace()
 
-    async def _keep(self) -> None:
-        """Writes the file whenever what it keeps has changed, in portions."""
-        while True:
-            await asyncio.sleep(_PAUSE + _PAUSE_PER_LEASE * len(self.leases.shown))
-            if self._is_unsaved:
-                self._is_unsaved = False
-                if not self.file.put(sealed(_KIND, await pack_slowly(_KIND, self._records()))):
-                    self._is_unsaved = True
-                    await asyncio.sleep(_RETRY)
+    async def keep(self) -> None:
+        """Writes the file whenever what it keeps has changed, until it is cancelled."""
+        await keep(self._unsaved.wait, self._write, pause=lambda: _PAUSE_PER_LEASE * len(self.leases.shown))
+
+    async def _write(self) -> bool:
+        self._unsaved.clear()
+        is_written = await self.file.write_slowly(self._records())
+        if not is_written:
+            self._unsaved.set()
+        return is_written
 
     def _confirm(self, now: float) -> None:
         """What was held back long enough goes, if the other cluster says again that it is gone."""

@@ -9,7 +9,7 @@ from typing import Final
 from flannelette.services.core.leases.table import KUBE, Table
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.inputs import CachedInputs, own_lease
-from flannelette.services.runtime.cache.cache_writer import CacheWriter, RunBlocking
+from flannelette.services.runtime.cache.cache_writer import CacheWriter
 from flannelette.services.runtime.cache.cached_table import PATIENCE, CachedTable, stale_reason
 from flannelette.services.runtime.cache.state_file import StateFile
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -30,13 +30,12 @@ class InputCache:
         cached: CachedTable,
         reconciler: Reconciler,
         clock: Callable[[], float] = time.time,
-        run_blocking: RunBlocking = asyncio.to_thread,
     ) -> None:
         self._node = node
         self._reconciler = reconciler
         self._clock = clock
         self._cached_table = cached
-        self._cache_writer = CacheWriter(node, file, run_blocking)
+        self._cache_writer = CacheWriter(node, file)
         self._cached: CachedInputs | None = None
         self._waits_for_feed = True
         self._received: tuple[Table, str] | None = None
@@ -67,11 +66,10 @@ class InputCache:
         if self._received is not None:
             self.update(*self._received)
         await self._cache_writer.run()
-        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Writes unwritten changes; for the end of the process, after the job."""
-        await self._cache_writer.close()
+        await self._cache_writer.write()
 
     def _recall(self, table: Table) -> CachedInputs:
         confirmed_at, reason = self._cached_table.confirmed_at, f"the rules are those of {self._cached_table.since}"

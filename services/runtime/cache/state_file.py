@@ -1,9 +1,7 @@
 """The file `SERVICE.state` in --state-dir: locked by one process, and replaced atomically."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from threading import Lock
 from typing import Self
 
 from flannelette.services.core.limits import nearest_time
@@ -26,7 +24,6 @@ class StateFile(RecordFile):
         self.machine = machine
         """The token of this machine: the state of another one is refused."""
         self._lock = -1
-        self._writing = Lock()
         if directory:
             self._open(Path(directory), service)
 
@@ -59,20 +56,6 @@ class StateFile(RecordFile):
         except (OSError, UnreadableState) as error:
             self.reject(error)
             return None
-
-    def put(self, lines: Iterable[bytes]) -> bool:
-        """Replaces the file by lines that are sealed already. Blocks: not for the event loop."""
-        with self._writing:
-            return super().put(lines)
-
-    def touch(self) -> bool:
-        """Confirms the content of the file by its time; returns whether that succeeded."""
-        try:
-            os.utime(self.path)
-        except OSError as error:
-            self.note(f"cannot write {self.path}: {error.strerror}")
-            return False
-        return True
 
     def _open(self, directory: Path, service: str) -> None:
         try:

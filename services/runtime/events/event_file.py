@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from flannelette.services.core.limits import nearest_time
 from flannelette.services.runtime.events.journal import MOST_NAMED, REMEMBERED, Event, Journal, RecordedEvent, Subject
-from flannelette.services.runtime.state import Record, RecordLog, UnreadableState
+from flannelette.services.runtime.state import Record, RecordLog, UnreadableState, keep
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -17,9 +17,8 @@ log = get_logger()
 _KIND: Final = "events"
 _OLDER: Final = b"{"
 """How a line of a release before 0.3 begins: it is the JSON alone."""
-_WRITE_DELAY: Final = 1.0
-"""Seconds from an event to the write: events come in groups."""
-_RETRY_DELAY: Final = 10.0
+_RETRY: Final = 10.0
+"""Seconds from a write that has failed to the next one: the next events push out those that are not written."""
 _LARGEST: Final = 1 << 53
 
 
@@ -73,21 +72,20 @@ class EventFile:
 
     async def run(self, journal: Journal) -> None:
         """Writes new events, until it is cancelled."""
-        while self._log is not None:
-            await journal.news(self._written)
-            await asyncio.sleep(_RETRY_DELAY if self.problem else _WRITE_DELAY)
-            await self.write(journal)
+        if self._log is not None:
+            await keep(lambda: journal.news(self._written), lambda: self.write(journal), retry=_RETRY)
 
-    async def write(self, journal: Journal) -> None:
-        """Writes what is new. The event loop is not blocked: a thread waits for the disk."""
+    async def write(self, journal: Journal) -> bool:
+        """Writes what is new; returns whether that succeeded. A thread waits for the disk."""
         while self._log is not None and self._written < journal.last:
             entries, _ = journal.after(self._written)
             if not await self._append(self._log, entries):
-                return
+                return False
             self._written = entries[-1].number
             if self.problem:
                 self.problem = ""
                 log.info("events are kept for a restart again", path=str(self._log.path))
+        return True
 
     async def close(self, journal: Journal) -> None:
         """Writes what is new and frees the lock; for the end of the process, after the job."""

@@ -31,6 +31,7 @@ from flannelette.services.dataplane.node.cni import read_configuration
 from flannelette.services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
 from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.rules.model import wanted_chains
 from flannelette.services.runtime.cache.node_state import older_of, state_in
@@ -137,7 +138,7 @@ def _are_told(leases: Iterable[Lease]) -> None:
 
 
 def _table(path: Path) -> None:
-    _are_told(SnapshotCache(path).recall({}).leases.values())
+    _are_told(SnapshotCache(path, Broker("fake", epoch="epoch")).recall({}).leases.values())
 
 
 def _events(path: Path) -> None:

@@ -251,7 +251,7 @@ def test_imports_that_a_full_disk_has_not_taken_are_written_once_it_does_and_not
             path.write_bytes(b"".join(parts))
 
         monkeypatch.setattr(state, "replace_bytes", replace_bytes)
-        keeping = asyncio.create_task(cluster._keep())
+        keeping = asyncio.create_task(cluster.keep())
         cluster.take(Snapshot(leases, SMALL), 0.0)
         await asyncio.sleep(300)
         assert cluster.file.problem

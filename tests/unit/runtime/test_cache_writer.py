@@ -6,9 +6,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.cache.cache_writer import CacheWriter, RunBlocking
+from flannelette.services.runtime.cache.cache_writer import CacheWriter
 from flannelette.services.runtime.cache.state_file import StateFile
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
@@ -22,10 +24,6 @@ PEERS = [lease(part, node=node) for node, part in CAPTURED.items()]
 SNAPSHOT = Step(reset=True, network=NETWORK, changes=tuple(map(Upserted, PEERS)), synced=True)
 
 
-async def at_once(function: Callable[..., bool], *arguments: object) -> bool:
-    return function(*arguments)
-
-
 class Disk(StateFile):
     """Counts what is written and touched; refuses when told to."""
 
@@ -34,9 +32,9 @@ class Disk(StateFile):
         self.written = self.touched = 0
         self.is_full = False
 
-    def put(self, parts: "object") -> bool:
+    def put(self, lines: list[bytes]) -> bool:
         self.written += 1
-        return not self.is_full and super().put(parts)  # type: ignore[arg-type]  # as StateFile says
+        return not self.is_full and super().put(lines)
 
     def touch(self) -> bool:
         self.touched += 1
@@ -44,9 +42,9 @@ class Disk(StateFile):
 
 
 class Scene:
-    def __init__(self, directory: Path, run_blocking: RunBlocking = at_once) -> None:
+    def __init__(self, directory: Path) -> None:
         self.disk = Disk(directory)
-        self.cache_writer = CacheWriter("n1", self.disk, run_blocking)
+        self.cache_writer = CacheWriter("n1", self.disk)
         self.table, self.own = Table(), OWN
 
     def tell(
@@ -68,7 +66,7 @@ class Scene:
         self._job.cancel()
         with suppress(asyncio.CancelledError):
             await self._job
-        await self.cache_writer.close()
+        await self.cache_writer.write()
         self.disk.close()
 
 
@@ -208,16 +206,19 @@ def test_a_file_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
     run_virtually(story())
 
 
-def test_a_process_that_has_no_thread_left_goes_on_and_writes_later(tmp_path: Path) -> None:
+def test_a_process_that_has_no_thread_left_goes_on_and_writes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         errors: list[Exception] = [RuntimeError("can't start new thread"), OSError(24, "Too many open files")]
 
-        async def run_blocking(function: Callable[..., bool], *arguments: object) -> bool:
+        async def to_thread(call: Callable[[], bool]) -> bool:
             if errors:
                 raise errors.pop()
-            return function(*arguments)
+            return call()
 
-        async with Scene(tmp_path, run_blocking) as scene:
+        monkeypatch.setattr(asyncio, "to_thread", to_thread)
+        async with Scene(tmp_path) as scene:
             scene.tell(SNAPSHOT)
             for _ in range(60):
                 await asyncio.sleep(60)

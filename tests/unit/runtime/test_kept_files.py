@@ -97,13 +97,13 @@ def _write_table(path: Path) -> None:
         broker = Broker("fake", epoch="epoch")
         broker.take(Snapshot(by_name(*LEASES), NETWORK))
         broker.stop()
-        await SnapshotCache(path).keep(broker)
+        await SnapshotCache(path, broker).write()
 
     run_virtually(life())
 
 
 def _read_table(path: Path) -> Set[object]:
-    table = SnapshotCache(path).recall({})
+    table = SnapshotCache(path, Broker("fake", epoch="epoch")).recall({})
     return {*table.leases.values(), table.network} - {None}
 
 
@@ -411,7 +411,7 @@ def test_what_a_killed_process_has_left_is_removed_at_the_next_start(tmp_path: P
     path = tmp_path / "lease.table"
     for left in (".lease.table.new", ".lease.table.x8s_3f9", ".lease-blue.table.x8s_3f9"):
         (tmp_path / left).touch()
-    SnapshotCache(path).recall({})
+    SnapshotCache(path, Broker("fake", epoch="epoch")).recall({})
     assert [each.name for each in tmp_path.iterdir()] == [".lease-blue.table.x8s_3f9"], "which is another network's"
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_network
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import PublicIpOverride
 from flannelette.services.runtime.cache.table_records import table_records
-from flannelette.services.runtime.state import UnreadableState, pack_slowly, sealed
+from flannelette.services.runtime.state import RecordFile, UnreadableState, sealed
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
 from tests.examples.state_files import decode, encode
@@ -50,15 +51,17 @@ def test_without_an_own_lease_there_is_none() -> None:
     assert memory.table().leases.keys() == {each.name for each in PEERS}
 
 
-async def test_many_leases_are_packed_some_at_a_time_while_others_run() -> None:
+async def test_many_leases_are_packed_some_at_a_time_while_others_run(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "file", "dataplane.state")
     many = [lease(subnet(f"10.5.{n >> 4}.{n % 16 * 16}/28"), node=f"n{n}") for n in range(600)]
-    packing = asyncio.create_task(pack_slowly("dataplane.state", table_records(NETWORK, many, None)))
+    packing = asyncio.create_task(file.write_slowly(table_records(NETWORK, many, None)))
     turns = 0
     while not packing.done():
         turns += 1
         await asyncio.sleep(0)
     assert turns > 3
-    assert len(await packing) == 601
+    assert await packing
+    assert len(file.read()) == 601
     assert len(decode("dataplane", written(many, None), "n1").table().leases) == 600
 
 

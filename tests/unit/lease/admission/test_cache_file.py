@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -32,15 +33,20 @@ def remember(path: Path, *leases: Lease) -> None:
     async def life() -> None:
         broker = broker_with(*leases)
         broker.stop()
-        await SnapshotCache(path).keep(broker)
+        await SnapshotCache(path, broker).write()
 
     run_virtually(life())
+
+
+def recall(path: Path, served: Mapping[str, Lease] | None = None) -> Table:
+    """What the next process knows from before."""
+    return SnapshotCache(path, broker_with()).recall(served or {})
 
 
 def test_what_a_process_leaves_is_what_the_next_one_recalls(tmp_path: Path) -> None:
     path = tmp_path / "table"
     remember(path, *LEASES)
-    table = SnapshotCache(path).recall({})
+    table = recall(path)
     assert table.leases == by_name(*LEASES)
     assert (table.network, table.synced) == (NETWORK, True)
     assert table.store is not None
@@ -53,14 +59,14 @@ def test_what_is_served_now_stands_for_what_was_then(tmp_path: Path) -> None:
     path = tmp_path / "table"
     remember(path, *LEASES[:3])
     served = by_name(make_lease(1, version=2), LEASES[1], LEASES[9])
-    assert SnapshotCache(path).recall(served).leases == by_name(make_lease(1, version=2), *LEASES[1:3])
+    assert recall(path, served).leases == by_name(make_lease(1, version=2), *LEASES[1:3])
 
 
 def test_a_lease_that_cannot_be_read_costs_the_memory_no_other(tmp_path: Path) -> None:
     path = tmp_path / "table"
     too_long = make_lease(3, node="n" * 513)
     remember(path, *LEASES[:2], too_long)
-    assert SnapshotCache(path).recall({}).leases == by_name(*LEASES[:2])
+    assert recall(path).leases == by_name(*LEASES[:2])
 
 
 def test_a_change_is_kept_soon_and_a_kill_loses_no_more(tmp_path: Path) -> None:
@@ -68,12 +74,12 @@ def test_a_change_is_kept_soon_and_a_kill_loses_no_more(tmp_path: Path) -> None:
 
     async def life() -> None:
         broker = broker_with(LEASES[0])
-        task = asyncio.create_task(SnapshotCache(path).keep(broker))
+        task = asyncio.create_task(SnapshotCache(path, broker).run())
         await asyncio.sleep(0)
         for lease in LEASES[1:5]:
             broker.take(Changed((Upserted(lease),)))
         await asyncio.sleep(2)
-        assert set(SnapshotCache(path).recall({}).leases) == {lease.name for lease in LEASES[:5]}
+        assert set(recall(path).leases) == {lease.name for lease in LEASES[:5]}
         task.cancel()
         await asyncio.wait([task])
 
@@ -87,29 +93,31 @@ def test_before_the_first_snapshot_nothing_is_overwritten(tmp_path: Path) -> Non
     async def life() -> None:
         broker = Broker("fake", epoch="epoch")
         broker.stop()
-        await SnapshotCache(path).keep(broker)
+        cache = SnapshotCache(path, broker)
+        await cache.run()
+        await cache.write()
 
     run_virtually(life())
-    assert set(SnapshotCache(path).recall({}).leases) == {LEASES[0].name}
+    assert set(recall(path).leases) == {LEASES[0].name}
 
 
 def test_a_file_that_is_missing_damaged_or_too_old_is_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "table"
-    assert SnapshotCache(path).recall({}) == Table()
-    assert SnapshotCache(tmp_path / "no" / "table").recall({}) == Table()
+    assert recall(path) == Table()
+    assert recall(tmp_path / "no" / "table") == Table()
     remember(path, *LEASES[:20])
     whole = path.read_bytes()
     for damaged in (b"", b"x", whole[:100], whole[200:], b"\xff" * 100):
         path.write_bytes(damaged)
-        assert SnapshotCache(path).recall({}) == Table()
+        assert recall(path) == Table()
     path.write_bytes(whole[: len(whole) // 2])
-    rest = SnapshotCache(path).recall({}).leases
+    rest = recall(path).leases
     assert 5 < len(rest) < 15
     assert rest.items() <= by_name(*LEASES).items(), "what the disk still has"
     path.write_bytes(whole)
-    assert len(SnapshotCache(path).recall({}).leases) == 20
+    assert len(recall(path).leases) == 20
     os.utime(path, (time.time() - 90_000,) * 2)
-    assert SnapshotCache(path).recall({}) == Table()
+    assert recall(path) == Table()
 
 
 def test_a_directory_that_cannot_be_written_is_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,14 +131,14 @@ def test_what_changes_while_the_table_is_written_or_in_the_pause_after_it_is_wri
 
     async def life() -> None:
         broker = broker_with(*LEASES[:1000])
-        keeping = asyncio.create_task(SnapshotCache(path).keep(broker))
+        keeping = asyncio.create_task(SnapshotCache(path, broker).run())
         await asyncio.sleep(0)
         broker.take(Changed((Upserted(LEASES[1000]),)))
         await asyncio.sleep(1.5)
-        assert len(SnapshotCache(path).recall({}).leases) == 1001
+        assert len(recall(path).leases) == 1001
         broker.take(Changed((Upserted(LEASES[1001]),)))
         await asyncio.sleep(10)
-        assert LEASES[1001].name in SnapshotCache(path).recall({}).leases, "as a kill would leave it"
+        assert LEASES[1001].name in recall(path).leases, "as a kill would leave it"
         keeping.cancel()
 
     run_virtually(life())
@@ -142,8 +150,9 @@ def test_a_table_that_a_full_disk_has_not_taken_is_written_once_it_does(
     path, tries = tmp_path / "table", list[float]()
 
     async def life() -> None:
-        broker, cache = broker_with(), SnapshotCache(path)
-        keeping = asyncio.create_task(cache.keep(broker))
+        broker = broker_with()
+        cache = SnapshotCache(path, broker)
+        keeping = asyncio.create_task(cache.run())
         await asyncio.sleep(0)
         with monkeypatch.context() as full:
 
@@ -157,8 +166,22 @@ def test_a_table_that_a_full_disk_has_not_taken_is_written_once_it_does(
             assert cache.file.problem
         await asyncio.sleep(120)
         assert not cache.file.problem
-        assert SnapshotCache(path).recall({}).leases == by_name(LEASES[0])
+        assert recall(path).leases == by_name(LEASES[0])
         keeping.cancel()
 
     run_virtually(life())
     assert 2 <= len(tries) <= 10, "without another change, and not without pause"
+
+
+def test_a_table_that_never_changes_is_worth_remembering_as_long_as_the_process_lives(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+
+    async def life() -> None:
+        keeping = asyncio.create_task(SnapshotCache(path, broker_with(LEASES[0])).run())
+        await asyncio.sleep(10)
+        os.utime(path, (time.time() - 90_000,) * 2)  # a day passes
+        await asyncio.sleep(86_400)
+        assert recall(path).leases == by_name(LEASES[0]), "as a kill would leave it"
+        keeping.cancel()
+
+    run_virtually(life())
