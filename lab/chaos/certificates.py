@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.access import Principal, Role
-from flannelette.services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import Wanted, issue, make_authority, read_authority
 from lab.programs import Program
 from lab.topology import Host
 

@@ -1,6 +1,5 @@
 """The `flannelette` command line: shows, repairs and removes what the services of a node keep.
 
-Each part imports only those below it: main, cli, live, diagnose, commands, follow, answers, render, node_health,
-connect. Services
-are called over gRPC only.
+A command is one file of `commands`: its options, its calls and what it prints. Beside them is what several share.
+Services are called over gRPC only.
 """

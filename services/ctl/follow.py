@@ -9,13 +9,15 @@ from typing import Any, Final, TypeAlias
 
 from rich.text import Text
 
+from flannelette.dataplane.v1 import dataplane_pb2
+from flannelette.masq.v1 import masq_pb2
 from flannelette.services.ctl.answers import MOST_AT_ONCE, is_unclear, networks_of
 from flannelette.services.ctl.connect.call import CallFailed, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets, in_network
 from flannelette.services.ctl.full_screen import full_screen, run
-from flannelette.services.ctl.render.layout import Cell, Width, fold, lines, table
-from flannelette.services.ctl.render.screen import Screen
+from flannelette.services.ctl.layout import Cell, Width, fold, lines, table
+from flannelette.services.ctl.screen import Screen
 
 PAUSE: Final = 1.0
 """Seconds between two looks."""
@@ -158,6 +160,13 @@ def _text(shown: Mapping[Place, Shown], width: Width, *, is_one: bool) -> Text:
 
 def _name(place: Place) -> str:
     return "/".join(filter(None, place))
+
+
+def why_incomplete(status: dataplane_pb2.Status | masq_pb2.Status, has_some: bool) -> tuple[tuple[str, ...], int]:
+    """Returns the reasons of a list that is incomplete, or empty, which may be right; and the exit code: 1 if it is
+    incomplete or the service is not ready.
+    """
+    return (*status.reasons,), int(has_some or not status.ready)
 
 
 class _Watched:

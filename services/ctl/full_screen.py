@@ -13,7 +13,7 @@ from typing import Any, Final
 from rich.live import Live
 from rich.text import Text
 
-from flannelette.services.ctl.render.screen import Screen, harmless
+from flannelette.services.ctl.screen import Screen, harmless
 
 _ENDED: Final = 128 + signal.SIGTERM
 _LARGEST_READ: Final = 1024

@@ -1,32 +1,77 @@
-"""The `flannelette` command: makes click commands of the functions in cli. Help imports none of their work."""
+"""The `flannelette` command: what there is, in a list. The file of a command is imported when that is called."""
 
 import atexit
-import functools
 import gc
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+from collections import UserDict
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
 
 try:
     import click
+    from click.shell_completion import CompletionItem
 except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
-from flannelette.services.core.formats.visible import visible
-from flannelette.services.core.formats.word_list import word_list
-from flannelette.services.ctl.certs.commands import certs
-from flannelette.services.ctl.cli import cloud as cloud_routes
-from flannelette.services.ctl.cli import contexts, diagnose, follow, kernel, show, subnets
-from flannelette.services.ctl.cli.docker_opts import docker_opts
-from flannelette.services.ctl.cli.options import FORMATS, OwnOnly, Sections, Shared, shared_options, write_options
+from flannelette.services.ctl.options import Shared, fail, shared_options, write_options
 
-if TYPE_CHECKING:
-    from flannelette.services.ctl.connect.call import CallFailed
-    from flannelette.services.ctl.connect.contexts import Nodes
-    from flannelette.services.ctl.render.screen import Screen
-
-P = ParamSpec("P")
+SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Inspect": {
+        "status": ("status", "Show the state of this node, or of every node."),
+        "nodes": ("nodes", "Show the nodes of the cluster and their progress."),
+        "peers": ("peers", "Show the other nodes and their state in the kernel."),
+        "leases": ("leases", "Show which node holds which subnet."),
+        "rules": ("rules", "Show the firewall rules, and the reason for each."),
+        "topology": ("topology", "Draw the nodes and the links between them."),
+        "reservations": ("reservations", "Show the reserved subnets."),
+        "quarantine": ("quarantine", "Show the refused entries of the store."),
+    },
+    "Diagnose": {
+        "doctor": ("doctor", "Show the problems of the nodes and their cures."),
+        "connectivity": ("connectivity", "Test who reaches whom, by pings of the dataplanes now."),
+        "trace": ("trace", "Follow a packet through the kernels of both nodes."),
+        "explain": ("rules", "Explain which source address a packet gets."),
+        "diff": ("kernel", "Show how the kernel differs from the desired state."),
+        "capture": ("capture", "Capture packets between this node and another."),
+        "sysdump": ("sysdump", "Collect everything for a bug report in one file."),
+        "call": ("call", "Call a method of a service, as grpcurl does."),
+    },
+    "Follow": {
+        "top": ("top", "Show the nodes, their traffic and their events, live."),
+        "events": ("events", "Show what the services did, and why."),
+        "watch": ("watch", "Follow the changes of leases, until Ctrl-C."),
+        "wait": ("wait", "Wait for a condition, and exit with 0 once it holds."),
+    },
+    "Change the kernel": {
+        "resync": ("kernel", "Reconcile the kernel with the leases."),
+        "handover": ("kernel", "Hand the kernel state over to flanneld."),
+        "teardown": ("kernel", "Remove the overlay from the kernel of this node."),
+        "masq": ("masq", "Show, repair or remove the firewall rules only."),
+        "cloud": ("cloud", "Show, write or remove routes in a cloud (aws-vpc, ...)."),
+    },
+    "Change leases and subnets": {
+        "reserve": ("reservations", "Reserve a subnet, for one node or for none."),
+        "unreserve": ("reservations", "Remove reservations."),
+        "release": ("leases", "Release the lease of a node."),
+        "reclaim": ("leases", "Reclaim the leases of nodes that are gone."),
+        "renumber": ("leases", "Move a node to a subnet of the new network."),
+        "confirm-removal": ("quarantine", "Remove the leases whose removal the guard holds back."),
+    },
+    "Set up": {
+        "context": ("context", "Show or choose the cluster that commands are about."),
+        "certs": ("certs", "Make certificates for TLS, for a lab."),
+        "flanneld": ("", "Run the three services with flanneld's own FLAGS."),
+        "docker-opts": ("docker_opts", "Write a file with docker's options for this node."),
+        "dial-stdio": ("context", "Connect standard input and output to a service."),
+        "help": ("", "Show the help of a command, or the options of all."),
+        "version": ("", "Print the version of this command."),
+    },
+}
+"""Commands by the heading of the list: the file of `commands`, if it is not this one, and the first sentence of the
+command's help.
+"""
 
 _EXTRA: Final = {"cryptography": "cryptography", "rich": "rich", "yaml": "PyYAML"}
 """Of the extra ctl: the modules that a command imports when it runs, and their packages."""
@@ -45,20 +90,67 @@ FLANNELETTE_MASQ, FLANNELETTE_TLS_CERT_FILE and so on. Addresses are
 unix:PATH, a path, or HOST:PORT. Contexts are in the file that
 FLANNELETTE_CONTEXTS names, or ~/.config/flannelette/contexts.toml."""
 
-_ONE: Final = ("svg", "dot", "mermaid", "junit")
-"""Formats that are one document, so that they are about one network."""
+
+class Listed(click.Command):
+    """A command in the list, of which no more than its sentence is known."""
+
+    def __init__(self, name: str, home: str, sentence: str) -> None:
+        super().__init__(name, help=sentence)
+        self._home = home
+
+    def load(self) -> click.Command:
+        """Imports the file of the command."""
+        module = import_module(f"flannelette.services.ctl.commands.{self._home}")
+        found = getattr(module, str(self.name).replace("-", "_"))
+        assert isinstance(found, click.Command)  # noqa: S101 - for the type checker
+        return found
+
+
+LIST: Final = {
+    name: Listed(name, home, sentence) for rows in SECTIONS.values() for name, (home, sentence) in rows.items()
+}
+
+
+class Commands(UserDict[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if isinstance(found := self.data[name], Listed):
+            self.data[name] = found = found.load()
+        return found
+
+
+class Sections(click.Group):
+    """A group whose help lists its commands by SECTIONS, each in one line."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click."""
+        write_options(self, ctx, formatter, shared=False)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click."""
+        room = formatter.width - 6 - max(map(len, LIST))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, LIST[name].get_short_help_str(room)) for name in names])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """See click."""
+        named = [name for name in sorted(LIST) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=LIST[name].get_short_help_str()) for name in named]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from flannelette.services.runtime.process.version import version as installed
-
-        click.echo(f"flannelette {installed()}")
+        context.invoke(version)
         context.exit()
 
 
 @click.group(
     cls=Sections,
+    commands=Commands(LIST),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     epilog=_EPILOG,
     no_args_is_help=True,
@@ -76,111 +168,6 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
 def cli(context: click.Context, /, **values: Any) -> None:
     """Show, repair or remove the overlay network of this node."""
     context.obj = Shared(**values)
-
-
-def _command(
-    function: Callable[Concatenate[Any, "Screen", P], int], group: click.Group = cli, name: str = ""
-) -> click.Command:
-    """Makes a command of a function, which gets addresses and the screen before its own parameters.
-
-    The addresses are Targets, those of one node, or Nodes where the function is marked as one for every node.
-    """
-    scope = getattr(function, "scope", "one")
-    formats: tuple[str, ...] = getattr(function, "formats", FORMATS)
-
-    @group.command(name or None, cls=OwnOnly)
-    @shared_options(environment=False, formats=formats)
-    @click.pass_obj
-    @functools.wraps(function)
-    def invoke(outer: Shared, /, *args: Any, **values: Any) -> None:
-        from flannelette.services.core.errors import Misconfigured
-        from flannelette.services.ctl.cli.nodes import nodes_of, one_of
-        from flannelette.services.ctl.connect.call import CallFailed
-        from flannelette.services.ctl.render.screen import screen
-
-        inner = Shared(**{name: values.pop(name) for name in Shared.__slots__})
-        shared = outer.overridden_by(inner)
-        output = shared.output or formats[0]
-        if output not in formats:
-            raise click.UsageError(f"-o {output} is not for this command: give -o {word_list(formats)} after it")
-        if formats is not FORMATS:
-            values["output"] = output
-        try:
-            nodes = nodes_of(shared, is_named=bool(values.get("address")))
-            if getattr(function, "each_network", False):
-                code = _in_each_network(
-                    nodes, screen(output), output in _ONE, lambda *where: function(*where, *args, **values)
-                )
-            else:
-                where = nodes if scope == "every" else one_of(nodes, any_will_do=scope == "any")
-                code = function(where, screen(output), *args, **values)
-        except Misconfigured as error:
-            raise click.UsageError(str(error)) from None
-        except CallFailed as failure:
-            code = _code_of(failure)
-        sys.exit(code)
-
-    return invoke
-
-
-def _in_each_network(nodes: "Nodes", output: "Screen", is_one: bool, run: Callable[["Nodes", "Screen"], int]) -> int:
-    """The worst exit code. Of several networks each has a heading, or a document of its own.
-
-    Raises Misconfigured: there are several, and what is wanted is one document.
-    """
-    import asyncio
-
-    from flannelette.services.core.errors import Misconfigured
-    from flannelette.services.ctl.answers import by_network
-    from flannelette.services.ctl.connect.call import CallFailed
-
-    networks = asyncio.run(by_network(nodes))
-    if is_one and len(networks) > 1:
-        raise Misconfigured(f"this output is about one network: give --network {word_list(networks)}")
-    codes = []
-    for name, there in networks.items():
-        try:
-            codes.append(run(there, output.of_network(name)))
-        except CallFailed as failure:
-            codes.append(_code_of(failure))
-    return max(codes)
-
-
-def _code_of(failure: "CallFailed") -> int:
-    """Tells why there is no answer."""
-    click.echo(f"flannelette: {visible(str(failure))}", err=True)
-    return failure.exit_code
-
-
-cli.add_command(certs)
-cli.add_command(docker_opts)
-cli.add_command(contexts.context)
-
-
-for _room in (show, diagnose, follow, kernel, subnets, contexts):
-    for _function in _room.COMMANDS:
-        _command(_function)
-
-
-@cli.group()
-def masq() -> None:
-    """Show, repair or remove the firewall rules only.
-
-    `flannelette masq teardown` is `flannelette teardown masq`, and so on.
-    """
-
-
-for _name, _of_masq in kernel.MASQ_COMMANDS.items():
-    _command(_of_masq, masq, _name)
-
-
-@cli.group()
-def cloud() -> None:
-    """Show, write or remove routes in a cloud (aws-vpc, ...)."""
-
-
-for _name, _of_cloud in cloud_routes.CLOUD_COMMANDS.items():
-    _command(_of_cloud, cloud, _name)
 
 
 @cli.command(name="help")
@@ -244,7 +231,7 @@ def main() -> None:
         package = _EXTRA.get(str(error.name).partition(".")[0])
         if package is None:
             raise
-        sys.exit(f"flannelette: this command needs the package {package}: pip install 'flannelette[ctl]'")
+        fail(f"this command needs the package {package}: pip install 'flannelette[ctl]'")
 
 
 if __name__ == "__main__":

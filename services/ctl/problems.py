@@ -1,21 +1,52 @@
 """The problems of nodes, by weight: what `doctor` shows, and what headline and exit code of `status` say. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from typing import Any, Final, Literal
+
+from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.conditions import ROWS, Condition, Weight, causes_of
 from flannelette.services.core.conditions import found as condition
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import SERVICES, Service
+from flannelette.services.ctl.layout import Width, fold, labelled, lines, table
 from flannelette.services.ctl.node_health import NodeHealth, State, findings_in
-from flannelette.services.ctl.units import count, moment
+from flannelette.services.ctl.words import count, moment, shown_nodes
 from flannelette.services.runtime.conditions import conditions_from
 
 _MOST_NAMED: Final = 10
 _MOST_SKEW_SECONDS: Final = 10.0
 """Seconds between the clocks of two services that answer within 3 s; see services/dataplane/node/own_findings.py."""
+
+
+SILENCE: Final = ("peer-tunnel", "peer-down")
+"""Checks that find only that a peer does not answer."""
+
+
+class Health(Enum):
+    """The state of a node or a link in a word, the gravest last."""
+
+    HEALTHY = "healthy"
+    UNKNOWN = "unknown"
+    DEGRADED = "degraded"
+    """A service is not ready or has a problem; packets pass, or most of them."""
+    BROKEN = "broken"
+    """Packets are lost now."""
+    AWAY = "no answer"
+    """No service answers."""
+
+    @property
+    def gravity(self) -> int:
+        """Says how grave the state is; the largest is the worst."""
+        return [*Health].index(self)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether packets are lost, or may be."""
+        return self.gravity > Health.UNKNOWN.gravity
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +158,21 @@ def headline(node: NodeHealth) -> tuple[str, int]:
     return f"{name} is {'degraded' if is_degraded else 'not healthy'}: {count(len(own), 'problem')}", 1
 
 
+def own_problems(node: NodeHealth) -> list[Problem]:
+    """Returns the problems of the node itself, the gravest first; that another node is down is none."""
+    return [each for each in problems(node) if not each.remote]
+
+
+def health_of(node: NodeHealth) -> Health:
+    """The state of the node in a word."""
+    found = own_problems(node)
+    if not node.answered:
+        return Health.AWAY
+    if not found:
+        return Health.HEALTHY
+    return Health.BROKEN if found[0].weight is Weight.BROKEN else Health.DEGRADED
+
+
 def problem_of(service: Service | Literal[""], condition: Condition) -> Problem:
     """Makes the problem of a condition that a service tells.
 
@@ -236,3 +282,59 @@ def _silence(node: NodeHealth) -> Problem:
         cure = "start flannelette-lease, flannelette-dataplane and flannelette-masq"
         cure += f", or check {options}" if options else ""
     return problem_of("", condition("ctl.silent", failures="; ".join(reasons), cure=cure))
+
+
+_STYLES: Final = {Weight.BROKEN: "bold red", Weight.SOON: "bold yellow", Weight.WARNING: "bold"}
+_COLUMN: Final = 9
+
+
+def doctor_text(names: Sequence[str], found: Collection[Problem], width: Width) -> Text:
+    """Prints the problems: a paragraph each on a terminal, one line each in a pipe; a sentence where there are none.
+
+    `names` are the nodes that were asked. Which of them has a problem is told where there are several.
+    """
+    who = names[0] if len(names) == 1 else count(len(names), "node")
+    if not found:
+        return Text(f"{who}: no problems found", style="bold green")
+    if width is None:
+        return _lines(found, is_one=len(names) == 1)
+    broken = sum(each.weight is Weight.BROKEN for each in found)
+    some = "which" if len(found) == 1 else f"{broken} of them"
+    parts = count(len(found), "problem") + (f", {some} {_loses(broken)} packets now" if broken else "")
+    out: list[str | Text] = [fold(Text(f"{who}: {parts}", style="bold red"), width)]
+    for each in found:
+        head = Text().append(f"{each.weight.name:<{_COLUMN}}", _STYLES[each.weight])
+        said = f"{each.service}: {each.problem}" if each.service else each.problem
+        out += ["", fold(head.append(said), width, _COLUMN)]
+        out += [
+            labelled(label, value, width)
+            for label, value in (
+                ("nodes", shown_nodes(each.nodes) if len(names) > 1 else ""),
+                ("cause", each.cause),
+                ("evidence", each.evidence),
+                ("effects", "; ".join(each.effects)),
+                ("cure", Text(each.cure, style="green")),
+            )
+            if value
+        ]
+    return lines(out)
+
+
+def _lines(found: Collection[Problem], *, is_one: bool) -> Text:
+    rows = [
+        (
+            (each.weight.name,),
+            *(() if is_one else ((shown_nodes(each.nodes),),)),
+            (each.service,),
+            (f"{each.problem} {each.cause}".strip(),),
+            (each.cure,),
+            (each.evidence,),
+        )
+        for each in found
+    ]
+    titles = ("WEIGHT", *(() if is_one else ("NODE",)), "SERVICE", "PROBLEM", "CURE", "EVIDENCE")
+    return table(titles, rows, None)
+
+
+def _loses(number: int) -> str:
+    return "loses" if number == 1 else "lose"

@@ -8,11 +8,11 @@ from typing import Any
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
+from flannelette.services.ctl.commands.topology import Topology, read_topology
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import targets
 from flannelette.services.ctl.node_health import Answers, NodeHealth, assess
-from flannelette.services.ctl.render.overview import condition_of
-from flannelette.services.ctl.render.topology.model import Health, Topology, read_topology
+from flannelette.services.ctl.problems import health_of
 from tests.ctl import samples
 from tests.ctl.fakes import FakeNode
 
@@ -84,7 +84,7 @@ def topology(size: int) -> Topology:
         lease.subnets[0].cidr, lease.subnets[0].public_address = subnet, _address(number)
         leases.leases.append(lease)
         known.append(lease_pb2.Node(name=f"h{number}", connected=number != 150, behind=0, failed_count=0))
-    asked = {name: Health(condition_of(node).value) for name, node in cluster(size).items() if int(name[1:]) <= 100}
+    asked = {name: health_of(node) for name, node in cluster(size).items() if int(name[1:]) <= 100}
     peers = {
         f"h{number}": ("eth0", [_peer(number, other) for other in range(1, size + 1) if other != number])
         for number in range(1, min(size, 100) + 1)

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from flannelette.services.ctl.cli.options import EXAMPLES, SECTIONS
+from flannelette.services.ctl.main import SECTIONS
 from flannelette.services.ctl.main import cli as cli
 from tests.pages import completion
 from tests.paths import ROOT
@@ -71,7 +71,7 @@ def _subcommand(name: str, command: click.Command) -> Iterator[str]:
         yield _plain(" ".join(paragraph.split()))
     shared = {parameter.name for parameter in cli.params}
     yield from _options(command, without=shared)
-    if examples := EXAMPLES.get(name, ()):
+    if examples := getattr(command, "examples", ()):
         yield from (".PP", "Examples:", ".nf", ".in +4", *map(_plain, examples), ".in -4", ".fi")
     if isinstance(command, click.Group):
         for inner, each in command.commands.items():

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.access import Principal, Role
-from flannelette.services.ctl.certs.folder import AUTHORITY, certificate_path, keep, key_path
-from flannelette.services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import (
+    AUTHORITY,
+    Wanted,
+    certificate_path,
+    issue,
+    keep,
+    key_path,
+    make_authority,
+    read_authority,
+)
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.credentials import Credentials
 from flannelette.services.runtime.tls.files import TlsFiles

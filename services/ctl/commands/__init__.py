@@ -1,1 +1,1 @@
-"""What each command does: calls to the services, and the exit code."""
+"""The commands: each file has what a command takes, what it asks the services, and what it prints."""

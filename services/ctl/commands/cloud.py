@@ -1,26 +1,115 @@
-"""The commands of `flannelette cloud`: the routes in the cloud's tables, and what would change them."""
+"""`flannelette cloud`: the routes in the cloud's tables, and what would change them."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Final
 
+import click
 from rich.text import Text
 
 from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.services.core.conditions import found as condition
 from flannelette.services.core.conditions import is_unready
+from flannelette.services.ctl.command import command, require_terminal
+from flannelette.services.ctl.commands.kernel import plan_text
 from flannelette.services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
 from flannelette.services.ctl.connect.targets import Target, Targets, cloud_beside
+from flannelette.services.ctl.layout import Width, fold, lines, table
+from flannelette.services.ctl.options import Address
 from flannelette.services.ctl.problems import Problem, problem_of
-from flannelette.services.ctl.render.changes import plan_text
-from flannelette.services.ctl.render.layout import Width, fold, lines, table
-from flannelette.services.ctl.render.screen import Screen
-from flannelette.services.ctl.units import count, phrase
+from flannelette.services.ctl.screen import Screen
+from flannelette.services.ctl.words import count, phrase
 from flannelette.services.runtime.conditions import conditions_from
 
-_TITLES = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
+_TITLES: Final = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")
 
 
-def cloud_target(targets: Targets, address: str | None) -> Target:
+_address: Final[Callable[[Any], Any]] = click.option(
+    "--address",
+    type=Address(),
+    envvar="FLANNELETTE_CLOUD",
+    help="Address of flannelette-cloud.  [default: cloud.sock in --socket-dir]",
+)
+
+
+@click.group()
+def cloud() -> None:
+    """Show, write or remove routes in a cloud (aws-vpc, ...)."""
+
+
+@command("status", group=cloud, scope="any")
+@_address
+async def _status(targets: Targets, screen: Screen, address: str | None) -> int:
+    """Show each node's route in each table, and what is wrong with it."""
+    response = await _get_status(_target(targets, address))
+    screen.answer(response, lambda: _status_text(response, screen.width))
+    return 0 if response.ready and not any(route.node and route.problem for route in response.routes) else 1
+
+
+@command("diff", group=cloud, scope="any")
+@_address
+async def _diff(targets: Targets, screen: Screen, address: str | None) -> int:
+    """Show how the cloud's tables differ from the leases.
+
+    Prints the commands of the provider's own tool that would write the routes,
+    and changes nothing. Exit codes are those of `flannelette diff`.
+    """
+    target = _target(targets, address)
+    try:
+        return await _write(target, screen, dry_run=True)
+    except CallFailed as failure:
+        screen.warn(str(failure))
+        return 2
+
+
+@command("sync", group=cloud, scope="any")
+@_address
+@click.option("--dry-run", is_flag=True, help="Change nothing, print the commands; exit with 1 if there are any.")
+async def _sync(targets: Targets, screen: Screen, address: str | None, dry_run: bool) -> int:
+    """Write the routes of all nodes now, and end a pause."""
+    return await _write(_target(targets, address), screen, dry_run=dry_run)
+
+
+@command("teardown", group=cloud, scope="any")
+@_address
+@click.option("--dry-run", is_flag=True, help="Remove nothing, print the commands.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def _teardown(targets: Targets, screen: Screen, address: str | None, dry_run: bool, yes: bool) -> int:
+    """Remove our routes from the cloud's tables, and no others.
+
+    Pods of different nodes then reach each other no more. The service keeps
+    running, paused until `flannelette cloud sync` or a restart.
+    """
+    target = _target(targets, address)
+
+    def remove(*, dry_run: bool) -> int:
+        request = pb.TeardownRoutesRequest(dry_run=dry_run)
+        done = asyncio.run(ask(target, lambda c: CloudServiceStub(c).TeardownRoutes(request), LONG_SECONDS))
+        screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
+        return 0
+
+    if not dry_run and not yes:
+        require_terminal(screen, "--yes, or --dry-run to see what would be removed")
+        remove(dry_run=True)
+        click.confirm("Remove all of this? Pods lose those of other nodes.", abort=True, err=True)
+    return remove(dry_run=dry_run)
+
+
+async def _write(target: Target, screen: Screen, *, dry_run: bool) -> int:
+    """Writes the routes now. 1 if a dry run finds something to do."""
+    request = pb.SyncRoutesRequest(dry_run=dry_run)
+    done = await ask(target, lambda c: CloudServiceStub(c).SyncRoutes(request), LONG_SECONDS)
+    screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
+    return int(dry_run and bool(done.commands))
+
+
+async def _get_status(target: Target) -> pb.GetStatusResponse:
+    return await ask(target, lambda c: CloudServiceStub(c).GetStatus(pb.GetStatusRequest()), LIST_SECONDS)
+
+
+def _target(targets: Targets, address: str | None) -> Target:
     """The process at this address, else beside the sockets of the other services. Raises CallFailed."""
     if address:
         return replace(targets["lease"], service="cloud", address=address, named=True, dialer=None)
@@ -29,42 +118,10 @@ def cloud_target(targets: Targets, address: str | None) -> Target:
     raise CallFailed("the services of this context have no socket here: give --address of flannelette-cloud")
 
 
-async def status(target: Target, screen: Screen) -> int:
-    """Each route. 1 if the service is not ready, or a route does not carry its node's packets."""
-    response = await ask(target, lambda c: CloudServiceStub(c).GetStatus(pb.GetStatusRequest()), LIST_SECONDS)
-    screen.answer(response, lambda: status_text(response, screen.width))
-    return 0 if response.ready and not any(route.node and route.problem for route in response.routes) else 1
-
-
-async def diff(target: Target, screen: Screen) -> int:
-    """What a sync would do, as the provider's commands. 0 if nothing, 1 if something, 2 if it could not be said."""
-    try:
-        return await sync(target, screen, dry_run=True)
-    except CallFailed as failure:
-        screen.warn(str(failure))
-        return 2
-
-
-async def sync(target: Target, screen: Screen, *, dry_run: bool) -> int:
-    """Writes the routes now. 1 if a dry run finds something to do."""
-    request = pb.SyncRoutesRequest(dry_run=dry_run)
-    done = await ask(target, lambda c: CloudServiceStub(c).SyncRoutes(request), LONG_SECONDS)
-    screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
-    return int(dry_run and bool(done.commands))
-
-
-async def teardown(target: Target, screen: Screen, *, dry_run: bool) -> int:
-    """Removes our routes from the cloud's tables."""
-    request = pb.TeardownRoutesRequest(dry_run=dry_run)
-    done = await ask(target, lambda c: CloudServiceStub(c).TeardownRoutes(request), LONG_SECONDS)
-    screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
-    return 0
-
-
-async def problems(target: Target) -> list[Problem]:
+async def cloud_problems(target: Target) -> list[Problem]:
     """What the service finds, and why it is not ready."""
     try:
-        answer = await ask(target, lambda c: CloudServiceStub(c).GetStatus(pb.GetStatusRequest()), LIST_SECONDS)
+        answer = await _get_status(target)
     except CallFailed as failure:
         return [problem_of("cloud", condition("ctl.away", failure=failure))]
     told = conditions_from(answer.conditions, answer.findings)
@@ -75,7 +132,7 @@ async def problems(target: Target) -> list[Problem]:
     return [problem_of("cloud", each) for each in (*found, *away)]
 
 
-def status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
+def _status_text(answer: pb.GetStatusResponse, width: Width) -> Text:
     """Shows readiness, routes and findings."""
     state = ("paused", "yellow") if answer.paused else ("ready", "green") if answer.ready else ("not ready", "red")
     about = phrase(answer.backend or "backend unknown", count(len(answer.routes), "route"))

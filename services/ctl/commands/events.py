@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, Final
 
+import click
 from rich.text import Text
 
 from flannelette.cloud.v1 import cloud_pb2
@@ -16,12 +17,14 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
-from flannelette.services.ctl.render.changes import event_text
-from flannelette.services.ctl.render.layout import fold
-from flannelette.services.ctl.render.screen import Screen, to_json
+from flannelette.services.ctl.layout import Width, fold, lines
+from flannelette.services.ctl.options import Duration
+from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.words import count, moment, phrase, took
 from flannelette.services.runtime.backoff import Backoff
 
 _CALLS: Final[dict[Service, tuple[Any, Any, str]]] = {
@@ -101,21 +104,37 @@ class _Output:
         return f"{source.node}: {sentence}" if source.node else sentence
 
 
+@command(
+    scope="every",
+    until_ctrl_c=True,
+    examples=(
+        "flannelette events --since 10m",
+        "flannelette events h2 --service dataplane",
+        "flannelette events -f",
+    ),
+)
+@click.argument("name", required=False, default="")
+@click.option(
+    "--service",
+    type=click.Choice(["lease", "dataplane", "masq", "cloud"]),
+    multiple=True,
+    help="Only events of this service; may be repeated.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Then follow new events, until Ctrl-C.")
+@click.option(
+    "--since", type=Duration(), metavar="DURATION", help="Only events of this last period: 90s, 30m, 12h, 2d."
+)
 async def events(
-    nodes: Nodes,
-    screen: Screen,
-    name: str,
-    services: Collection[str],
-    *,
-    is_following: bool,
-    since: float | None,
-) -> None:
-    """Shows the events of the last `since` seconds; then, with `is_following`, new events until cancelled.
+    nodes: Nodes, screen: Screen, name: str, service: tuple[str, ...], follow: bool, since: float | None
+) -> int:
+    """Show what the services did, and why.
 
-    A service that does not answer is named, and the others are shown. After a lost connection a stream continues
-    behind the last event shown. Raises CallFailed if no service answers.
+    Merges the events of lease, dataplane, masq and, on its host, cloud by time,
+    of all nodes of a context. NAME selects those of one node, lease, chain of
+    masq, or destination of a route in the cloud. With -o json, prints one line
+    per event. --follow reconnects after a restart.
     """
-    sources = _sources(nodes, name, services, since)
+    sources = _sources(nodes, name, service, since)
     if not sources:
         raise CallFailed("flannelette-cloud is asked on its host, by its socket: run this command there")
     out = _Output(screen, sources)
@@ -133,12 +152,13 @@ async def events(
             followed.append(source)
     for source, event in sorted(told, key=lambda each: (each[1].time.seconds, each[1].time.nanos)):
         out.show(source, event)
-    if is_following:
+    if follow:
         async with asyncio.TaskGroup() as group:
             for source in followed:
                 group.create_task(_follow(source, out))
     elif not told and screen.width is not None and not screen.json:
         screen.show(Text(f"there is no event of {name}" if name else "there is no event"))
+    return 0
 
 
 async def _follow(source: _Source, out: _Output) -> None:
@@ -185,3 +205,52 @@ def _sources(nodes: Nodes, name: str, services: Collection[str], since: float | 
                 asked.since_time.FromMilliseconds(int((datetime.now().timestamp() - since) * 1000))
             found.append(_Source(node, targets[service], asked))
     return found
+
+
+_STYLES: Final = {
+    "PEER_ADDED": "green",
+    "PEER_CHANGED": "yellow",
+    "PEER_REMOVED": "red",
+    "LEASE_ACQUIRED": "green",
+    "LEASE_CHANGED": "yellow",
+    "LEASE_REMOVED": "red",
+    "LEASE_EXPIRED": "red",
+    "LEASE_REFUSED": "bold red",
+    "REMOVALS_HELD": "bold yellow",
+    "QUARANTINED": "bold yellow",
+    "REPAIR": "bold yellow",
+    "JUMP_LEFT": "bold yellow",
+    "FINDING": "bold yellow",
+    "FAILURE": "bold red",
+    "TEARDOWN": "bold red",
+}
+
+
+def event_text(event: Any, zone: tzinfo | None, width: Width, where: str = "") -> Text:
+    """What was done, and below it why and how long it took; without a terminal all on one line.
+
+    `event` is a WatchEventsResponse of any service, `where` its service and node as far as they are shown.
+    """
+    time = moment(event.time).astimezone(zone)
+    why = phrase(event.cause, f"took {took(event.microseconds)}" if event.microseconds else "")
+    what, where = Text(event.what, style=_STYLES.get(_kind(event), "")), f"{where} " if where else ""
+    if width is None:
+        line = Text.assemble(time.isoformat(timespec="milliseconds"), f" {where}", what, f" ({why})" if why else "")
+        return lines([*_missed(event), line])
+    head = Text.assemble((f"{time:%b %d %H:%M:%S}", "dim"), " ", (where, "dim"))
+    indent = head.cell_len
+    out = [fold(head + what, width, indent + 2)]
+    if why:
+        out.append(fold(Text(" " * indent + why, style="dim"), width, indent + 2))
+    return lines([*_missed(event), *out])
+
+
+def _kind(event: Any) -> str:
+    value = event.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number.get(event.kind)
+    return value.name.removeprefix("EVENT_KIND_") if value else ""
+
+
+def _missed(event: Any) -> list[Text]:
+    if not event.missed:
+        return []
+    return [Text(f"! {count(event.missed, 'event')} forgotten before they could be shown", style="yellow")]

@@ -1,19 +1,27 @@
 """`flannelette wait`: until the services of this node are ready, until every node has a change."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+import math
+from collections.abc import Sequence
+from typing import Final
 
-from google.protobuf.duration_pb2 import Duration
+import click
+from google.protobuf.duration_pb2 import Duration as Delay
+from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.ctl.answers import answers_of
+from flannelette.services.ctl.command import command
+from flannelette.services.ctl.commands.nodes import nodes_text
 from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
+from flannelette.services.ctl.connect.contexts import Nodes, one_of
 from flannelette.services.ctl.connect.targets import Target, Targets
+from flannelette.services.ctl.layout import Width, fold, lines
 from flannelette.services.ctl.node_health import assess, words_of
-from flannelette.services.ctl.render.nodes import converged_text, pending_text
-from flannelette.services.ctl.render.screen import Screen, to_json
+from flannelette.services.ctl.options import Duration
+from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.words import count, phrase, short_time
 from flannelette.services.runtime.backoff import Backoff
 
 _LONGEST_CALL: Final = 30.0
@@ -21,23 +29,35 @@ _LONGEST_CALL: Final = 30.0
 _READY_PAUSE: Final = 0.25
 
 
-async def wait(targets: Targets, screen: Screen, *, ready: bool, converged: bool, cursor: str, seconds: float) -> int:
-    """Waits for all that is asked for, one after the other in the same time; the first that does not come in time
-    ends it.
+@command(scope="every", examples=("flannelette wait --ready --timeout 2m", "flannelette wait --converged"))
+@click.option("--converged", is_flag=True, help="Wait until every connected node has programmed every change.")
+@click.option("--cursor", default="", help="With --converged: the last change to wait for.  [default: the newest]")
+@click.option("--ready", is_flag=True, help="Wait until the services of this node are ready.")
+@click.option(
+    "--timeout",
+    type=Duration(plain=1, most=math.inf),
+    default=60,
+    metavar="DURATION",
+    help="Longest time to wait: 2s, 2m; a number is of seconds.  [default: 60s]",
+)
+async def wait(nodes: Nodes, screen: Screen, converged: bool, cursor: str, ready: bool, timeout: float) -> int:
+    """Wait for a condition, and exit with 0 once it holds.
+
+    Exits with 1 after --timeout, and names the pending nodes; exits with 2 if no
+    service answers.
     """
-    deadline = asyncio.get_running_loop().time() + seconds
-    steps: list[Callable[[], Coroutine[Any, Any, int]]] = []
-    if ready:
-        steps.append(lambda: until_ready(targets, screen, deadline))
-    if converged:
-        steps.append(lambda: until_converged(targets["lease"], screen, cursor, deadline))
-    for step in steps:
-        if code := await step():
-            return code
-    return 0
+    if not (converged or ready):
+        raise click.UsageError("say what to wait for: --converged, --ready, or both")
+    if cursor and not converged:
+        raise click.UsageError("--cursor goes with --converged")
+    targets = one_of(nodes, any_will_do=not ready)
+    deadline = asyncio.get_running_loop().time() + timeout
+    if ready and (code := await _until_ready(targets, screen, deadline)):
+        return code
+    return await _until_converged(targets["lease"], screen, cursor, deadline) if converged else 0
 
 
-async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
+async def _until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
     """Waits until `flannelette status` finds nothing; says what is missing when the time is over."""
     while True:
         node = assess(await answers_of(targets), targets)
@@ -52,7 +72,7 @@ async def until_ready(targets: Targets, screen: Screen, deadline: float) -> int:
         await asyncio.sleep(min(_READY_PAUSE, max(_left(deadline), 0)))
 
 
-async def until_converged(target: Target, screen: Screen, cursor: str, deadline: float) -> int:
+async def _until_converged(target: Target, screen: Screen, cursor: str, deadline: float) -> int:
     """Waits until every connected node has the change (empty: the newest one of now). Returns 1 if that takes too
     long.
 
@@ -80,7 +100,7 @@ async def until_converged(target: Target, screen: Screen, cursor: str, deadline:
 
 
 async def _ask(target: Target, cursor: str, seconds: float) -> pb.GetConvergenceResponse:
-    request = pb.GetConvergenceRequest(cursor=cursor, wait=Duration(nanos=0))
+    request = pb.GetConvergenceRequest(cursor=cursor, wait=Delay(nanos=0))
     request.wait.FromMilliseconds(int(seconds * 1000))
     return await ask(target, lambda c: LeaseServiceStub(c).GetConvergence(request), seconds + SHORT_SECONDS)
 
@@ -98,3 +118,24 @@ async def _tell(target: Target, screen: Screen, response: pb.GetConvergenceRespo
 
 def _left(deadline: float) -> float:
     return deadline - asyncio.get_running_loop().time()
+
+
+def converged_text(response: pb.GetConvergenceResponse) -> Text:
+    """What a wait that was not in vain has to say."""
+    nodes = len(response.nodes_done)
+    time = f" after {short_time(response.elapsed)}" if response.HasField("elapsed") else ""
+    return Text(f"converged: {count(nodes, 'node')} at {response.cursor}{time}")
+
+
+def pending_text(response: pb.GetConvergenceResponse, nodes: Sequence[pb.Node], width: Width) -> Text:
+    """Says which nodes have no change yet; `nodes` are all that are known."""
+    missing = {*response.nodes_pending, *response.nodes_failed}
+    if not missing:
+        return Text("not converged: no dataplane is connected to this lease service")
+    parts = phrase(
+        f"{count(len(response.nodes_pending), 'node')} pending" if response.nodes_pending else "",
+        f"{count(len(response.nodes_failed), 'node')} with failed leases" if response.nodes_failed else "",
+        f"{count(len(response.nodes_done), 'node')} done",
+    )
+    shown = [node for node in nodes if node.name in missing]
+    return lines([fold(f"not converged at {response.cursor}: {parts}", width), nodes_text(shown, width)])

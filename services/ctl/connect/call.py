@@ -19,8 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.visible import hide_line_ends
 from flannelette.services.core.formats.word_list import word_list
-from flannelette.services.ctl.connect.network_calls import calls_in
-from flannelette.services.ctl.connect.one_line import on_one_line
+from flannelette.services.ctl.connect.channel import calls_in, on_one_line
 from flannelette.services.ctl.connect.targets import Target, networks_by_socket
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.credentials import Credentials

@@ -298,7 +298,7 @@ async def test_wrong_usage_is_2(node: FakeNode, words: list[str]) -> None:
 
 
 async def test_version_and_help_do_not_load_grpc(tmp_path: Path) -> None:
-    for words in (["version"], ["--version"], ["--help"], ["status", "--help"]):
+    for words in (["version"], ["--version"], ["--help"], ["help"], ["help", "options"]):
         ran = await run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
         assert ran.code == 0
         assert not [line for line in ran.err.splitlines() if line.endswith((" grpc", " rich", " google.protobuf"))]

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from flannelette.services.ctl.certs import issue
-from flannelette.services.ctl.certs.folder import AUTHORITY, keep
+from flannelette.services.ctl.certificates import AUTHORITY, keep, make_authority
 from flannelette.services.runtime.process.version import VERSION
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, run_tool
@@ -176,7 +175,7 @@ def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: Api
     names = [f"customresourcedefinition/{each['metadata']['name']}" for each in definitions]
     kubectl("apply", "-f", "-", text=dump(definitions))
     kubectl("wait", "--for=condition=Established", *names)
-    made = issue.make_authority("cert-manager's", datetime.now(UTC), days=1)
+    made = make_authority("cert-manager's", datetime.now(UTC), days=1)
     (tmp_path / "ca.crt").write_bytes(made.certificate)
     (tmp_path / "ca.key").write_bytes(made.key)
     pair = (f"--cert={tmp_path}/ca.crt", f"--key={tmp_path}/ca.key")
@@ -209,7 +208,7 @@ def test_central_lease_services_import_from_another_cluster(tmp_path: Path, kube
     place = tmp_path / "tree"
     (place / "from-west").mkdir(parents=True)
     (place / "from-west/ca.crt").touch()
-    made = issue.make_authority("east's", datetime.now(UTC), days=1)
+    made = make_authority("east's", datetime.now(UTC), days=1)
     keep(place / "tls", {AUTHORITY: made})
     cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
     central = "--set=flannelette.central.enabled=true"

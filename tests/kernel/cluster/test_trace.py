@@ -9,8 +9,6 @@ import pytest
 import pytest_asyncio
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.ctl.diagnose.trace import trace
-from flannelette.services.ctl.render.screen import screen
 from tests.faults.silent_scene import pod_address
 from tests.faults.traced_pair import Pair, pair, paused_pair, state_of, words
 from tests.faults.traced_rows import FAULTS, HARMLESS
@@ -64,12 +62,11 @@ async def scenes() -> AsyncIterator[Scenes]:
         yield shared
 
 
-async def ways(scene: Pair, version: int, capsys: pytest.CaptureFixture[str], on: str = "") -> tuple[int, Any]:
+async def ways(scene: Pair, version: int, on: str = "") -> tuple[int, Any]:
     """Exit code, and the ways there and back as JSON tells them."""
     source, destination = (pod_address(row) for node in scene.nodes for row in node.rows if row.version == version)
-    nodes = {name: targets for name, targets in scene.targets().items() if on in ("", name)}
-    code = await trace(nodes, screen("json"), source, destination, whole_return=False)
-    return code, json.loads(capsys.readouterr().out)["paths"]
+    code, text = await scene.flannelette("trace", source, destination, "-o", "json", on=on)
+    return code, json.loads(text)["paths"]
 
 
 def first_broken(way: Any) -> Any:
@@ -77,15 +74,13 @@ def first_broken(way: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_the_first_step_that_loses_the_packet_is_marked(
-    scenes: Scenes, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_first_step_that_loses_the_packet_is_marked(scenes: Scenes, name: str) -> None:
     fault = FAULTS[name]
     async with scenes.borrowed(None) as scene:
         said = words(scene)
         node = scene.n1 if fault.on == "n1" else scene.n2
         await node.types(fault.act.format_map(said))
-        code, (there, back) = await ways(scene, fault.version, capsys)
+        code, (there, back) = await ways(scene, fault.version)
         flows = await scene.flows(fault.version)
         await node.types(fault.undo.format_map(said))
         found = first_broken(back if fault.is_back else there)
@@ -101,22 +96,20 @@ async def test_the_first_step_that_loses_the_packet_is_marked(
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-async def test_what_loses_nothing_is_not_marked(
-    scenes: Scenes, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_loses_nothing_is_not_marked(scenes: Scenes, name: str) -> None:
     on, act, undo = HARMLESS[name]
     async with scenes.borrowed(None) as scene:
         node = scene.n1 if on == "n1" else scene.n2
         await node.types(act.format_map({}))
-        code, (there, back) = await ways(scene, 4, capsys)
+        code, (there, back) = await ways(scene, 4)
         assert await scene.flows(4)
         await node.types(undo)
         assert (code, there["outcome"], back["outcome"]) == (0, "arrives", "arrives"), there
 
 
-async def test_one_node_tells_its_half(scenes: Scenes, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_one_node_tells_its_half(scenes: Scenes) -> None:
     async with scenes.borrowed(None) as scene:
-        code, (there, back) = await ways(scene, 4, capsys, on="n1")
+        code, (there, back) = await ways(scene, 4, on="n1")
         assert (code, {step["node"] for step in there["steps"]}) == (0, {"n1"})
         assert there["outcome"] == "nothing is wrong on n1; the rest is not known"
         assert there["remarks"][0].startswith("How n2 receives is not known")

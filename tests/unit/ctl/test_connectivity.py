@@ -15,22 +15,23 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.conditions import Weight
-from flannelette.services.ctl.connect.targets import targets
-from flannelette.services.ctl.diagnose.connectivity import problems_of, with_traces
-from flannelette.services.ctl.diagnose.connectivity_checks import (
+from flannelette.services.ctl.commands.connectivity import (
     Check,
     Outcome,
     checks_of,
+    junit,
     peer_checks,
     pods_without_address,
+    problems_of,
+    report,
+    with_traces,
 )
-from flannelette.services.ctl.diagnose.connectivity_text import junit, report
-from flannelette.services.ctl.diagnose.doctor import with_losing_place, with_places
-from flannelette.services.ctl.diagnose.packet_path import PathStep, Verdict
+from flannelette.services.ctl.commands.doctor import with_losing_place, with_places
+from flannelette.services.ctl.connect.targets import targets
 from flannelette.services.ctl.main import cli
 from flannelette.services.ctl.node_health import Answers, assess
-from flannelette.services.ctl.problems import Problem
-from flannelette.services.ctl.render.problems import doctor_text
+from flannelette.services.ctl.packet_path import PathStep, Verdict
+from flannelette.services.ctl.problems import Problem, doctor_text
 from tests.ctl import clusters, samples
 
 Answer: TypeAlias = "pb.Answering.ValueType"

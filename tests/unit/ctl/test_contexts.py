@@ -6,11 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.ctl.cli.nodes import contexts_path, nodes_of, one_of
-from flannelette.services.ctl.cli.options import Shared
-from flannelette.services.ctl.connect.contexts import read_contexts, use
+from flannelette.services.ctl.connect.contexts import contexts_path, nodes_of, one_of, read_contexts, use
 from flannelette.services.ctl.connect.targets import targets
 from flannelette.services.ctl.main import cli
+from flannelette.services.ctl.options import Shared
 
 LAB = """
 current = "lab"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flannelette.services.ctl.cli.docker_opts import docker_opts, gateway_to
+from flannelette.services.ctl.commands.docker_opts import docker_opts, gateway_to
 from tests.kubernetes.manifests import of_flannel
 
 SUBNET = "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.52.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ={}\n"

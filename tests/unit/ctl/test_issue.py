@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flannelette.services.ctl.certs.issue import Unusable, Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import Unusable, Wanted, issue, make_authority, read_authority
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

@@ -7,10 +7,10 @@ import yaml
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
+from flannelette.services.ctl.commands.trace import paths_text
 from flannelette.services.ctl.connect.call import CallFailed
-from flannelette.services.ctl.diagnose.packet_path import Half, PacketPath, Verdict, path_of
-from flannelette.services.ctl.diagnose.path_text import paths_text
-from flannelette.services.ctl.render.screen import screen
+from flannelette.services.ctl.packet_path import Half, PacketPath, Verdict, path_of
+from flannelette.services.ctl.screen import screen
 
 OK, BROKEN, UNKNOWN = pb.TRACE_VERDICT_PASSES, pb.TRACE_VERDICT_BROKEN, pb.TRACE_VERDICT_UNKNOWN
 SENDER, RECEIVER = pb.TRACE_SIDE_SENDER, pb.TRACE_SIDE_RECEIVER

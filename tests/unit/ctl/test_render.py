@@ -12,20 +12,21 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import Weight
+from flannelette.services.ctl.commands.events import event_text
+from flannelette.services.ctl.commands.kernel import plan_text
+from flannelette.services.ctl.commands.leases import leases_text
+from flannelette.services.ctl.commands.nodes import all_well, nodes_text
+from flannelette.services.ctl.commands.peers import peer_text, peers_text
+from flannelette.services.ctl.commands.quarantine import quarantine_text
+from flannelette.services.ctl.commands.rules import rules_text
+from flannelette.services.ctl.commands.status import in_the_way, overview_text, status_text
+from flannelette.services.ctl.commands.wait import converged_text, pending_text
 from flannelette.services.ctl.connect.call import AddressProblem, CallFailed
 from flannelette.services.ctl.connect.targets import targets
+from flannelette.services.ctl.layout import Width, lines, table
 from flannelette.services.ctl.node_health import Answers, NodeHealth, assess
-from flannelette.services.ctl.problems import Problem, merged, problems
-from flannelette.services.ctl.render.changes import event_text, plan_text
-from flannelette.services.ctl.render.layout import Width, lines, table
-from flannelette.services.ctl.render.leases import leases_text, quarantine_text
-from flannelette.services.ctl.render.nodes import all_well, converged_text, nodes_text, pending_text
-from flannelette.services.ctl.render.overview import overview_text
-from flannelette.services.ctl.render.peers import peer_text, peers_text
-from flannelette.services.ctl.render.problems import doctor_text
-from flannelette.services.ctl.render.rules import rules_text
-from flannelette.services.ctl.render.screen import screen
-from flannelette.services.ctl.render.status import in_the_way, status_text
+from flannelette.services.ctl.problems import Problem, doctor_text, merged, problems
+from flannelette.services.ctl.screen import screen
 from flannelette.services.runtime.conditions import older_condition
 from tests import paths
 from tests.ctl import nodes as ctl_nodes

@@ -1,7 +1,7 @@
 """The story that `flannelette watch` tells of a stream."""
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.ctl.render.steps import Story
+from flannelette.services.ctl.commands.watch import Story
 from tests.ctl.samples import NOW, at, network, vxlan_lease
 
 

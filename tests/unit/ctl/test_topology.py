@@ -10,10 +10,15 @@ import pytest
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-from flannelette.services.ctl.render.topology.graph import dot, mermaid
-from flannelette.services.ctl.render.topology.model import Health, Topology, read_topology
-from flannelette.services.ctl.render.topology.svg import svg
-from flannelette.services.ctl.render.topology.text import topology_text
+from flannelette.services.ctl.commands.topology import (
+    Topology,
+    dot,
+    mermaid,
+    read_topology,
+    svg,
+    topology_text,
+)
+from flannelette.services.ctl.problems import Health
 from tests import paths
 from tests.ctl import samples
 from tests.ctl.clusters import topology

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.ctl.certs.issue import Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import Wanted, issue, make_authority, read_authority
 from flannelette.services.runtime.process.process import Process
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.certificate import date, not_after

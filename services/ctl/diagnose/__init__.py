@@ -1,1 +1,0 @@
-"""Commands that find out why packets do not pass, on one node or between nodes."""

@@ -1,1 +1,0 @@
-"""Text for the terminal: pure functions from the services' answers to what is printed, and the screen."""
