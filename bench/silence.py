@@ -20,7 +20,7 @@ from bench.process import cpu_seconds, resident_mib, running
 from bench.result import Bench, BenchFailed, Result
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
-from flannelette.services.runtime.rpc.server_limits import raise_descriptor_limit
+from flannelette.services.runtime.rpc.server import raise_descriptor_limit
 
 _PORT: Final = 7070
 """In a network namespace of our own."""

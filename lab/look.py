@@ -15,8 +15,7 @@ from flannelette.cloud.v1 import cloud_pb2, cloud_pb2_grpc
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-from flannelette.services.runtime.rpc.server_channel import ServerChannel
-from flannelette.services.runtime.rpc.transport import PLAIN
+from flannelette.services.runtime.rpc.transport import PLAIN, ServerChannel
 from lab.options import PICTURES
 
 _RETRY = (

@@ -13,8 +13,7 @@ from flannelette.cloud.v1 import cloud_pb2_grpc
 from flannelette.services.cloud.routes import Row
 from flannelette.services.cloud.writer import Writer
 from flannelette.services.runtime.conditions import condition_to_proto, older_finding
-from flannelette.services.runtime.events.journal import Journal, RecordedEvent
-from flannelette.services.runtime.events.stream import Reading, watch
+from flannelette.services.runtime.events import Journal, Reading, RecordedEvent, watch
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
 

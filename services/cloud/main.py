@@ -17,8 +17,7 @@ from flannelette.services.cloud.settings import CloudSettings
 from flannelette.services.cloud.writer import Writer
 from flannelette.services.core.errors import NotImplementedYet
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.events.event_file import EventFile
-from flannelette.services.runtime.events.journal import Event, Journal, note_readiness
+from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.version import version

@@ -33,7 +33,7 @@ from flannelette.services.core.family import IPV4
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.backoff import Backoff
-from flannelette.services.runtime.events.journal import Event, Journal, Subject
+from flannelette.services.runtime.events import Event, Journal, Subject
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter, Gauge

@@ -25,9 +25,7 @@ from flannelette.services.dataplane.node.progress_reporter import Reporter, prog
 from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.runtime.cache.cache_writer import CacheWriter
-from flannelette.services.runtime.cache.cached_table import PATIENCE, CachedTable
-from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.node_state import PATIENCE, CachedTable, CacheWriter, StateFile
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.process.exclusive import Exclusive
 from flannelette.services.runtime.process.version import version

@@ -44,8 +44,8 @@ from flannelette.services.dataplane.probes.record import Answering
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.dataplane.watch import watch_kernel
 from flannelette.services.runtime.cache.machine import MachineToken
-from flannelette.services.runtime.cache.state_file import StateFile
-from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.os.claims import Claims, claims_of
 from flannelette.services.runtime.os.names import stranger_findings

@@ -28,8 +28,7 @@ from flannelette.services.lease.metrics import HELD_REMOVALS, follow_subnets
 from flannelette.services.lease.settings import IN_MEMORY, LeaseSettings
 from flannelette.services.lease.stores.store import Store
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.events.event_file import EventFile
-from flannelette.services.runtime.events.journal import Event, note_readiness
+from flannelette.services.runtime.events import Event, EventFile, note_readiness
 from flannelette.services.runtime.process.options import listen_addresses, node_name
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.version import version

@@ -23,10 +23,8 @@ from flannelette.services.masq.reconcile.journal import EventKind
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.inputs import networks_of
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.cache.cached_table import CachedTable
-from flannelette.services.runtime.cache.state_file import StateFile
-from flannelette.services.runtime.events.event_file import EventFile
-from flannelette.services.runtime.events.journal import Event, Journal, note_readiness
+from flannelette.services.runtime.cache.node_state import CachedTable, StateFile
+from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.os.claims import RANGE, Claim, Claims, claims_of
 from flannelette.services.runtime.os.names import stranger_findings

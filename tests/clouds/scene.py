@@ -12,7 +12,7 @@ from flannelette.services.core.family import Address
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.runtime.events.journal import Journal
+from flannelette.services.runtime.events import Journal
 from flannelette.services.runtime.telemetry.health import Health
 
 AWS = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"aws-vpc"}}')

@@ -29,7 +29,7 @@ from flannelette.services.lease.api.requests import Identity
 from flannelette.services.lease.api.service import LeaseService
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.node_state import StateFile
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.lease.wire import lease_from_proto, request_to_proto
 from flannelette.services.runtime.telemetry.health import Health

@@ -22,8 +22,7 @@ from flannelette.services.core.formats.word_list import word_list
 from flannelette.services.ctl.connect.channel import calls_in, on_one_line
 from flannelette.services.ctl.connect.targets import Target, networks_by_socket
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.tls.credentials import Credentials
-from flannelette.services.runtime.tls.files import chosen_files
+from flannelette.services.runtime.tls.credentials import Credentials, chosen_files
 
 M = TypeVar("M")
 

@@ -16,7 +16,7 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.events.journal import Event, EventKind
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
-from flannelette.services.runtime.events.journal import MOST_NAMED, Subject
+from flannelette.services.runtime.events import MOST_NAMED, Subject
 
 _LIMITS: Final = {"seconds": (30, 600), "bytes": (10 << 20, 1 << 30), "snap_length": (256, 262_144)}
 """Default and largest."""

@@ -29,7 +29,7 @@ from flannelette.services.dataplane.kernel.inspect import inspect_peers, peer_tr
 from flannelette.services.dataplane.peers.peer import Peer
 from flannelette.services.dataplane.probes.on_demand import OnDemand
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.runtime.events.stream import either, watch
+from flannelette.services.runtime.events import either, watch
 from flannelette.services.runtime.rpc.authorization import caller
 from flannelette.services.runtime.telemetry.health import Health
 

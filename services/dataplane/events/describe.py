@@ -16,7 +16,7 @@ from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.peers.peer import WHOLE, Peer, PeerContext
 from flannelette.services.dataplane.peers.validation import NO_ADDRESS
-from flannelette.services.runtime.events.journal import MOST_NAMED, Subject
+from flannelette.services.runtime.events import MOST_NAMED, Subject
 
 _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})

@@ -7,9 +7,9 @@ from enum import Enum, auto
 
 from flannelette.services.dataplane.events import metrics
 from flannelette.services.dataplane.events.causes import Cause
-from flannelette.services.runtime.events import journal
-from flannelette.services.runtime.events.journal import REMEMBERED, RecordedEvent
-from flannelette.services.runtime.events.journal import Event as Event
+from flannelette.services.runtime import events
+from flannelette.services.runtime.events import REMEMBERED, RecordedEvent
+from flannelette.services.runtime.events import Event as Event
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
@@ -39,7 +39,7 @@ class EventKind(Enum):
     CAPTURE = auto()
 
 
-class Journal(journal.Journal):
+class Journal(events.Journal):
     """The journal, which counts and logs repairs: the subjects of its events are leases with their nodes."""
 
     def __init__(

@@ -18,7 +18,7 @@ from flannelette.services.dataplane.node.subnet_file import subnet_file, what_po
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.peers.validation import reject_own
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.runtime.cache.cached_table import stale_reason
+from flannelette.services.runtime.cache.node_state import stale_reason
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 

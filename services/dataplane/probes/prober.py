@@ -35,7 +35,7 @@ from flannelette.services.dataplane.probes.path import (
 )
 from flannelette.services.dataplane.probes.record import MISSES, Answering, Record
 from flannelette.services.dataplane.probes.schedule import Schedule
-from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
+from flannelette.services.runtime.events import MOST_NAMED, Event, Subject
 from flannelette.services.runtime.os.ethtool import checksum_offload
 
 _TIMEOUT_SECONDS: Final = 1.0

@@ -16,10 +16,8 @@ from flannelette.services.lease.progress.reports import NOTHING_YET, NodeProgres
 from flannelette.services.lease.stores.store import Reclaimed, RefusalKind
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.conditions import condition_to_proto
-from flannelette.services.runtime.events.journal import RecordedEvent
-from flannelette.services.runtime.events.stream import Reading
-from flannelette.services.runtime.lease.findings import finding_to_proto
-from flannelette.services.runtime.lease.wire import failed_to_proto, lease_to_proto
+from flannelette.services.runtime.events import Reading, RecordedEvent
+from flannelette.services.runtime.lease.wire import failed_to_proto, finding_to_proto, lease_to_proto
 
 _KINDS: Final = {
     RefusalKind.UNREADABLE: pb.REFUSAL_KIND_UNREADABLE,

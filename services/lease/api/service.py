@@ -45,15 +45,14 @@ from flannelette.services.lease.stores.store import KnowsExpiry, Store
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.streams import PAUSE, end_if_stalled, watch_all, watch_own
 from flannelette.services.runtime.conditions import condition_to_proto
-from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
-from flannelette.services.runtime.events.stream import watch
-from flannelette.services.runtime.lease.findings import finding_to_proto
-from flannelette.services.runtime.lease.lifetime import time_left
+from flannelette.services.runtime.events import MOST_NAMED, Event, Subject, watch
 from flannelette.services.runtime.lease.wire import (
+    finding_to_proto,
     lease_to_proto,
     network_to_proto,
     progress_from_proto,
     status_to_proto,
+    time_left,
 )
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.rpc.interceptor import code_of

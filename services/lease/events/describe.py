@@ -7,7 +7,7 @@ from typing import Final
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.lease.events.journal import EventKind, Journal
-from flannelette.services.runtime.events.journal import MOST_NAMED, Event, Subject
+from flannelette.services.runtime.events import MOST_NAMED, Event, Subject
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from flannelette.services.runtime.events import journal
-from flannelette.services.runtime.events.journal import MOST_NAMED, Event, RecordedEvent, Subject
+from flannelette.services.runtime import events
+from flannelette.services.runtime.events import MOST_NAMED, Event, RecordedEvent, Subject
 
 _GROUP_SECONDS: Final = 1.0
 
@@ -52,7 +52,7 @@ _MANY: Final = {
 """Kinds of which many may come at once, in the words for the rest of them."""
 
 
-class Journal(journal.Journal):
+class Journal(events.Journal):
     """The journal, in which a thousand nodes that come within a second are nine events.
 
     Of these kinds it tells eight in a second one by one, and the rest as one at the end of the second.

@@ -23,14 +23,13 @@ from flannelette.services.lease.stores.relay.events import TableEvents
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.cache.table_records import table_in, table_records
-from flannelette.services.runtime.events.journal import Event
+from flannelette.services.runtime.events import Event
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, keep
 from flannelette.services.runtime.telemetry.logs import get_logger
-from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
-from flannelette.services.runtime.tls.files import TlsFiles
+from flannelette.services.runtime.tls.credentials import Credentials, TlsFiles, expiry_findings
 
 log = get_logger()
 

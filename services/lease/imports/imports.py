@@ -10,7 +10,7 @@ from flannelette.services.lease.events.journal import EventKind
 from flannelette.services.lease.imports.cluster import ImportedCluster
 from flannelette.services.lease.imports.foreign import Foreign
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.events.journal import Subject
+from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()

@@ -15,7 +15,7 @@ from flannelette.services.masq.api.wire import finding_of, reading_of, rules_of
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.other_networks import networks_in
 from flannelette.services.runtime.conditions import condition_to_proto
-from flannelette.services.runtime.events.stream import watch
+from flannelette.services.runtime.events import watch
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
 

@@ -6,8 +6,7 @@ from flannelette.services.core.cure import commands_of
 from flannelette.services.masq.firewalls.firewall import ChainState, RuleState
 from flannelette.services.masq.rules.model import Chain
 from flannelette.services.runtime.conditions import older_finding
-from flannelette.services.runtime.events.journal import Journal, RecordedEvent
-from flannelette.services.runtime.events.stream import Reading
+from flannelette.services.runtime.events import Journal, Reading, RecordedEvent
 
 
 def rules_of(state: ChainState) -> list[pb.Rule]:

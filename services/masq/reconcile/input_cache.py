@@ -9,9 +9,7 @@ from typing import Final
 from flannelette.services.core.leases.table import KUBE, Table
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.inputs import CachedInputs, own_lease
-from flannelette.services.runtime.cache.cache_writer import CacheWriter
-from flannelette.services.runtime.cache.cached_table import PATIENCE, CachedTable, stale_reason
-from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.node_state import PATIENCE, CachedTable, CacheWriter, StateFile, stale_reason
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

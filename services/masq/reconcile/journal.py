@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from flannelette.services.masq.firewalls.firewall import ChainState
 from flannelette.services.masq.rules.inputs import RuleInputs
-from flannelette.services.runtime.events.journal import Event, Journal, Subject
+from flannelette.services.runtime.events import Event, Journal, Subject
 
 
 class EventKind(Enum):

@@ -44,7 +44,7 @@ from flannelette.services.masq.rules.inputs import (
     no_refusal,
 )
 from flannelette.services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
-from flannelette.services.runtime.events.journal import Event, Journal
+from flannelette.services.runtime.events import Event, Journal
 from flannelette.services.runtime.process.exclusive import Exclusive
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger

@@ -8,7 +8,7 @@ from flannelette.services.core.formats.word_list import word_list
 from flannelette.services.masq.firewalls.firewall import JUMP_MISPLACED, ChainState
 from flannelette.services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
 from flannelette.services.masq.rules.model import Chain
-from flannelette.services.runtime.events.journal import Journal
+from flannelette.services.runtime.events import Journal
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter, Gauge, Histogram
 

@@ -16,16 +16,15 @@ from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.core.limits import MOST_LEASES, seconds_of
 from flannelette.services.runtime.backoff import Backoff
-from flannelette.services.runtime.lease.lifetime import held_lease
 from flannelette.services.runtime.lease.wire import (
+    held_lease,
     lease_from_proto,
     progress_to_proto,
     request_to_proto,
     step_from_proto,
 )
 from flannelette.services.runtime.rpc.interceptor import error_of, readable
-from flannelette.services.runtime.rpc.server_channel import ServerChannel
-from flannelette.services.runtime.rpc.transport import PLAIN, Transport
+from flannelette.services.runtime.rpc.transport import PLAIN, ServerChannel, Transport
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

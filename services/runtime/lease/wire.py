@@ -4,12 +4,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from sys import intern
+from typing import TypeAlias
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.core.conditions import MOST_REPORTED
-from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.conditions import MOST_REPORTED, Condition
+from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.family import FAMILIES, Address, Network
 from flannelette.services.core.formats.ip_text import (
     exact_cidr,
@@ -31,11 +33,10 @@ from flannelette.services.core.leases.lease import (
 from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride, PublicIpOverrides
 from flannelette.services.core.leases.progress import FailedLease, Progress
 from flannelette.services.core.leases.table import Change, Removed, Step, StoreStatus, Upserted
-from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME, seconds_of, unix_time
+from flannelette.services.core.limits import LONGEST, LONGEST_DATA, LONGEST_NAME, nearest_time, seconds_of, unix_time
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.core.special_addresses import never_public
-from flannelette.services.runtime.conditions import condition_to_proto, conditions_from
-from flannelette.services.runtime.lease.findings import finding_to_proto
+from flannelette.services.runtime.conditions import condition_to_proto, conditions_from, older_finding
 
 
 def lease_to_proto(lease: Lease) -> pb.Lease:
@@ -328,3 +329,35 @@ def _address(text: str) -> Address | None:
     if address is None:
         raise InvalidInput(f"{text!r} is not an IP address")
     return address
+
+
+def finding_to_proto(condition: Condition) -> pb.Finding:
+    """A condition as a message."""
+    return older_finding(pb.Finding, condition, evidence=condition.evidence)
+
+
+Answer: TypeAlias = pb.AcquireLeaseResponse | pb.RenewLeaseResponse
+
+
+def time_left(lease: Lease) -> Duration | None:
+    """The remaining time of a lease, by this machine's clock; None: the lease does not expire."""
+    if lease.expires_at is None:
+        return None
+    left = Duration()
+    left.FromMilliseconds(round((lease.expires_at - time.time()) * 1000))
+    return left
+
+
+def held_lease(answer: Answer) -> Lease:
+    """The lease in an answer, with its end by this machine's clock, in whole seconds.
+
+    Raises Unavailable for an answer that cannot be read, because the request is not at fault.
+    """
+    try:
+        lease = lease_from_proto(answer.lease)
+        if not answer.HasField("time_left"):
+            return lease
+        left = seconds_of(answer.time_left, "time_left", -LONGEST)
+    except InvalidInput as error:
+        raise Unavailable(f"the lease service's answer cannot be read: {error}") from None
+    return lease.with_time(nearest_time(round(time.time() + left)))

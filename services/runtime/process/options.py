@@ -11,8 +11,7 @@ from flannelette.services.runtime.process.networks import suffix_of
 from flannelette.services.runtime.process.settings import flag
 from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.tls.credentials import Credentials
-from flannelette.services.runtime.tls.files import chosen_files
+from flannelette.services.runtime.tls.credentials import Credentials, chosen_files
 
 
 @dataclass(frozen=True, kw_only=True)

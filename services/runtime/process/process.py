@@ -23,9 +23,15 @@ from flannelette.services.runtime.process.start_notice import StartNotice, notif
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.rpc.authorization import Authorizer
 from flannelette.services.runtime.rpc.callers import Callers
-from flannelette.services.runtime.rpc.listen import bound, socket_paths
-from flannelette.services.runtime.rpc.server import AddToServer, Server
-from flannelette.services.runtime.rpc.server_limits import raise_descriptor_limit, server_options, tcp_ports
+from flannelette.services.runtime.rpc.server import (
+    AddToServer,
+    Server,
+    bound,
+    raise_descriptor_limit,
+    server_options,
+    socket_paths,
+    tcp_ports,
+)
 from flannelette.services.runtime.rpc.transport import PLAIN, Transport
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.http import http_server

@@ -2,11 +2,21 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from flannelette.services.runtime.os.systemd import notify
 from flannelette.services.runtime.telemetry.logs import get_logger
+
+
+def notify(state: str) -> None:
+    """Sends a state such as `READY=1` to systemd, if NOTIFY_SOCKET is set; errors are ignored."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
 
 log = get_logger()
 

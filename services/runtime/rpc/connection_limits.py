@@ -22,7 +22,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.os import memory, own_sockets, syn_filter
 from flannelette.services.runtime.os.own_sockets import Address
 from flannelette.services.runtime.rpc.callers import Callers
-from flannelette.services.runtime.rpc.server_limits import HANDSHAKE_MS
+from flannelette.services.runtime.rpc.server import HANDSHAKE_MS
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter
 

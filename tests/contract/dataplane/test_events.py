@@ -20,9 +20,8 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.events.journal import EventKind, Journal
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.runtime.events.journal import Event
-from flannelette.services.runtime.rpc.listen import bound
-from flannelette.services.runtime.rpc.server import Server
+from flannelette.services.runtime.events import Event
+from flannelette.services.runtime.rpc.server import Server, bound
 from flannelette.services.runtime.telemetry.health import Health
 from tests.hosts.dataplane import VXLAN, Cluster, Running
 from tests.patience import PATIENCE

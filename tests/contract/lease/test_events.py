@@ -12,7 +12,7 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.lease.events.journal import EventKind, Journal
-from flannelette.services.runtime.events.journal import Subject
+from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import make_request

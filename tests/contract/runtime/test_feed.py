@@ -17,8 +17,7 @@ from flannelette.services.core.leases.table import Removed, Step, StoreStatus, U
 from flannelette.services.runtime.lease import feed as module
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.lease.wire import lease_to_proto, step_to_proto
-from flannelette.services.runtime.rpc.listen import bound
-from flannelette.services.runtime.rpc.server import Server
+from flannelette.services.runtime.rpc.server import Server, bound
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, make_request
 from tests.waiting import equals, eventually, has
 

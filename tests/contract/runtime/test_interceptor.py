@@ -13,8 +13,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.core import errors
 from flannelette.services.runtime.rpc.interceptor import CODES, error_of
-from flannelette.services.runtime.rpc.listen import bound
-from flannelette.services.runtime.rpc.server import Server
+from flannelette.services.runtime.rpc.server import Server, bound
 from tests.waiting import eventually
 
 NAME = "flannelette.lease.v1.LeaseService"

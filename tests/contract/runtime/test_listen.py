@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.rpc.listen import bound
+from flannelette.services.runtime.rpc.server import bound
 
 
 async def test_a_socket_belongs_to_one_server_until_it_is_done(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_volume_of_a_container_may_have_the_mode_that_the_kubelet_gives_it(
     """An emptyDir, on a disk or in memory; not a directory of all users that is a mount."""
     place = directory or str(tmp_path)
     code = (
-        "from pathlib import Path; from flannelette.services.runtime.rpc.listen import locked\n"
+        "from pathlib import Path; from flannelette.services.runtime.rpc.server import locked\n"
         f"with locked(Path('{place}/x.sock')): pass"
     )
     mounts = f'mount -t tmpfs -o mode={mode} none {place} && exec "$0" -c "$1"'

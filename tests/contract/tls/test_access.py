@@ -12,8 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.runtime.rpc.authorization import REQUIREMENTS, Authorizer
-from flannelette.services.runtime.rpc.listen import bound
-from flannelette.services.runtime.rpc.server import Server
+from flannelette.services.runtime.rpc.server import Server, bound
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import LOOPBACK, URIS, Certificates, transport

@@ -15,11 +15,9 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.probe import ask
-from flannelette.services.runtime.rpc.listen import bound
-from flannelette.services.runtime.rpc.server import Server
-from flannelette.services.runtime.rpc.server_channel import ServerChannel
-from flannelette.services.runtime.rpc.transport import PLAIN, Transport
-from flannelette.services.runtime.tls.files import TlsFiles
+from flannelette.services.runtime.rpc.server import Server, bound
+from flannelette.services.runtime.rpc.transport import PLAIN, ServerChannel, Transport
+from flannelette.services.runtime.tls.credentials import TlsFiles
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import Certificates, transport

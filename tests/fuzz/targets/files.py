@@ -35,7 +35,7 @@ from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.rules.model import wanted_chains
 from flannelette.services.runtime.cache.node_state import older_of, state_in
-from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.wire import (
     network_from_proto,
     network_to_proto,

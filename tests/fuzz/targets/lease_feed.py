@@ -21,8 +21,7 @@ from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.lease.feed import Feed
-from flannelette.services.runtime.lease.lifetime import held_lease
-from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes, step_to_proto
+from flannelette.services.runtime.lease.wire import held_lease, step_from_bytes, step_to_bytes, step_to_proto
 from flannelette.services.runtime.rpc.transport import PLAIN
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 from tests.fuzz.targets.calls.request import run

@@ -11,7 +11,7 @@ from flannelette.services.ctl.connect.targets import Service, targets
 from flannelette.services.ctl.node_health import Answers, NodeHealth, State, assess, words_of
 from flannelette.services.ctl.problems import Problem, headline, merged, problems
 from flannelette.services.runtime.conditions import condition_to_proto
-from flannelette.services.runtime.rpc.listen import locked
+from flannelette.services.runtime.rpc.server import locked
 from tests.ctl import samples as samples
 
 MISSING = CallFailed("there is no socket", missing=True)

@@ -10,8 +10,7 @@ import pytest
 
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.cache.cache_writer import CacheWriter
-from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.node_state import CacheWriter, StateFile
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
 from tests.examples.state_files import decode

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.runtime.events.event_file import EventFile
-from flannelette.services.runtime.events.journal import REMEMBERED, Event, Journal, RecordedEvent, Subject
+from flannelette.services.runtime.events import REMEMBERED, Event, EventFile, Journal, RecordedEvent, Subject
 from flannelette.services.runtime.state import HALF
 from tests.waiting import contains, eventually
 

@@ -4,8 +4,7 @@ import asyncio
 from contextlib import aclosing, suppress
 
 from flannelette.masq.v1 import masq_pb2 as pb
-from flannelette.services.runtime.events.journal import Journal
-from flannelette.services.runtime.events.stream import Reading, watch
+from flannelette.services.runtime.events import Journal, Reading, watch
 
 
 async def test_a_follower_that_leaves_while_nothing_happens_leaves_no_task_behind() -> None:

@@ -10,8 +10,7 @@ from flannelette.services.ctl.certificates import Wanted, issue, make_authority,
 from flannelette.services.runtime.process.process import Process
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.certificate import date, not_after
-from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings, pair_findings
-from flannelette.services.runtime.tls.files import TlsFiles
+from flannelette.services.runtime.tls.credentials import Credentials, TlsFiles, expiry_findings, pair_findings
 from tests.services.certificates import Certificates
 
 DAY = 86_400.0

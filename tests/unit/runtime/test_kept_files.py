@@ -33,10 +33,9 @@ from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.encoding import SYNCED
 from flannelette.services.runtime import state
 from flannelette.services.runtime.cache.machine import MachineToken
-from flannelette.services.runtime.cache.node_state import records_of
-from flannelette.services.runtime.cache.state_file import StateFile
+from flannelette.services.runtime.cache.node_state import StateFile, records_of
 from flannelette.services.runtime.cache.table_records import table_records
-from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.wire import step_to_bytes
 from flannelette.services.runtime.state import (
     Record,

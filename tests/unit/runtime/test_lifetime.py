@@ -4,8 +4,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.runtime.lease.lifetime import Answer, held_lease, time_left
-from flannelette.services.runtime.lease.wire import lease_to_proto
+from flannelette.services.runtime.lease.wire import Answer, held_lease, lease_to_proto, time_left
 from tests.examples.leases import make_lease
 
 DAY = 86_400.0

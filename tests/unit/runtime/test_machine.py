@@ -16,8 +16,8 @@ from flannelette.services.dataplane.events.journal import EventKind
 from flannelette.services.runtime import state
 from flannelette.services.runtime.cache import machine as module
 from flannelette.services.runtime.cache.machine import MachineToken, hardware_addresses
-from flannelette.services.runtime.cache.state_file import StateFile
-from flannelette.services.runtime.events.event_file import EventFile
+from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.runtime.events import EventFile
 
 
 def with_cards(directory: Path, **cards: str) -> Path:

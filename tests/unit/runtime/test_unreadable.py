@@ -13,7 +13,7 @@ from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, re
 from flannelette.services.lease.stores.kube.api_server import KubeSettings, find_access
 from flannelette.services.lease.stores.network_file import read_network_file
 from flannelette.services.runtime.os.unreadable import why_unreadable
-from flannelette.services.runtime.tls.files import TlsFiles, read
+from flannelette.services.runtime.tls.credentials import TlsFiles, read
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
 NOBODY = 65534

@@ -28,8 +28,8 @@ from flannelette.services.lease.stores.store import (
 )
 from flannelette.services.lease.watch.log import ChangeLog
 from flannelette.services.runtime.lease.feed import ACQUIRE_SECONDS, Feed, LeaseConnection, readable_lease
-from flannelette.services.runtime.lease.lifetime import held_lease
 from flannelette.services.runtime.lease.wire import (
+    held_lease,
     lease_from_proto,
     network_from_proto,
     progress_to_proto,

@@ -16,7 +16,7 @@ from flannelette.services.dataplane.events.journal import EventKind
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext, peer_of
-from flannelette.services.runtime.events.journal import Event
+from flannelette.services.runtime.events import Event
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, NAMES, UNDERLAY, FakeKernel, lease, subnet
 from tests.examples.leases import SMALL, by_name
 from tests.examples.programming import Node
