@@ -46,8 +46,8 @@ class SnapshotCache:
 
         A lease that is `served` now as well is taken from there: only what is gone has to be decoded.
         """
-        for left in self._path.parent.glob(f".{self._path.name}.*"):  # releases before 0.3 left some for ever
-            with suppress(OSError):
+        with suppress(OSError):
+            for left in self._path.parent.glob(f".{self._path.name}.*"):  # releases before 0.3 left some for ever
                 left.unlink()
         try:
             if time.time() - self._path.stat().st_mtime < _LONGEST:

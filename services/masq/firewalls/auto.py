@@ -23,7 +23,7 @@ from flannelette.services.masq.firewalls.firewall import (
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
 from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
-from flannelette.services.masq.kernel.nf_tables import GenerationListener
+from flannelette.services.masq.kernel.nf_tables import GenerationListener, generation
 from flannelette.services.masq.rules.model import Chain
 from flannelette.services.runtime.os.inotify import CLOSED, Watch
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -65,8 +65,6 @@ class AutoFirewall:
         self._listener: GenerationListener | None = None
         self._locking = Watch(lock, CLOSED)
         """A program that changes legacy tables with iptables holds the lock open for as long as that takes."""
-        self._own_generation = -1
-        """The generation number after our last repair."""
         self._rest_until = 0.0
         """Time on the monotonic clock before which no change leads to another check."""
 
@@ -102,6 +100,7 @@ class AutoFirewall:
     ) -> tuple[ChainState, ...]:
         """See HostFirewall. Rules of a flannel before v0.20 are searched once, when ours first come in place."""
         start = _cpu_seconds()
+        listener, before = self._listen(), _generation()
         host = self._probe.state()
         kind = self._choose(host, chains, placement)
         wanted = [replace(chain, replaces_old=self._is_searched_now(chain)) for chain in chains]
@@ -111,8 +110,13 @@ class AutoFirewall:
             states = await self._remove_elsewhere(host, kind, states, repair=repair)
             if repair:
                 self._searched |= {_key(chain) for chain in wanted if chain.replaces_old}
+        if repair:
+            # Asked after the repair: the kernel tells the name of a process at the end of its transaction, and lets
+            # the repair wait for it.
+            self.changed_by = listener.names(before) if listener else ()
         if any(state.commands for state in states):
-            self._own_generation = (self._probe.digest().generation or 0) if repair else self._own_generation
+            if repair and listener:
+                listener.names(_generation())  # those are ours
         else:
             pause = min(_CHECK_SHARE * (_cpu_seconds() - start), _LONGEST_PAUSE)
             self._rest_until = time.monotonic() + pause
@@ -124,18 +128,16 @@ class AutoFirewall:
 
     async def changed(self, since: Digest | None) -> None:
         """See HostFirewall. What counts are the tables of the kind that was chosen."""
-        number = max((since and since.generation) or 0, self._own_generation)
-        names: dict[str, None] = {}
         is_news = True
         await asyncio.sleep(max(self._rest_until - time.monotonic(), 0))
         while True:
             # Both before the digest, so that no change after it is missed.
             is_watched, listener = self._locking.open(), self._listen()
-            names |= dict.fromkeys(listener.names(number) if listener else ())
+            if listener:
+                listener.read()
             start = time.perf_counter()
             may_differ = is_news or since is None or self._probe.sizes() != since.sizes
             if may_differ and (since is None or self._differ(self.digest(), since)):
-                self.changed_by = tuple(names)
                 return
             if is_news:
                 await asyncio.sleep(max(_SHORTEST_PAUSE, _DIGEST_SHARE * (time.perf_counter() - start)))
@@ -212,6 +214,14 @@ def _cpu_seconds() -> float:
     """Processor time that this process and the programs that it has run have used."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _generation() -> int:
+    """The number of the last nftables transaction of any program; 0 where the kernel has no nftables."""
+    try:
+        return generation()
+    except Unavailable:
+        return 0
 
 
 def _unwanted(chain: Chain, kind: FirewallKind, host: HostState) -> Chain:

@@ -145,7 +145,7 @@ class HostFirewall(Protocol):
 
     @property
     def changed_by(self) -> tuple[str, ...]:
-        """Names of the processes whose changes `changed` returned for; empty where the kernel does not tell."""
+        """Names of the processes whose changes the last check has found; empty where the kernel does not tell."""
         ...
 
     async def check(self, chains: Sequence[Chain], placement: Placement, *, repair: bool) -> tuple[ChainState, ...]:

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -43,6 +44,8 @@ _BEGIN, _END = 0x10, 0x11  # NFNL_MSG_BATCH_
 _GEN_ID, _GEN_NAME = 1, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_NAME
 _BUFFER: Final = 1 << 17
 _SO_ATTACH_FILTER: Final = 26
+_MOST_TOLD: Final = 256
+"""Transactions, the newest ones, whose processes are remembered."""
 _ONLY_GENERATIONS: Final = (
     # Of the messages of a transaction only the last one counts: a firewall of thousands of rules may be reloaded.
     (0x28, 0, 0, 4),  # ldh [4]: the type, whose bytes the filter sees in network order
@@ -208,9 +211,11 @@ class GenerationListener:
         program = struct.pack("@HP", len(_ONLY_GENERATIONS), ctypes.addressof(buffer))  # struct sock_fprog
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
         self._socket.setblocking(False)
+        self._told: deque[tuple[int, str]] = deque(maxlen=_MOST_TOLD)
+        """Number of a transaction and name of its process, of those that `names` was not asked for yet."""
 
     async def wait(self) -> None:
-        """Returns when `names` has something to read. May be cancelled."""
+        """Returns when the kernel has told of a transaction that was not read yet. May be cancelled."""
         loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._socket.fileno(), is_readable.set)
         try:
@@ -218,19 +223,23 @@ class GenerationListener:
         finally:
             loop.remove_reader(self._socket.fileno())
 
-    def names(self, since: int) -> tuple[str, ...]:
-        """The processes that made the transactions after this number which were not read yet, as the kernel tells."""
-        found: dict[str, None] = {}
+    def read(self) -> None:
+        """Reads what the kernel has told, and keeps the names for `names`."""
         while True:
             try:
                 told = messages(self._socket.recv(_BUFFER))
-                for number, name in _generations((kind, content) for kind, _, content in told):
-                    if number > since and name:
-                        found[name] = None
+                self._told.extend(_generations((kind, content) for kind, _, content in told))
             except BlockingIOError:
-                return tuple(found)
+                return
             except OSError:  # ENOBUFS: some messages were lost, and the names with them
-                found.clear()
+                self._told.clear()
+
+    def names(self, until: int) -> tuple[str, ...]:
+        """The processes that made the transactions up to this number, as the kernel tells; each is told once."""
+        self.read()
+        names = dict.fromkeys(name for number, name in self._told if number <= until and name)
+        self._told = deque((each for each in self._told if each[0] > until), _MOST_TOLD)
+        return tuple(names)
 
     def close(self) -> None:
         """Closes the socket, which ends the notifications."""

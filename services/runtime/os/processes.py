@@ -7,6 +7,7 @@ import asyncio
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -81,7 +82,8 @@ def processes(name: str) -> Iterator[Process]:
 
 
 def _running() -> Iterator[Path]:
-    return (path for path in _PROC.iterdir() if path.name.isdecimal())
+    with suppress(OSError):  # no descriptor is left
+        yield from (path for path in list(_PROC.iterdir()) if path.name.isdecimal())
 
 
 def _process(path: Path) -> Process:

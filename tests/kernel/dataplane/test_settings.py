@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from tests.hosts.dataplane import HOST_GW, VXLAN, Cluster, cluster_in
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import RETIREMENT
-from tests.waiting import contains, eventually, lacks
+from tests.waiting import contains, equals, eventually, lacks
 
 MAC = "06:0c:56:6d:fb:b3"
 VNI_7 = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan","VNI":7}}'
@@ -56,8 +56,8 @@ async def test_from_vxlan_to_host_gw_and_back(cluster: Cluster) -> None:
         cluster.network_file.write_text(VXLAN)
         await running.until(backend="vxlan")
         await cluster.join("n2", "10.99.0.12", MAC)
-        await running.until(peers=1)
-        assert cluster.routes() == ["10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"]
+        tunnelled = ["10.5.53.0/24 via 10.5.53.0 dev flannel.1 proto 77 metric 1334 onlink"]
+        await eventually(cluster.routes, equals(tunnelled))
 
 
 async def test_another_network_gives_another_subnet(cluster: Cluster) -> None:

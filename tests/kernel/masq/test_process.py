@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 from flannelette.masq.v1 import masq_pb2 as pb
 from tests.hosts.masq import Host, golden
 from tests.services.masq import NETWORK, acquire, lease_service, masq_on, release
-from tests.waiting import equals, eventually
+from tests.waiting import contains, equals, eventually
 
 pytestmark = pytest.mark.usefixtures("legacy")
 
@@ -147,4 +147,4 @@ async def test_in_nftables_a_foreign_change_is_back_at_once_and_its_author_is_to
                 host.run("sh", "-c", command)
                 assert (await masq.until(repairs=2 * repairs)).ready
                 assert host.run("nft", "--stateless", "list", "ruleset") == rules
-            assert "by=nft" in masq.log.read_text()
+            await eventually(masq.log.read_text, contains("by=nft"))

@@ -16,6 +16,7 @@ from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime import state
 from tests.examples.leases import NETWORK, by_name, make_lease
+from tests.faults.descriptors import without_descriptors
 from tests.virtual_time import run_virtually
 
 LEASES = [make_lease(number) for number in range(1, 1301)]
@@ -53,6 +54,14 @@ def test_what_a_process_leaves_is_what_the_next_one_recalls(tmp_path: Path) -> N
     assert table.store.kind == "fake"
     assert [entry.name for entry in tmp_path.iterdir()] == ["table"]
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_descriptor_the_memory_is_empty_and_the_service_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    remember(path, *LEASES[:3])
+    with without_descriptors():
+        assert SnapshotCache(path).recall({}) == Table()
+    assert SnapshotCache(path).recall({}).leases == by_name(*LEASES[:3])
 
 
 def test_what_is_served_now_stands_for_what_was_then(tmp_path: Path) -> None:
