@@ -60,8 +60,8 @@ def test_without_a_descriptor_the_memory_is_empty_and_the_service_goes_on(tmp_pa
     path = tmp_path / "table"
     remember(path, *LEASES[:3])
     with without_descriptors():
-        assert SnapshotCache(path).recall({}) == Table()
-    assert SnapshotCache(path).recall({}).leases == by_name(*LEASES[:3])
+        assert recall(path) == Table()
+    assert recall(path).leases == by_name(*LEASES[:3])
 
 
 def test_what_is_served_now_stands_for_what_was_then(tmp_path: Path) -> None:
