@@ -16,15 +16,15 @@ from flannelette.services.core.leases.flannel_json import format_value, parse_le
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.network import parse_network
 from flannelette.services.lease.main import main
-from flannelette.services.lease.stores.etcd.acquire import NodeCalls
 from flannelette.services.lease.stores.etcd.keys import KeyKind
 from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
+from flannelette.services.lease.stores.etcd.store import EtcdStore
 
 _turn = asyncio.Lock()
 """Hundreds of listings at once would only need more memory."""
 
 
-async def acquire(calls: NodeCalls, request: LeaseRequest) -> Lease:
+async def acquire(calls: EtcdStore, request: LeaseRequest) -> Lease:
     """One listing, parsed anew, for each try."""
     client, keys = calls._transactor._client, calls._replica.prefix.keyspace
     async with _turn:
@@ -58,5 +58,5 @@ async def acquire(calls: NodeCalls, request: LeaseRequest) -> Lease:
 
 
 if __name__ == "__main__":
-    setattr(NodeCalls, "acquire", acquire)  # noqa: B010 - the whole point of this program
+    setattr(EtcdStore, "acquire", acquire)  # noqa: B010 - the whole point of this program
     sys.exit(main())

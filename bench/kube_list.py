@@ -47,11 +47,9 @@ class Round:
 
 async def _ours(url: str) -> tuple[int, Fold]:
     from flannelette.services.core.network import parse_network
-    from flannelette.services.lease.stores.kube.annotations import annotations
-    from flannelette.services.lease.stores.kube.api_server import Access
     from flannelette.services.lease.stores.kube.client import KubeClient
-    from flannelette.services.lease.stores.kube.json_reader import read_batch
-    from flannelette.services.lease.stores.kube.values import Timing
+    from flannelette.services.lease.stores.kube.settings import Access, annotations
+    from flannelette.services.lease.stores.kube.values import Timing, read_batch
     from flannelette.services.lease.stores.kube.watch import Mirror
 
     keys = annotations()

@@ -20,9 +20,8 @@ from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
 from flannelette.services.lease.api.requests import Identity
 from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
-from flannelette.services.lease.events.journal import EventKind, Journal
-from flannelette.services.lease.imports.cluster import ImportedCluster
-from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.events import EventKind, Journal
+from flannelette.services.lease.imports.cluster import ImportedCluster, Imports
 from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.metrics import HELD_REMOVALS, follow_subnets
 from flannelette.services.lease.settings import IN_MEMORY, LeaseSettings
@@ -38,7 +37,7 @@ from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.tls.credentials import pair_findings
 
 if TYPE_CHECKING:
-    from flannelette.services.lease.stores.kube.api_server import KubeSettings
+    from flannelette.services.lease.stores.kube.settings import KubeSettings
 
 _LARGEST_LISTING = 64 << 20
 """Bytes: ListLeases of the lease service above has every lease in one message."""
@@ -152,7 +151,7 @@ async def identity_of(settings: LeaseSettings) -> Identity:
     if settings.central or settings.store == "embedded":
         return Identity()
     if settings.store == "kube" and not settings.node:
-        from flannelette.services.lease.stores.kube.nodes import node_of_our_pod
+        from flannelette.services.lease.stores.kube.client import node_of_our_pod
 
         return Identity(await node_of_our_pod(_kube_settings(settings)) or node_name(settings))
     return Identity(node_name(settings))
@@ -203,8 +202,7 @@ def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 
 def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
-    from flannelette.services.lease.stores.kube.annotations import annotations
-    from flannelette.services.lease.stores.kube.api_server import KubeSettings
+    from flannelette.services.lease.stores.kube.settings import KubeSettings, annotations
 
     return KubeSettings(
         api_url=settings.kube_api_url,

@@ -15,6 +15,8 @@ from flannelette.services.core.limits import LONGEST_NAME, LONGEST_REASON, neare
 from flannelette.services.runtime.state import Record, RecordLog, UnreadableState, keep
 from flannelette.services.runtime.telemetry.logs import get_logger
 
+log = get_logger()
+
 REMEMBERED: Final = 4096
 """Events. With the names in them usually below 1 KiB each; see Event.bounded."""
 MOST_NAMED: Final = 8
@@ -149,8 +151,6 @@ def note_readiness(journal: Journal, kind: Enum, ready: bool, reasons: Sequence[
     """The service became ready, or is no longer ready, for these reasons."""
     journal.note(Event(kind, "ready" if ready else "not ready", "; ".join(reasons)))
 
-
-log = get_logger()
 
 _KIND: Final = "events"
 _OLDER: Final = b"{"

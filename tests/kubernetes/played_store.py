@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.kube.api_server import KubeSettings
+from flannelette.services.lease.stores.kube.settings import KubeSettings
 from flannelette.services.lease.stores.kube.store import KubeStore
 from flannelette.services.lease.stores.kube.values import Timing
 from tests.kubernetes.played_api import ScriptedApi, node, scripted_api

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.kube.annotations import annotations
-from flannelette.services.lease.stores.kube.api_server import KubeSettings
+from flannelette.services.lease.stores.kube.settings import KubeSettings, annotations
 from flannelette.services.lease.stores.kube.store import KubeStore
 from flannelette.services.lease.stores.kube.values import Timing
 from tests.kubernetes.api_server import ApiServer

@@ -15,8 +15,8 @@ from contextlib import aclosing, asynccontextmanager
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.table import Table
 from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.queries import list_quarantine
-from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.api.service import list_quarantine
+from flannelette.services.lease.imports.cluster import Imports
 from flannelette.services.lease.stores.store import Store, StoreEvent
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.streams import watch_all

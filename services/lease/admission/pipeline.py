@@ -16,7 +16,7 @@ from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.lease_filter import LeaseFilter
 from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
 from flannelette.services.lease.admission.quarantine import Quarantine
-from flannelette.services.lease.events.describe import log_network, tell_ended, tell_held
+from flannelette.services.lease.events import log_network, tell_ended, tell_held
 from flannelette.services.lease.ipam.claims import is_own, publishes_same
 from flannelette.services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
 from flannelette.services.lease.watch.broker import Broker

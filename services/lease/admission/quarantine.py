@@ -8,7 +8,7 @@ from typing import Final
 
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.lease_filter import LeaseFilter
-from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.lease.events import EventKind, Journal
 from flannelette.services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
 from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.telemetry.logs import get_logger

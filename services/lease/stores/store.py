@@ -1,16 +1,19 @@
-"""What a store is: a few calls and a stream of what happens in it."""
+"""What a store is: a few calls and a stream of what happens in it; and a network configuration in a file."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Change, StoreStatus
-from flannelette.services.core.network import NetworkConfig
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.runtime.os.unreadable import why_unreadable
 
 
 class RefusalKind(Enum):
@@ -189,3 +192,23 @@ class KnowsExpiry(Protocol):
     async def expiry_times(self) -> Mapping[str, float]:
         """When leases expire, in Unix seconds, by their names, as far as the store says. Raises Unavailable."""
         ...
+
+
+def read_network_file(path: Path, *, leases_subnets: bool = True) -> NetworkConfig:
+    """flannel's JSON, read anew. Raises InvalidInput, with the file and what to do."""
+    try:
+        return parse_network(path.read_text(encoding="utf-8"), leases_subnets=leases_subnets)
+    except FileNotFoundError:
+        reason = (
+            f"there is no network configuration {path}: write flannel's JSON there (in Kubernetes, mount the "
+            "ConfigMap with net-conf.json), or name another file with --net-config-path"
+        )
+    except PermissionError as error:
+        reason = f"the network configuration {path} {why_unreadable(path, error)}"
+    except OSError as error:
+        reason = f"cannot read the network configuration {path}: {error.strerror}"
+    except InvalidInput as error:
+        reason = f"{error} (in {path})"
+    except ValueError:
+        reason = f"the network configuration {path} is not UTF-8 text"
+    raise InvalidInput(reason)

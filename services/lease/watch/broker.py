@@ -10,8 +10,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
 from flannelette.services.core.leases.table import Change, Step, StoreStatus, Table, Upserted
 from flannelette.services.lease import metrics
-from flannelette.services.lease.events.describe import NodeEvents, tell_lease, tell_step
-from flannelette.services.lease.events.journal import Journal
+from flannelette.services.lease.events import Journal, NodeEvents, tell_lease, tell_step
 from flannelette.services.lease.imports.foreign import Foreign, OwnLeases
 from flannelette.services.lease.progress.connected import ConnectedNodes
 from flannelette.services.lease.progress.notifier import Notifier
@@ -19,9 +18,8 @@ from flannelette.services.lease.progress.reports import Reports
 from flannelette.services.lease.stores.store import Changed, LostLease, StoreEvent
 from flannelette.services.lease.watch import encoding
 from flannelette.services.lease.watch.diff import NOTHING, step_of
-from flannelette.services.lease.watch.encoding import RESET, encode, encode_change
+from flannelette.services.lease.watch.encoding import RESET, EncodedLeases, SnapshotPart, encode, encode_change
 from flannelette.services.lease.watch.log import ChangeLog, LogEntry
-from flannelette.services.lease.watch.snapshot import EncodedLeases, SnapshotPart
 
 _MOST_ENTRIES: Final = 20_000
 _MOST_BYTES: Final = 16 << 20

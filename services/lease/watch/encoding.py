@@ -9,9 +9,12 @@ The order of the pieces is the order of the changes. A field that may come once 
 be in one piece only: two would be merged.
 """
 
-from typing import Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Set
+from typing import Final, NamedTuple
 
-from flannelette.services.core.leases.table import Step
+from flannelette.services.core.leases.lease import Lease
+from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.runtime.lease.wire import change_to_bytes, step_to_bytes
 
 MOST_CHANGES: Final = 500
@@ -25,3 +28,75 @@ encode_change: Final = change_to_bytes
 """The piece of one change."""
 RESET: Final = encode(Step(reset=True))
 SYNCED: Final = encode(Step(synced=True))
+
+
+_FEW: Final = 100
+"""So many names are put where they belong one by one; with more, all are sorted."""
+
+
+class SnapshotPart(NamedTuple):
+    """Some leases that follow each other by name."""
+
+    body: bytes
+    last: str
+    """The name of the last one: where the next chunk goes on."""
+    ends: bool
+    """No further one follows."""
+
+
+class EncodedLeases:
+    """Each lease is serialised when the first watcher needs it, and then kept until it changes.
+
+    Thousands of watchers may each be at another lease of a snapshot: a position is a name, not a copy of the table.
+    """
+
+    def __init__(self, leases: Mapping[str, Lease]) -> None:
+        self._leases = leases
+        """The table's own, which changes."""
+        self._names: list[str] = []
+        self._made: dict[str, bytes] = {}
+
+    def follow(self, names: Set[str]) -> None:
+        """Follows a change of the leases of these names: added, changed or removed."""
+        for name in names:
+            self._made.pop(name, None)
+        if len(names) > _FEW:
+            self._names = sorted(self._leases)
+            return
+        for name in names:
+            index = bisect_left(self._names, name)
+            is_listed = index < len(self._names) and self._names[index] == name
+            if name not in self._leases and is_listed:
+                del self._names[index]
+            elif name in self._leases and not is_listed:
+                self._names.insert(index, name)
+
+    def keep(self, name: str, piece: bytes) -> None:
+        """The lease, if there still is one, is serialised already."""
+        if name in self._leases:
+            self._made[name] = piece
+
+    def chunk(self, after: str) -> SnapshotPart:
+        """The leases after a name, as many as a message holds; the empty name is before all others."""
+        start, size = bisect_right(self._names, after), 0
+        pieces: list[bytes] = []
+        for name in self._names[start : start + MOST_CHANGES]:
+            piece = self._piece(name)
+            size += len(piece)
+            if pieces and size > MOST_BYTES:
+                break
+            pieces.append(piece)
+        stop = start + len(pieces)
+        return SnapshotPart(b"".join(pieces), self._names[stop - 1] if pieces else "", stop == len(self._names))
+
+    def of_all(self) -> Iterator[tuple[str, bytes]]:
+        """Every lease by its name, for who reads a few at a time while the table may change."""
+        for name in list(self._leases):
+            if name in self._leases:
+                yield name, self._piece(name)
+
+    def _piece(self, name: str) -> bytes:
+        piece = self._made.get(name)
+        if piece is None:
+            piece = self._made[name] = encode_change(Upserted(self._leases[name]))
+        return piece

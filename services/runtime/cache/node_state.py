@@ -22,6 +22,8 @@ from flannelette.services.runtime.lease.wire import step_to_bytes
 from flannelette.services.runtime.state import Named, Older, Record, RecordFile, UnreadableState, keep, locked
 from flannelette.services.runtime.telemetry.logs import get_logger
 
+log = get_logger()
+
 _NODE: Final = "node"
 _OWN: Final = "own"
 _EARLIER: Final = "earlier"
@@ -102,9 +104,6 @@ def state_in(records: Sequence[Record], node: str, machine: str = "") -> NodeSta
     networks = tuple(step.network for step in steps[_EARLIER] if step.network is not None)
     table = [each for each in records if each.name not in _OF_NODE]
     return NodeState(node, own, tuple(each for each in previous if each is not None), table, networks)
-
-
-log = get_logger()
 
 
 class StateFile(RecordFile):

@@ -9,6 +9,8 @@ from typing import Final
 
 from flannelette.services.runtime.telemetry.logs import get_logger
 
+log = get_logger()
+
 
 def notify(state: str) -> None:
     """Sends a state such as `READY=1` to systemd, if NOTIFY_SOCKET is set; errors are ignored."""
@@ -17,8 +19,6 @@ def notify(state: str) -> None:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
-
-log = get_logger()
 
 START_SECONDS: Final = 60.0
 """How long a start, and with it `systemctl start` and the boot, waits for a service that is not ready."""

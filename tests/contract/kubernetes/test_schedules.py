@@ -12,12 +12,10 @@ import pytest
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import parse_network
-from flannelette.services.lease.stores.kube.annotations import annotations
-from flannelette.services.lease.stores.kube.api_server import KubeSettings
-from flannelette.services.lease.stores.kube.json_reader import read_node
 from flannelette.services.lease.stores.kube.node_leases import lease_of
+from flannelette.services.lease.stores.kube.settings import KubeSettings, annotations
 from flannelette.services.lease.stores.kube.store import KubeStore
-from flannelette.services.lease.stores.kube.values import Timing
+from flannelette.services.lease.stores.kube.values import Timing, read_node
 from tests.kubernetes.played_api import PREFIX, Document, ScriptedApi, answer, cut, node, scripted_api, text
 from tests.services.follower import following
 

@@ -11,8 +11,8 @@ import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.leases.table import Table, Upserted
-from flannelette.services.lease.stores.kube.api_server import KubeSettings
-from flannelette.services.lease.stores.kube.nodes import node_of_our_pod
+from flannelette.services.lease.stores.kube.client import node_of_our_pod
+from flannelette.services.lease.stores.kube.settings import KubeSettings
 from flannelette.services.lease.stores.kube.store import KubeStore
 from flannelette.services.lease.stores.store import Changed
 from flannelette.services.runtime.lease.wire import request_to_proto

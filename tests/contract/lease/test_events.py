@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.lease.events.journal import EventKind, Journal
+from flannelette.services.lease.events import EventKind, Journal
 from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.etcd.server import EtcdServer

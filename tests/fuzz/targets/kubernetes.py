@@ -8,9 +8,16 @@ from typing import Final
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Step, Upserted
-from flannelette.services.lease.stores.kube.json_reader import Lines, read_batch, read_page
 from flannelette.services.lease.stores.kube.node_leases import annotations_patch, require_pod_cidrs, withdrawal_patch
-from flannelette.services.lease.stores.kube.values import Batch, Expired, Node, NodeProblem
+from flannelette.services.lease.stores.kube.values import (
+    Batch,
+    Expired,
+    Lines,
+    Node,
+    NodeProblem,
+    read_batch,
+    read_page,
+)
 from flannelette.services.lease.stores.kube.watch import Mirror
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes

@@ -15,8 +15,7 @@ from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.core.network import contains
 from flannelette.services.lease.imports import cluster as module
-from flannelette.services.lease.imports.cluster import ImportedCluster
-from flannelette.services.lease.imports.imports import Imports
+from flannelette.services.lease.imports.cluster import ImportedCluster, Imports
 from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.lease.watch.broker import Broker

@@ -19,7 +19,7 @@ from flannelette.services.ctl.main import cli
 from flannelette.services.dataplane.backends import BACKENDS
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.lease.stores.kube.annotations import annotations
+from flannelette.services.lease.stores.kube.settings import annotations
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import variable_of

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import ExitStack
 from dataclasses import replace
 
-from flannelette.services.lease.api.queries import list_nodes
+from flannelette.services.lease.api.service import list_nodes
 from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.lease.watch.broker import Broker

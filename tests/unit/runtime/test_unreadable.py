@@ -10,8 +10,8 @@ import pytest
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
-from flannelette.services.lease.stores.kube.api_server import KubeSettings, find_access
-from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.lease.stores.kube.settings import KubeSettings, find_access
+from flannelette.services.lease.stores.store import read_network_file
 from flannelette.services.runtime.os.unreadable import why_unreadable
 from flannelette.services.runtime.tls.credentials import TlsFiles, read
 

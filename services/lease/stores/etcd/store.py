@@ -1,24 +1,71 @@
 """The store etcd: flannel's keys, compare-and-swap, one watch."""
 
+import math
 import random
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
 
-from flannelette.services.core.family import Family
+from flannelette.services.core.errors import (
+    Exhausted,
+    InvalidInput,
+    LostRace,
+    NameTaken,
+    NotFound,
+    NotYet,
+    Unavailable,
+)
+from flannelette.services.core.family import Family, Network
 from flannelette.services.core.ipam.subnet_choice import Draw
 from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.leases.conflicts import identities_in
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.leases.progress import Progress
+from flannelette.services.lease.ipam.allocation import Allocation, allocate, require_own, rivals_of
+from flannelette.services.lease.ipam.claims import is_own, name_taken, not_held, require_held
+from flannelette.services.lease.ipam.reservations import (
+    Sighting,
+    check_reservation,
+    concerned,
+    find_reservation,
+    reclaimable,
+    set_aside,
+)
 from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
-from flannelette.services.lease.stores.etcd.acquire import NodeCalls
-from flannelette.services.lease.stores.etcd.etcd_leases import EtcdLeases
-from flannelette.services.lease.stores.etcd.keys import Keyspace
-from flannelette.services.lease.stores.etcd.operator import OperatorCalls
+from flannelette.services.lease.stores.etcd.entry import Entry
+from flannelette.services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
+from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind, Keyspace
+from flannelette.services.lease.stores.etcd.prefix import Prefix
 from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
 from flannelette.services.lease.stores.etcd.rpc.members import Timing
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.rpc.values import Transaction
 from flannelette.services.lease.stores.etcd.sessions import Sessions, SessionTiming
+from flannelette.services.lease.stores.etcd.transactions import (
+    clearing,
+    deleting,
+    extending,
+    freeing,
+    giving_back,
+    keeping,
+    leaving,
+    reclaiming,
+    reserving,
+    taking,
+    unreserving,
+)
 from flannelette.services.lease.stores.etcd.transactor import Replica, Transactor
 from flannelette.services.lease.stores.etcd.watch import KIND, Watcher
-from flannelette.services.lease.stores.store import Snapshot, StoreEvent
+from flannelette.services.lease.stores.store import Reclaim, Reclaimed, Snapshot, StoreEvent
+from flannelette.services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
+
+_ORPHANS_AT_ONCE: Final = 20
+_LOST: Final = "other nodes took the chosen subnet first too many times: try again"
+_KEEPS_CHANGING: Final = "{what} keeps changing in etcd: try again"
 
 
 class EtcdStore:
@@ -48,23 +95,173 @@ class EtcdStore:
         self._timing = timing or Timing()
         self._client = EtcdClient(settings, self._timing, f"flannelette-lease/{node or 'central'}")
         keyspace, connected_nodes = Keyspace(settings.prefix), connected_nodes or ConnectedNodes()
+        connected_nodes.judge = self._stranger
         self._replica = Replica(self._client, keyspace, connected_nodes)
-        transactor = Transactor(self._client, keyspace, self._replica)
-        etcd_leases = self._etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
-        nodes = NodeCalls(self._replica, transactor, etcd_leases, draw)
-        operators = OperatorCalls(transactor, etcd_leases)
-        self.acquire, self.renew, self.release = nodes.acquire, nodes.renew, nodes.release
-        connected_nodes.judge = nodes.stranger
-        self.reserve, self.unreserve, self.reclaim = operators.reserve, operators.unreserve, operators.reclaim
-        self.discard = operators.discard
-        service = node or "central"
-        sessions = Sessions(self._client, self._replica, transactor, connected_nodes, service, session_timing)
+        self._transactor = Transactor(self._client, keyspace, self._replica)
+        self._etcd_leases = EtcdLeases(self._client, lease_seconds, alive_seconds)
+        self._draw = draw
+        self._started = time.monotonic()
+        sessions = Sessions(
+            self._client, self._replica, self._transactor, connected_nodes, node or "central", session_timing
+        )
         self.keep_sessions, self.close = sessions.run, self._client.close
         self.check_members, self.findings = self._client.check_members, self._client.findings
 
     def watch(self) -> AsyncGenerator[StoreEvent, None]:
         """See Store; the order of events is in Watcher."""
         return Watcher(self._client, self._replica, self._timing).events()
+
+    async def relist(self) -> Snapshot:
+        """See Store."""
+        return (await self._replica.anew()).snapshot()
+
+    async def acquire(self, request: LeaseRequest) -> Lease:
+        """See Store; the order of choice is in `allocate`. A node that is refused is left without an etcd lease."""
+        node, kept = request.node, None
+        if self._replica.is_live:  # before our turn: others need not wait for this round trip
+            await self._require_name(self._replica.prefix, node, request.machine)
+            kept = await self._keep(node, self._replica.prefix)
+
+        async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Prefix, Allocation, EtcdLease, Entry | None]]:
+            nonlocal kept
+            await self._require_name(prefix, node, request.machine)
+            if kept is None or prefix.etcd_lease_of(node) not in (0, kept.number):
+                kept = await self._keep(node, prefix)
+            etcd_lease, kept = kept, None  # for one try: on the second it may be gone
+            rivals = rivals_of(prefix.claims, node, identities_in(request.parts, request.backend_type))
+            alive = await self._living(prefix, {rival.node for rival in rivals})
+            allocation = allocate(prefix.claims, prefix.pool, request, self._draw, alive.__contains__)
+            current = prefix.entries.get(allocation.lease.name)
+            return taking(prefix, allocation, etcd_lease.number, request.machine), (
+                prefix,
+                allocation,
+                etcd_lease,
+                current,
+            )
+
+        try:
+            written = await self._transactor.write_in_turn(decide, _LOST)
+        except (NotYet, Exhausted, InvalidInput):
+            with suppress(Unavailable):
+                await self._etcd_leases.drop(node, 0)
+            raise
+        prefix, allocation, etcd_lease, current = written.result
+        _tell(allocation, node)
+        await self._clear_orphans(prefix)
+        is_put = written.puts(prefix.keyspace.subnet(allocation.lease.name))
+        claim_order = written.revision if is_put or current is None else current.claim_order
+        expires_at = None if allocation.lease.reserved else etcd_lease.expires_at
+        return replace(allocation.lease, claim_order=claim_order, expires_at=expires_at)
+
+    async def renew(self, node: str, name: str, machine: str = "") -> Lease:
+        """See Store. A key that is attached to another etcd lease is put again, on the node's."""
+
+        async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Lease, int, EtcdLease | None]]:
+            entry = prefix.entries[require_held(prefix.claims, node, name).name]
+            if entry.lease is None:  # another program has overwritten it: an acquisition writes it again
+                raise not_held(node, name)
+            await self._require_name(prefix, node, machine)
+            await self._require_own(prefix, entry)
+            if entry.bound:
+                return leaving(prefix, name), (entry.lease, entry.claim_order, None)
+            etcd_lease = await self._keep(node, prefix)
+            transaction = extending(prefix.keyspace, entry, etcd_lease.number)
+            return transaction, (entry.lease, entry.claim_order, etcd_lease)
+
+        written = await self._transactor.write(decide, _KEEPS_CHANGING.format(what=f"lease {name} of node {node}"))
+        lease, claim_order, etcd_lease = written.result
+        if written.puts(self._replica.prefix.keyspace.subnet(name)):
+            claim_order = written.revision
+        expires_at = None if lease.reserved or etcd_lease is None else etcd_lease.expires_at
+        return replace(lease, node=node, claim_order=claim_order, expires_at=expires_at)
+
+    async def release(self, node: str, name: str) -> None:
+        """See Store. A reservation stays. One that had happened (its answer was lost) is brought to its end."""
+
+        async def decide(prefix: Prefix) -> tuple[Transaction, int]:
+            claim = prefix.claims.get(name)
+            if claim is None or not (is_own(claim, node) and claim.in_use):
+                return leaving(prefix, name), 0
+            entry = prefix.entries[name]
+            return giving_back(prefix.keyspace, entry), entry.etcd_lease
+
+        written = await self._transactor.write(decide, _KEEPS_CHANGING.format(what=f"lease {name} of node {node}"))
+        await self._etcd_leases.drop(node, written.result)
+
+    async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
+        """See Store."""
+        name = lease_key(cidrs)
+
+        async def decide(prefix: Prefix) -> tuple[Transaction, tuple[Prefix, Entry | None, Lease]]:
+            existing = check_reservation(prefix.claims, prefix.pool, cidrs, node)
+            if existing is None:
+                unused = set_aside(cidrs, node)
+                return reserving(prefix, unused), (prefix, None, unused)
+            entry = prefix.entries[name]
+            if entry.lease is None:
+                raise LostRace(f"the key {name} was overwritten by another program: see `flannelette quarantine`")
+            lease = Lease(name, node, entry.lease.subnets, entry.lease.backend_type, reserved=True)
+            return keeping(prefix.keyspace, entry), (prefix, entry, lease)
+
+        written = await self._transactor.write_in_turn(decide, _KEEPS_CHANGING.format(what=name))
+        log.info("subnet reserved", reservation=name, node=node)
+        prefix, entry, lease = written.result
+        is_put = entry is None or written.puts(prefix.keyspace.subnet(name))
+        return replace(lease, claim_order=written.revision if is_put or entry is None else entry.claim_order)
+
+    async def unreserve(self, name: str) -> None:
+        """See Store."""
+
+        async def decide(prefix: Prefix) -> tuple[Transaction, None]:
+            claim, kept = find_reservation(prefix.claims, name), None
+            if claim.in_use:
+                kept = await self._etcd_leases.keep(claim.node, prefix.etcd_lease_of(claim.node))
+                claim = find_reservation(prefix.claims, name)
+            entry = prefix.entries[name]
+            if kept and claim.in_use:
+                return unreserving(prefix.keyspace, entry, kept.number), None
+            return freeing(prefix.keyspace, entry), None
+
+        await self._transactor.write_in_turn(decide, _KEEPS_CHANGING.format(what=name))
+        log.info("reservation ended", reservation=name)
+
+    async def reclaim(self, wanted: Reclaim, *, dry_run: bool) -> tuple[Reclaimed, ...]:
+        """See Store. One that changes in the last moment, or whose node comes back, is left out."""
+        prefix, now = await self._transactor.current(), time.time()
+        claims = concerned(prefix.claims, wanted)
+        sightings = {
+            node: await self._sighting(prefix, node, now) for node in {claim.node for claim in claims} - {""}
+        }
+        done = []
+        for claim in reclaimable(claims, wanted, sightings.__getitem__, now):
+            entry = prefix.entries.get(claim.name)
+            if entry is None or entry.claim != claim:
+                continue
+            if dry_run or await self._transactor.commit(reclaiming(prefix.keyspace, entry)):
+                lease = entry.lease or Lease(entry.name, "", tuple(map(Subnet, claim.cidrs)))
+                seen_at = sightings[claim.node].seen_at if claim.node else None
+                done.append(Reclaimed(replace(lease, node=claim.node), seen_at))
+        if not dry_run:
+            log.warning("leases taken back", leases=[reclaimed.lease.name for reclaimed in done])
+        return tuple(done)
+
+    async def discard(self, name: str, seen: Lease | str) -> None:
+        """See Store. The holder beside a lease key goes with it."""
+
+        async def decide(prefix: Prefix) -> tuple[Transaction, None]:
+            keys = [decoded for decoded in prefix.keys().values() if decoded.label == name]
+            if not keys:
+                raise NotFound(f"etcd has no key {name} any more")
+            found = next((decoded for decoded in keys if _what_is(prefix, decoded) == seen), None)
+            if found is None:
+                raise LostRace(f"the key {name} is something else by now: look at the quarantine again")
+            return deleting(prefix, found), None
+
+        await self._transactor.write(decide, _KEEPS_CHANGING.format(what=name))
+
+    async def report(self, progress: Progress) -> float:
+        """See Store. Nobody asks this store."""
+        return 0.0
 
     def usage(self, family: Family) -> Usage:
         """How full the network is in one family, as far as the watch has told."""
@@ -74,10 +271,80 @@ class EtcdStore:
         """See KnowsExpiry."""
         return await self._etcd_leases.expiry_times(self._replica.prefix.etcd_leases())
 
-    async def relist(self) -> Snapshot:
-        """See Store."""
-        return (await self._replica.anew()).snapshot()
+    async def _keep(self, node: str, prefix: Prefix) -> EtcdLease:
+        return await self._etcd_leases.keep(node, prefix.etcd_lease_of(node))
 
-    async def report(self, progress: Progress) -> float:
-        """See Store. Nobody asks this store."""
-        return 0.0
+    def _stranger(self, node: str, machine: str) -> str:
+        """Why a machine is not the one that has the node's name, by what the watch has told; empty: it may be."""
+        prefix = self._replica.prefix
+        for entry in prefix.held_by_others(node, machine):
+            if prefix.is_connected(node, entry.machine):
+                return _taken(entry)
+        return ""
+
+    async def _require_name(self, prefix: Prefix, node: str, machine: str) -> None:
+        """Raises NameTaken while another machine of this name that holds a lease of the node is alive.
+
+        It is before anything that is a sign of life of the node's etcd lease.
+        """
+        for entry in prefix.held_by_others(node, machine):
+            is_alive = prefix.is_connected(node, entry.machine) or await self._etcd_leases.is_fresh(entry.etcd_lease)
+            if is_alive or await self._just_left(prefix, node):
+                raise NameTaken(_taken(entry))
+
+    async def _just_left(self, prefix: Prefix, node: str) -> bool:
+        """Whether the node's session has ended less than a minute ago because its dataplane has gone.
+
+        Where it ended with the lease service that kept it, the last sign of life was a minute earlier.
+        """
+        ended = prefix.session_ended.get(node)
+        if ended is None or not self._etcd_leases.is_recent(time.monotonic() - ended.at):
+            return False
+        return await self._etcd_leases.renewed_ago(ended.etcd_lease) < math.inf
+
+    async def _require_own(self, prefix: Prefix, entry: Entry) -> None:
+        """Raises NotYet if what the lease publishes is a living node's by the rule for claims."""
+        claims, identities = prefix.claims, entry.claim.identities if entry.claim else ()
+        if rivals := {rival.node for rival in rivals_of(claims, entry.node, identities)}:
+            alive = await self._living(prefix, rivals)
+            require_own(claims, entry.name, alive.__contains__)
+
+    async def _living(self, prefix: Prefix, nodes: Set[str]) -> frozenset[str]:
+        """Returns the nodes that have a session, or renewed their lease a moment ago."""
+        alive = nodes & prefix.sessions.keys()
+        fresh = {node for node in nodes - alive if await self._etcd_leases.is_fresh(prefix.etcd_lease_of(node))}
+        return frozenset(alive | fresh)
+
+    async def _clear_orphans(self, prefix: Prefix) -> None:
+        """Best effort: the next acquisition sees what is left."""
+        with suppress(Unavailable):
+            for transaction in clearing(prefix)[:_ORPHANS_AT_ONCE]:
+                await self._transactor.commit(transaction)
+
+    async def _sighting(self, prefix: Prefix, node: str, now: float) -> Sighting:
+        if node in prefix.sessions:
+            return Sighting(True, now)
+        renewed_ago = await self._etcd_leases.renewed_ago(prefix.etcd_lease_of(node))
+        ended = prefix.session_ended.get(node)
+        connected_ago = time.monotonic() - (ended.at if ended else self._started)
+        return Sighting(self._etcd_leases.is_recent(renewed_ago), now - min(renewed_ago, connected_ago))
+
+
+def _taken(entry: Entry) -> str:
+    addresses = entry.claim.addresses if entry.claim else ()
+    return name_taken(entry.node, entry.name, addresses)
+
+
+def _tell(allocation: Allocation, node: str) -> None:
+    for rival in sorted(allocation.rivals):
+        log.warning("a public address, MAC or key is taken over: its node is not alive", node=node, rival=rival)
+    for claim in allocation.given_up:
+        log.info("a lease is given up", lease=claim.name, held_by=claim.node, for_node=node)
+    if allocation.current is None or allocation.current.node != node:
+        log.info("lease given", lease=allocation.lease.name, node=node, adopted=allocation.current is not None)
+
+
+def _what_is(prefix: Prefix, key: Decoded) -> Lease | str | None:
+    """What watchers were told of a key: why it is refused, else its lease."""
+    entry = prefix.entries.get(key.name) if key.kind is KeyKind.SUBNET else None
+    return prefix.refused.get(key.label) or (entry.served if entry else None)

@@ -8,6 +8,7 @@ when there is no good answer in time.
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import zlib
@@ -17,25 +18,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.lease.stores.kube.annotations import Annotations
-from flannelette.services.lease.stores.kube.api_server import Access
-from flannelette.services.lease.stores.kube.json_reader import Lines, read_batch, read_page
+from flannelette.services.core.errors import Misconfigured, NotYet, Unavailable
+from flannelette.services.lease.stores.kube.settings import Access, Annotations, KubeSettings, find_access
 from flannelette.services.lease.stores.kube.values import (
     UNAUTHORIZED,
     WRITE_EVENT,
     Batch,
+    Busy,
     Gone,
+    Lines,
     Node,
     Silent,
     Timing,
     TooLarge,
     away,
     broken,
+    read_batch,
+    read_page,
     refusal,
 )
 from flannelette.services.runtime.backoff import jittered
 from flannelette.services.runtime.os.partial_import import partial_import
+from flannelette.services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
 
 _PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client")
 """Of the client; they import its synchronous half and all of its models: 14 MB."""
@@ -138,12 +144,31 @@ class KubeClient:
                 raise broken(self._access.name, ValueError("a watch that ends in the middle of a line"))
 
     async def read_node(self, name: str) -> dict[str, Any]:
-        """The Node object as it is now, whole. Raises Gone."""
-        return await self._document("read the node", f"{_NODES}/{name}")
+        """The Node object as it is now, whole. Raises NotYet if there is none."""
+        try:
+            return await self._document("read the node", f"{_NODES}/{name}")
+        except Gone:
+            raise _no_node(name) from None
 
-    async def patch_status(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Merges this into the Node object through its status subresource; returns what it is now. Raises Gone."""
-        return await self._send("write to the node", "PATCH", f"{_NODES}/{name}/status", patch)
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """Merges this into the Node object through its status subresource; returns what it is now.
+
+        Tries again every 3 s for half a minute, as flannel does. A patch whose answer is lost may have happened; done
+        twice it changes nothing more. Raises NotYet if there is no such Node.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timing.patch_total
+        while True:
+            try:
+                return await self._send("write to the node", "PATCH", f"{_NODES}/{name}/status", patch)
+            except Gone:
+                raise _no_node(name) from None
+            except Unavailable as error:
+                pause = max(self._timing.patch_pause, error.seconds if isinstance(error, Busy) else 0)
+                if loop.time() + pause >= deadline:
+                    raise
+                log.warning("cannot write to the node; trying again", node=name, reason=str(error), seconds=pause)
+                await asyncio.sleep(pause)
 
     async def make_event(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """Creates an Event (of a Node, whose Events are in the namespace default); returns it."""
@@ -249,6 +274,47 @@ class KubeClient:
                     connector=connector, headers=headers, trust_env=True, auto_decompress=False
                 )
             return self._session
+
+
+async def node_of_our_pod(
+    settings: KubeSettings,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    timing: Timing | None = None,
+    access: Access | None = None,
+) -> str:
+    """The node of the pod POD_NAMESPACE/POD_NAME; empty where NODE_NAME is set, or these are not.
+
+    Asks every 3 s for half a minute. Raises Misconfigured if there is no such pod, Unavailable.
+    """
+    namespace, pod = environment.get("POD_NAMESPACE", ""), environment.get("POD_NAME", "")
+    if environment.get("NODE_NAME") or not (namespace and pod):
+        return ""
+    timing = timing or Timing()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timing.patch_total
+    client = KubeClient(access or find_access(settings), timing, settings.annotations, "flannelette-lease")
+    try:
+        while True:
+            try:
+                return await client.node_of_pod(namespace, pod)
+            except Gone as error:
+                raise Misconfigured(
+                    f"cannot tell the node from POD_NAMESPACE={namespace} and POD_NAME={pod} ({error}): correct "
+                    "them, or set NODE_NAME"
+                ) from None
+            except Unavailable:
+                if loop.time() + timing.patch_pause >= deadline:
+                    raise
+                await asyncio.sleep(timing.patch_pause)
+    finally:
+        await client.close()
+
+
+def _no_node(name: str) -> NotYet:
+    return NotYet(
+        f"there is no node {name} in Kubernetes: wait for its kubelet to register it, or correct --node (NODE_NAME)"
+    )
 
 
 class _Longer(ValueError):

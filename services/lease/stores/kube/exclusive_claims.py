@@ -16,11 +16,10 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.ipam.allocation import held_by
 from flannelette.services.lease.ipam.claims import claim_of
-from flannelette.services.lease.stores.kube.annotations import Annotations
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.node_leases import lease_of, withdrawal_patch
-from flannelette.services.lease.stores.kube.nodes import read, write
-from flannelette.services.lease.stores.kube.values import Node, NodeProblem, Problem, Timing
+from flannelette.services.lease.stores.kube.settings import Annotations
+from flannelette.services.lease.stores.kube.values import Node, NodeProblem, Problem
 from flannelette.services.lease.stores.kube.watch import Mirror
 from flannelette.services.runtime.telemetry.logs import get_logger
 
@@ -33,10 +32,8 @@ _TOLD_SECONDS: Final = 3.0
 class ExclusiveClaims:
     """Refuses what another living node publishes, for one store."""
 
-    def __init__(
-        self, client: KubeClient, mirror: Mirror, keys: Annotations, network: NetworkConfig, timing: Timing
-    ) -> None:
-        self._client, self._mirror, self._keys, self._network, self._timing = client, mirror, keys, network, timing
+    def __init__(self, client: KubeClient, mirror: Mirror, keys: Annotations, network: NetworkConfig) -> None:
+        self._client, self._mirror, self._keys, self._network = client, mirror, keys, network
 
     async def require_none(self, node: Node, patch: Mapping[str, Any] | None) -> None:
         """Raises NodeProblem if a node that is alive has what this one would publish by the patch, and was first.
@@ -52,14 +49,14 @@ class ExclusiveClaims:
             for rival, identity in self._rivals(wanted) if wanted else ():
                 if mine is not None and rank_of(mine) < rank_of(rival):
                     continue
-                document = await read(self._client, rival.name)
+                document = await self._client.read_node(rival.name)
                 if _is_alive(document):
                     raise _refused(rival, identity, node.name)
                 if gone := withdrawal_patch(
                     replace(node, name=rival.name, annotations=_annotations(document)), self._keys
                 ):
                     log.warning("a lease is withdrawn: its node is not alive", node=rival.name, rival=node.name)
-                    await write(self._client, rival.name, gone, self._timing)
+                    await self._client.patch_node(rival.name, gone)
 
     async def require_none_since(self, node: Node, lease: Lease) -> None:
         """The same after the write: who did not write in an earlier second than the other takes it back."""
@@ -72,7 +69,7 @@ class ExclusiveClaims:
         for rival, identity in self._rivals(lease):
             if mine is None or not mine.claim_order < rival.claim_order:
                 if gone := withdrawal_patch(node, self._keys):
-                    await write(self._client, node.name, gone, self._timing)
+                    await self._client.patch_node(node.name, gone)
                 raise _refused(rival, identity, node.name)
 
     def _rivals(self, lease: Lease) -> Iterator[tuple[Lease, Identity]]:

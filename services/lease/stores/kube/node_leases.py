@@ -13,7 +13,7 @@ from flannelette.services.core.leases.lease import BackendData, FamilyRequest, L
 from flannelette.services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
 from flannelette.services.core.limits import LONGEST_NAME
 from flannelette.services.core.network import FamilyNetwork, NetworkConfig
-from flannelette.services.lease.stores.kube.annotations import Annotations
+from flannelette.services.lease.stores.kube.settings import Annotations
 from flannelette.services.lease.stores.kube.values import Node, NodeProblem, Problem
 
 

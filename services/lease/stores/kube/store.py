@@ -16,11 +16,9 @@ from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import KUBE, Removed, Upserted
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.ipam.claims import not_held
-from flannelette.services.lease.stores.kube.api_server import Access, KubeSettings, find_access
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.events import NodeEvents
 from flannelette.services.lease.stores.kube.exclusive_claims import ExclusiveClaims
-from flannelette.services.lease.stores.kube.json_reader import NotANode, read_node
 from flannelette.services.lease.stores.kube.node_leases import (
     annotations_patch,
     condition_patch,
@@ -28,11 +26,26 @@ from flannelette.services.lease.stores.kube.node_leases import (
     require_pod_cidrs,
     withdrawal_patch,
 )
-from flannelette.services.lease.stores.kube.nodes import read, write
-from flannelette.services.lease.stores.kube.values import Expired, Node, NodeProblem, Problem, Timing
+from flannelette.services.lease.stores.kube.settings import Access, KubeSettings, find_access
+from flannelette.services.lease.stores.kube.values import (
+    Expired,
+    Node,
+    NodeProblem,
+    NotANode,
+    Problem,
+    Timing,
+    read_node,
+)
 from flannelette.services.lease.stores.kube.watch import Mirror, Watcher
-from flannelette.services.lease.stores.network_file import read_network_file
-from flannelette.services.lease.stores.store import Changed, Reclaim, Reclaimed, Refusal, Snapshot, StoreEvent
+from flannelette.services.lease.stores.store import (
+    Changed,
+    Reclaim,
+    Reclaimed,
+    Refusal,
+    Snapshot,
+    StoreEvent,
+    read_network_file,
+)
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -67,7 +80,7 @@ class KubeStore:
         agent = f"flannelette-lease/{node or 'central'}"
         self._client = KubeClient(access or find_access(settings), self._timing, self._keys, agent)
         self._mirror = Mirror(self._network, self._keys)
-        self._exclusive_claims = ExclusiveClaims(self._client, self._mirror, self._keys, self._network, self._timing)
+        self._exclusive_claims = ExclusiveClaims(self._client, self._mirror, self._keys, self._network)
         # With alloc there are no peers, so that a node need not see the others.
         alone = bool(node) and self._network.backend_type == "alloc"
         self._selector = f"metadata.name={node}" if alone else ""
@@ -131,7 +144,7 @@ class KubeStore:
         patch = annotations_patch(node, request, self._keys)
         await self._exclusive_claims.require_none(node, patch)
         if patch:
-            node = self._read(await write(self._client, node.name, patch, self._timing))
+            node = self._read(await self._client.patch_node(node.name, patch))
             log.info("annotations written", node=node.name, annotations=patch["metadata"]["annotations"])
         lease = self._lease(node)
         if lease is None:
@@ -160,7 +173,7 @@ class KubeStore:
             return
         with suppress(NotYet):  # there is no such node any more
             if patch := withdrawal_patch(await self._node(node), self._keys):
-                await write(self._client, node, patch, self._timing)
+                await self._client.patch_node(node, patch)
                 log.info("lease released", node=node)
 
     async def reserve(self, cidrs: Sequence[Network], node: str) -> Lease:
@@ -182,8 +195,8 @@ class KubeStore:
             return 0.0
         try:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            if patch := condition_patch(await read(self._client, name), now):
-                await write(self._client, name, patch, self._timing)
+            if patch := condition_patch(await self._client.read_node(name), now):
+                await self._client.patch_node(name, patch)
                 log.info("the condition NetworkUnavailable=False is set", node=name)
         except NotYet as error:
             raise Unavailable(str(error)) from None
@@ -199,7 +212,7 @@ class KubeStore:
         await self._client.close()
 
     async def _node(self, name: str) -> Node:
-        return self._read(await read(self._client, name))
+        return self._read(await self._client.read_node(name))
 
     def _read(self, document: object) -> Node:
         try:

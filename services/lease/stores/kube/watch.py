@@ -15,9 +15,9 @@ from flannelette.services.core.leases.table import KUBE, Change, Removed, StoreS
 from flannelette.services.core.limits import LONGEST_REASON
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.progress.notifier import Notifier
-from flannelette.services.lease.stores.kube.annotations import Annotations
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.node_leases import WITHDRAWN, chosen_for, lease_of
+from flannelette.services.lease.stores.kube.settings import Annotations
 from flannelette.services.lease.stores.kube.values import Batch, Busy, Deleted, Expired, Gone, Node, Silent, Timing
 from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
 from flannelette.services.runtime.backoff import Backoff

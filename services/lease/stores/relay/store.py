@@ -13,7 +13,7 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.limits import MOST_LEASES, seconds_of, unix_time
-from flannelette.services.lease.ipam.machines import is_another, name_taken
+from flannelette.services.lease.ipam.claims import is_another, name_taken
 from flannelette.services.lease.progress.connected import ConnectedNodes
 from flannelette.services.lease.stores.relay.events import KIND, TableEvents
 from flannelette.services.lease.stores.relay.nodes import Connections, NodeStreams, ReportForwarder

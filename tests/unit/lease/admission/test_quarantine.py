@@ -11,7 +11,7 @@ from flannelette.services.core.leases.table import Upserted
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.lease_filter import LeaseFilter
 from flannelette.services.lease.admission.quarantine import Quarantine
-from flannelette.services.lease.events.journal import Journal
+from flannelette.services.lease.events import Journal
 from flannelette.services.lease.stores.store import Changed, Refusal, Snapshot
 from flannelette.services.lease.stores.store import RefusalKind as Kind
 from tests.examples.leases import SMALL, by_name

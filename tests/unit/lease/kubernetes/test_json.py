@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flannelette.services.lease.stores.kube.json_reader import Lines, NotANode, read_batch, read_node
-from flannelette.services.lease.stores.kube.values import Expired, Node
+from flannelette.services.lease.stores.kube.values import Expired, Lines, Node, NotANode, read_batch, read_node
 from tests.kubernetes.node_examples import KEYS, F
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.errors import InvalidInput
-from flannelette.services.lease.stores.network_file import read_network_file
+from flannelette.services.lease.stores.store import read_network_file
 from tests.examples.leases import SMALL, SMALL_JSON
 
 
