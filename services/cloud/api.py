@@ -36,7 +36,7 @@ class CloudServicer(cloud_pb2_grpc.CloudServiceServicer):
             version=version(),
             backend=writer.backend,
             paused=writer.is_paused,
-            routes=[_route(row) for row in writer.rows()],
+            routes=[_route(row) for row in writer.last.rows],
             findings=[older_finding(pb.Finding, each) for each in found],
             conditions=[condition_to_proto(each) for each in (*self._health.unready, *found)],
             last_look_time=_timestamp(writer.looked_at),

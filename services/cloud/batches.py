@@ -1,14 +1,37 @@
-"""Carrying a plan out: in batches as large as the provider takes, and what a failure means for the rest."""
+"""Carrying a plan out: in batches as large as the provider takes, by threads; what a failure means for the rest."""
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from threading import Thread
+from typing import TypeVar
 
 from flannelette.services.cloud.routes import Change, Cloud, CloudError, Key, Trouble, Verb
-from flannelette.services.cloud.threads import in_thread
 from flannelette.services.runtime.telemetry.metrics import Counter
+
+_Result = TypeVar("_Result")
+
+
+async def in_thread(call: Callable[[], _Result]) -> _Result:
+    """What the call returns or raises. One that hangs does not delay the end of the process, as to_thread's would."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[_Result] = loop.create_future()
+
+    def run() -> None:
+        try:
+            settle = partial(result.set_result, call())
+        except Exception as error:
+            settle = partial(result.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(lambda: result.cancelled() or settle())
+
+    Thread(target=run, daemon=True).start()
+    return await result
+
 
 _ERRORS = Counter("flannelette_cloud_errors", "Calls to the cloud that failed, by what follows", ["trouble"])
 

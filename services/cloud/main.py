@@ -11,10 +11,9 @@ from typing import Final
 from flannelette.cloud.v1 import cloud_pb2_grpc
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.cloud.api import CloudServicer
-from flannelette.services.cloud.journal import EventKind
 from flannelette.services.cloud.routes import Cloud
 from flannelette.services.cloud.settings import CloudSettings
-from flannelette.services.cloud.writer import Writer
+from flannelette.services.cloud.writer import EventKind, Writer
 from flannelette.services.core.errors import NotImplementedYet
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
@@ -72,7 +71,7 @@ async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None
     )
     feed = Feed(connection, lease_pb2.VIEW_ALL, lambda touched: writer.notice(), most=settings.max_leases)
     process.health.set("leases", feed.error)
-    process.health.finders.append(writer.findings)
+    process.health.finders.append(lambda: writer.last.findings())
     process.health.finders.append(lambda: unwritten([writer.owned.file, events]))
     servicer = CloudServicer(writer, journal, process.health, process.stopping)
     process.servicers["flannelette.cloud.v1.CloudService"] = lambda server: (

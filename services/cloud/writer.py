@@ -3,16 +3,15 @@
 import asyncio
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from flannelette.services.cloud.batches import Outcome, carry_out
-from flannelette.services.cloud.journal import EventKind
-from flannelette.services.cloud.owned_routes import OwnedRoutes
+from flannelette.services.cloud.batches import Outcome, carry_out, in_thread
 from flannelette.services.cloud.routes import (
     Change,
     Cloud,
@@ -25,7 +24,7 @@ from flannelette.services.cloud.routes import (
     problems_of,
     wanted_routes,
 )
-from flannelette.services.cloud.threads import in_thread
+from flannelette.services.cloud.routes import Table as RoutingTable
 from flannelette.services.core.backend_options import CLOUDS
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import FlanneletteError, NotYet, Unavailable
@@ -34,9 +33,59 @@ from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.events import Event, Journal, Subject
+from flannelette.services.runtime.older_state import rows
+from flannelette.services.runtime.state import Record, RecordFile, UnreadableState
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter, Gauge
+
+
+class EventKind(Enum):
+    """The kind of an event of this service, as EventKind in cloud.proto, which says what each means."""
+
+    SERVICE_STARTED = auto()
+    READINESS = auto()
+    ROUTE = auto()
+    FINDING = auto()
+    FAILURE = auto()
+    SYNC = auto()
+    TEARDOWN = auto()
+
+
+_KIND: Final = "cloud.routes"
+
+
+class OwnedRoutes:
+    """Keeps in a file the keys of routes that are ours, because this program has seen them carry a lease.
+
+    Without a `path` they are forgotten when the process ends.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.file = RecordFile(path, _KIND, older=rows)
+        self.keys = frozenset(_read(self.file))
+        self._is_saved = self.file.is_whole
+
+    def update(self, needed: Collection[Key], tables: Collection[RoutingTable]) -> None:
+        """Adds those that leases need, also those about to be written; forgets those gone from their table."""
+        there = {route.key for table in tables for route in table.routes}
+        names = {table.name for table in tables}
+        keys = frozenset(key for key in self.keys if key in there or key[0] not in names).union(needed)
+        if keys == self.keys and self._is_saved:
+            return
+        self.keys = keys
+        self._is_saved = self.file.write(Record.of_json("/".join(key), key) for key in sorted(keys))
+
+
+def _read(file: RecordFile) -> Iterator[Key]:
+    """The keys in the file; without those that cannot be read, so that nothing is deleted by mistake."""
+    for record in file.read():
+        try:
+            table, destination, target = record.json()
+            yield str(table), str(destination), str(target)
+        except (UnreadableState, ValueError, TypeError) as error:
+            file.reject(error)
+
 
 log = get_logger()
 
@@ -52,11 +101,59 @@ _MOST_ROUNDS: Final = 5
 _ROUTES = Gauge("flannelette_cloud_routes", "Routes of nodes in the cloud's tables, by state", ["state"])
 _CHANGES = Counter("flannelette_cloud_changes", "Changes made in the cloud's tables", ["verb"])
 _LOOK = Gauge("flannelette_cloud_last_look_timestamp_seconds", "When the cloud's tables were last read")
-_NOTHING: Final = Plan((), ())
 
 
 class _Idle(NotYet):
     """The backend in force is not a cloud's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the last look at the cloud has found, and what became of it."""
+
+    plan: Plan = Plan((), ())
+    errors: Mapping[Key, str] = field(default_factory=dict)
+    """Why a change failed, by key of the route."""
+    refusals: Mapping[Trouble, str] = field(default_factory=dict)
+    """What the provider said, by what follows."""
+    made: Sequence[Change] = ()
+    """The changes of the last look after which nothing had to wait."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """The routes with what was said of them, and of the instance that they lead to."""
+        rows = []
+        for row in self.plan.rows:
+            key = row.route.key
+            error = self.errors.get(key) or self.errors.get(("", *key[1:]))
+            rows.append(replace(row, problem=error, is_planned=False) if error else row)
+        return rows
+
+    @property
+    def failures(self) -> str:
+        """How many changes failed, and why the first of them did; empty: none."""
+        if not self.errors:
+            return ""
+        changes = "1 change" if len(self.errors) == 1 else f"{len(self.errors)} changes"
+        return f"{changes} of the cloud's routes failed: {next(iter(self.errors.values()))}"
+
+    def findings(self) -> list[Condition]:
+        """What the operator should know."""
+        told = [*self.plan.findings, *problems_of(self.rows)]
+        if denied := self.refusals.get(Trouble.DENIED):
+            told.append(found("cloud.credentials", reason=denied))
+        if (full := self.refusals.get(Trouble.FULL)) and not self.plan.findings:
+            told.append(found("cloud.limit-refused", reason=full))
+        return told
+
+
+class Pause(NamedTuple):
+    """How long the next round waits."""
+
+    seconds: float = 0.0
+    """0: it waits for a change, or for the interval."""
+    is_throttled: bool = False
+    """A change of a lease does not shorten it."""
 
 
 class Writer:
@@ -79,21 +176,16 @@ class Writer:
         self.owned = OwnedRoutes(state)
         self._cloud: Cloud | None = None
         self._source = ""
+        """The configuration of the network that it was made for."""
         self._wake = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._pauses = Backoff(_SHORTEST, _LONGEST)
-        self._pause = 0.0
-        self._is_throttled = False
+        self._pause = Pause()
         self._problems: frozenset[str] = frozenset()
         self._failures: frozenset[str] = frozenset()
-        self._refusals: Mapping[Trouble, str] = {}
-        self._made: list[Change] = []
         self.backend = ""
         """The backend of the network, once there is one."""
-        self.plan = _NOTHING
-        """The last one."""
-        self.errors: Mapping[Key, str] = {}
-        """Of the last round, by key of the route."""
+        self.last = Round()
         self.looked_at = 0.0
         self.is_paused = False
         """After a teardown."""
@@ -108,13 +200,14 @@ class Writer:
             self._wake.clear()
             if not self.is_paused:
                 await self._round()
-            if self._is_throttled:  # a change of a lease does not shorten the pause
-                await asyncio.sleep(self._pause)
+            seconds, is_throttled = self._pause
+            if is_throttled:
+                await asyncio.sleep(seconds)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause or self._interval):
+                async with asyncio.timeout(seconds or self._interval):
                     await self._wake.wait()
-                    await asyncio.sleep(_SHORTEST if self._pause else _SETTLE_SECONDS)
+                    await asyncio.sleep(_SHORTEST if seconds else _SETTLE_SECONDS)
 
     async def sync(self, *, dry_run: bool, remove: bool = False) -> list[str]:
         """Carries the plan out now, or only returns it: the provider's commands. Raises NotYet, Unavailable.
@@ -128,11 +221,11 @@ class Writer:
                 commands += [cloud.command(change) for change in found.changes]
                 if dry_run:
                     return commands
-                self.is_paused, self.plan = remove, found
+                self.is_paused = remove
                 await self._apply(cloud, found)
-                if self.errors:
+                if failures := self.last.failures:
                     self.notice()
-                    raise Unavailable(_failed_changes(self.errors))
+                    raise Unavailable(failures)
                 if not found.changes:
                     break
             self._health.set("cloud")
@@ -143,34 +236,15 @@ class Writer:
             self.notice()
             return commands
 
-    def findings(self) -> list[Condition]:
-        """What the operator should know, of the last look."""
-        told = [*self.plan.findings, *problems_of(self.rows())]
-        if denied := self._refusals.get(Trouble.DENIED):
-            told.append(found("cloud.credentials", reason=denied))
-        if (full := self._refusals.get(Trouble.FULL)) and not self.plan.findings:
-            told.append(found("cloud.limit-refused", reason=full))
-        return told
-
-    def rows(self) -> list[Row]:
-        """The routes with what the last round said of them, and of the instance that they lead to."""
-        rows = []
-        for row in self.plan.rows:
-            key = row.route.key
-            error = self.errors.get(key) or self.errors.get(("", *key[1:]))
-            rows.append(replace(row, problem=error, is_planned=False) if error else row)
-        return rows
-
     async def _round(self) -> None:
         async with self._one_at_a_time:
             try:
                 found, cloud = await self._look()
                 await self._apply(cloud, found)
             except _Idle:
-                self.plan, self.errors, self._refusals = _NOTHING, {}, {}
+                self.last = Round()
                 self._end_pauses()
-                self._is_throttled = False
-                self._tell(_NOTHING)
+                self._tell(self.last.plan)
             except NotYet as reason:
                 self._health.set("leases", str(reason), outage=True)
                 return
@@ -178,7 +252,7 @@ class Writer:
                 self._failed(error)
                 return
             self._health.set("leases")
-            self._health.set("cloud", _failed_changes(self.errors) if self.errors else "", outage=True)
+            self._health.set("cloud", self.last.failures, outage=True)
             self._count()
 
     async def _look(self, *, remove: bool = False) -> tuple[Plan, Cloud]:
@@ -204,7 +278,7 @@ class Writer:
         _LOOK.set(self.looked_at)
         found = plan(wanted, view, self.owned.keys, network.cidrs(IPV4))
         self.owned.update(found.desired(), view.tables)
-        self.plan = found
+        self.last = replace(self.last, plan=found)
         self._tell(found)
         if remove:
             found = plan([], view, self.owned.keys, network.cidrs(IPV4))
@@ -212,23 +286,22 @@ class Writer:
 
     async def _apply(self, cloud: Cloud, found: Plan) -> None:
         """Each change. Raises CloudError if nothing more can be done now."""
-        done = Outcome()
-        self.errors, self._refusals = done.errors, done.refusals
+        done, before = Outcome(), self.last.made
         try:
             await carry_out(cloud, found.changes, done)
         finally:
+            self.last = Round(found, done.errors, done.refusals, before)
             self._note(done.made)
         if done.wait is not None:
             raise done.wait
-        self._is_throttled = False
         self._complain(done.errors.values(), "routes could not be written")
-        if done.errors or done.made == self._made != []:  # what does not last is not tried without a pause
-            self._pause = self._pauses.next()
+        if done.errors or done.made == before != []:  # what does not last is not tried without a pause
+            self._pause = Pause(self._pauses.next())
         else:
             self._end_pauses()
             if done.made:
                 self.notice()  # what was written is looked at
-        self._made = done.made
+        self.last = replace(self.last, made=done.made)
 
     def _note(self, made: list[Change]) -> None:
         for change in made:
@@ -241,8 +314,8 @@ class Writer:
     def _failed(self, error: FlanneletteError) -> None:
         if isinstance(error, CloudError) and error.trouble is not Trouble.WAIT:
             self._cloud = None  # credentials, region and metadata are read again
-            self._refusals = {error.trouble: str(error)}
-        self._pause, self._is_throttled = self._pauses.next(), True
+            self.last = replace(self.last, refusals={error.trouble: str(error)})
+        self._pause = Pause(self._pauses.next(), is_throttled=True)
         self._health.set("leases")
         self._health.set("cloud", str(error), outage=True)
         self._complain([str(error)], "the cloud's routes cannot be kept")
@@ -256,7 +329,7 @@ class Writer:
         self._failures = frozenset(counts)
 
     def _end_pauses(self) -> None:
-        self._pause = 0.0
+        self._pause = Pause()
         self._pauses.reset()
 
     def _tell(self, found: Plan) -> None:
@@ -269,12 +342,6 @@ class Writer:
         self._problems = problems
 
     def _count(self) -> None:
-        states = ["failing" if row.problem else row.route.state for row in self.rows() if row.node]
+        states = ["failing" if row.problem else row.route.state for row in self.last.rows if row.node]
         for state in ("active", "pending", "missing", "failing"):
             _ROUTES.labels(state).set(states.count(state))
-
-
-def _failed_changes(errors: Mapping[Key, str]) -> str:
-    """How many changes failed, and why the first of them did."""
-    changes = "1 change" if len(errors) == 1 else f"{len(errors)} changes"
-    return f"{changes} of the cloud's routes failed: {next(iter(errors.values()))}"

@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from flannelette.services.cloud.journal import EventKind
 from flannelette.services.cloud.routes import Change, Cloud, CloudError, Route, Target, Trouble, Verb, View
 from flannelette.services.cloud.routes import Table as RouteTable
-from flannelette.services.cloud.writer import Writer
+from flannelette.services.cloud.writer import EventKind, Writer
 from flannelette.services.core.family import Address
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Step, Table, Upserted

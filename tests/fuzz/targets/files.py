@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from zlib import crc32
 
-from flannelette.services.cloud.owned_routes import OwnedRoutes
+from flannelette.services.cloud.writer import OwnedRoutes
 from flannelette.services.core.errors import InvalidInput, Misconfigured
 from flannelette.services.core.family import FAMILIES, Network
 from flannelette.services.core.leases.lease import Lease

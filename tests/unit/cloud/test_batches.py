@@ -6,8 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from flannelette.services.cloud.batches import Outcome, carry_out
-from flannelette.services.cloud.journal import EventKind
 from flannelette.services.cloud.routes import Change, CloudError, Route, Trouble, Verb
+from flannelette.services.cloud.writer import EventKind
 from flannelette.services.core.errors import Unavailable
 from tests.clouds.scene import PlayedCloud, Scene
 
@@ -20,7 +20,7 @@ async def test_one_route_that_is_refused_does_not_stop_the_others(trouble: Troub
     with pytest.raises(Unavailable, match=r"^1 change of the cloud's routes failed: InvalidParameterValue: no"):
         await scene.sync()
     assert scene.cloud.routes == {"10.5.1.0/24": "eni-1", "10.5.3.0/24": "eni-3"}
-    (row,) = (row for row in scene.writer.rows() if row.problem)
+    (row,) = (row for row in scene.writer.last.rows if row.problem)
     assert (row.node, row.problem) == ("n2", "InvalidParameterValue: no: write another subnet")
 
 
@@ -34,7 +34,7 @@ async def test_a_table_that_is_full_takes_no_more_and_gives_what_is_left_over() 
     with pytest.raises(Unavailable, match=r"^2 changes of the cloud's routes failed: RouteLimitExceeded"):
         await scene.sync()
     assert scene.cloud.routes == {}, "nothing is created, and what nobody needs is deleted"
-    assert {row.node: row.problem for row in scene.writer.rows() if row.node} == dict.fromkeys(
+    assert {row.node: row.problem for row in scene.writer.last.rows if row.node} == dict.fromkeys(
         ("n2", "n3"), "RouteLimitExceeded: full"
     )
 
@@ -60,7 +60,7 @@ async def test_a_batch_that_is_refused_is_tried_one_by_one(trouble: Trouble, blo
         await scene.sync()
     assert scene.cloud.calls == ([4, 1, 1, 1] if blocked else [4, 1, 1, 1, 1, 2])
     left = {3, 4, 5, 6} if blocked else {3}
-    assert {row.node for row in scene.writer.rows() if row.problem == "Code: no"} == {f"n{n}" for n in left}
+    assert {row.node for row in scene.writer.last.rows if row.problem == "Code: no"} == {f"n{n}" for n in left}
     assert len(scene.cloud.routes) == 6 - len(left)
 
 
@@ -101,7 +101,7 @@ async def test_a_route_that_another_program_has_deleted_meanwhile_is_no_error(ba
     scene.leave(2)
     scene.cloud.meanwhile = {"10.5.1.0/24"}
     assert len(await scene.sync()) == 2
-    assert (scene.cloud.routes, scene.writer.errors) == ({}, {})
+    assert (scene.cloud.routes, scene.writer.last.errors) == ({}, {})
     assert len(scene.told(EventKind.ROUTE)) == 4
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flannelette.services.cloud import batches, writer
-from flannelette.services.cloud.journal import EventKind
 from flannelette.services.cloud.routes import CloudError, Trouble
+from flannelette.services.cloud.writer import EventKind
 from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.network import parse_network
 from flannelette.services.runtime.state import unpack
@@ -86,7 +86,7 @@ async def test_after_a_teardown_nothing_is_told_of_what_failed_before() -> None:
             await asyncio.sleep(0)
         assert await scene.sync(remove=True) == []
         assert REGISTRY.get_sample_value("flannelette_cloud_routes", {"state": "failing"}) == 0
-        assert (scene.is_paused(), scene.health.reasons, scene.writer.findings()) == (True, [], [])
+        assert (scene.is_paused(), scene.health.reasons, scene.writer.last.findings()) == (True, [], [])
 
 
 async def test_a_teardown_removes_the_routes_of_the_backend_before_and_of_a_process_just_started() -> None:
@@ -94,7 +94,7 @@ async def test_a_teardown_removes_the_routes_of_the_backend_before_and_of_a_proc
     scene.join(1, 2)
     scene.cloud.routes = dict(ROUTES)
     await scene.sync(remove=True, dry_run=True)
-    assert [row.problem for row in scene.writer.rows()] == ["", ""], "a dry run leaves the status"
+    assert [row.problem for row in scene.writer.last.rows] == ["", ""], "a dry run leaves the status"
     scene.network(parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'))
     await scene.sync(remove=True)
     assert scene.cloud.routes == {}
@@ -157,12 +157,14 @@ def test_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_told_of_o
         assert 60 <= scene.cloud.looks < 150
         assert scene.told(EventKind.FAILURE) == [f"{code}: no"]
         assert scene.health.reasons == [f"{code}: no"]
-        assert [each.check for each in scene.writer.findings()] == ["cloud-credentials"] * (code == "ExpiredToken")
+        assert [each.check for each in scene.writer.last.findings()] == ["cloud-credentials"] * (
+            code == "ExpiredToken"
+        )
         scene.cloud.faults.clear()
         async with running(scene):
             await asyncio.sleep(61)
         assert (scene.cloud.routes, scene.health.reasons) == ({"10.5.1.0/24": "eni-1"}, [])
-        assert scene.writer.findings() == []
+        assert scene.writer.last.findings() == []
 
     run_virtually(hour())
 
@@ -192,7 +194,7 @@ async def test_what_is_refused_is_found_with_its_check() -> None:
     scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full", "raise the quota")
     with pytest.raises(Unavailable):
         await scene.sync()
-    assert {(each.check, each.problem, each.cause) for each in scene.writer.findings()} == {
+    assert {(each.check, each.problem, each.cause) for each in scene.writer.last.findings()} == {
         ("cloud-limit", "A table takes no more routes.", "RouteLimitExceeded: full: raise the quota"),
         *(
             (

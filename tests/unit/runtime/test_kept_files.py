@@ -22,7 +22,7 @@ from zlib import crc32
 
 import pytest
 
-from flannelette.services.cloud.owned_routes import OwnedRoutes
+from flannelette.services.cloud.writer import OwnedRoutes
 from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
 from flannelette.services.dataplane.commands.hook_file import HookFile
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
