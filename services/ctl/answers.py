@@ -1,22 +1,21 @@
 """Asks the services of a node for their status, and says it as a document."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
-import grpc.aio
-
+from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-from flannelette.services.ctl.connect.call import CallFailed, Channels
+from flannelette.services.ctl.connect.call import CallFailed, Channels, of_each, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import (
     SERVICES,
-    Target,
+    Service,
     Targets,
     in_network,
     networks_with_sockets,
@@ -28,10 +27,12 @@ from flannelette.services.ctl.screen import to_json
 from flannelette.services.runtime.process.networks import is_network_name
 from flannelette.services.runtime.rpc.socket_paths import DEFAULT
 
-M = TypeVar("M")
-
-MOST_AT_ONCE: Final = 16
-"""Nodes that are asked at the same time, by three calls each."""
+STUBS: Final[Mapping[Service, Any]] = {
+    "lease": LeaseServiceStub,
+    "dataplane": DataplaneServiceStub,
+    "masq": MasqServiceStub,
+    "cloud": CloudServiceStub,
+}
 
 
 async def answers_of(targets: Targets) -> Answers:
@@ -50,23 +51,21 @@ async def assess_all(
     if channels is None:
         async with Channels() as own:
             return await assess_all(nodes, own, each_network=each_network)
-    turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def one(name: str, targets: Targets) -> dict[str, NodeHealth]:
-        async with turns:
-            answers = await _answers_of(targets, channels)
-            doubts = each_network and any(map(is_unclear, (answers.dataplane, answers.masq)))
-            networks = await networks_of(targets, channels, is_unclear=doubts) if each_network else []
-            if not networks:
-                return {name: assess(answers, targets)}
-            about = {network: in_network(targets, network) for network in networks}
-            return {
-                f"{name}/{network}" if name else network: assess(await _answers_of(there, channels), there)
-                for network, there in about.items()
-            }
+        answers = await _answers_of(targets, channels)
+        doubts = each_network and any(map(is_unclear, (answers.dataplane, answers.masq)))
+        networks = await networks_of(targets, channels, is_unclear=doubts) if each_network else []
+        if not networks:
+            return {name: assess(answers, targets)}
+        about = {network: in_network(targets, network) for network in networks}
+        return {
+            f"{name}/{network}" if name else network: assess(await _answers_of(there, channels), there)
+            for network, there in about.items()
+        }
 
-    found = await asyncio.gather(*map(one, nodes, nodes.values()))
-    return {name: health for each in found for name, health in each.items()}
+    found = await of_each(nodes, one)
+    return {name: health for each in found.values() for name, health in each.items()}
 
 
 async def by_network(nodes: Nodes, *, are_asked: bool = True) -> dict[str, Nodes]:
@@ -76,17 +75,15 @@ async def by_network(nodes: Nodes, *, are_asked: bool = True) -> dict[str, Nodes
     sockets alone say which networks there are.
     """
     async with Channels() as channels:
-        turns = asyncio.Semaphore(MOST_AT_ONCE)
 
-        async def ask(targets: Targets) -> list[str]:
-            async with turns:
-                return await _networks(targets, channels) if are_asked else _with_sockets(targets)
+        async def ask(_: str, targets: Targets) -> list[str]:
+            return await _networks(targets, channels) if are_asked else _with_sockets(targets)
 
-        told = await asyncio.gather(*map(ask, nodes.values()))
+        told = await of_each(nodes, ask)
     found: dict[str, dict[str, Targets]] = {}
-    is_one = len({name for names in told for name in names}) < 2
-    for (node, targets), names in zip(nodes.items(), told, strict=True):
-        for number, name in enumerate(names or [""]):
+    is_one = len({name for names in told.values() for name in names}) < 2
+    for node, targets in nodes.items():
+        for number, name in enumerate(told[node] or [""]):
             where = "" if is_one else name or DEFAULT
             there = in_network(targets, name) if name else targets
             found.setdefault(where, {})[node] = there if number else with_cloud(there)
@@ -114,8 +111,8 @@ async def _networks(targets: Targets, channels: Channels) -> list[str]:
     request = dataplane_pb2.GetStatusRequest(networks_only=True)
     of_masq = masq_pb2.GetStatusRequest(networks_only=True)
     dataplane, masq = await asyncio.gather(
-        _try(channels, targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request)),
-        _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq)),
+        or_failure(channels.ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(request))),
+        or_failure(channels.ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))),
     )
     told = [each.networks for each in (dataplane, masq) if not isinstance(each, CallFailed)]
     # The one without a name: a service that has no other, or sockets of services that were killed or hang.
@@ -166,22 +163,11 @@ def status_document(node: NodeHealth) -> dict[str, Any]:
 
 
 async def _answers_of(targets: Targets, channels: Channels) -> Answers:
+    of_lease, of_masq = lease_pb2.GetStatusRequest(), masq_pb2.GetStatusRequest()
+    of_dataplane = dataplane_pb2.GetStatusRequest(figures=True)
     lease, dataplane, masq = await asyncio.gather(
-        _try(channels, targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(lease_pb2.GetStatusRequest())),
-        _try(
-            channels,
-            targets["dataplane"],
-            lambda c: DataplaneServiceStub(c).GetStatus(dataplane_pb2.GetStatusRequest(figures=True)),
-        ),
-        _try(channels, targets["masq"], lambda c: MasqServiceStub(c).GetStatus(masq_pb2.GetStatusRequest())),
+        or_failure(channels.ask(targets["lease"], lambda c: LeaseServiceStub(c).GetStatus(of_lease))),
+        or_failure(channels.ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).GetStatus(of_dataplane))),
+        or_failure(channels.ask(targets["masq"], lambda c: MasqServiceStub(c).GetStatus(of_masq))),
     )
     return Answers(lease, dataplane, masq)
-
-
-async def _try(
-    channels: Channels, target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]
-) -> M | CallFailed:
-    try:
-        return await channels.ask(target, call)
-    except CallFailed as failure:
-        return failure

@@ -119,3 +119,29 @@ def require_terminal(screen: Screen, instead: str = "--yes") -> None:
     """Raises UsageError, with the option to give instead, if standard input is not a terminal."""
     if screen.json or not sys.stdin.isatty():
         raise click.UsageError(f"there is no terminal to ask on: give {instead}")
+
+
+def carry_out(
+    act: Callable[[bool], int],
+    screen: Screen,
+    question: str,
+    would: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    is_worth_it: Callable[[int], bool] = lambda _: True,
+) -> int:
+    """Does what `act` does when it is called with False, and returns its exit code.
+
+    Before that, unless `yes`, it is called with True, as in a dry run, and the question is asked, if the exit code of
+    that says that it `is_worth_it`. `would` is what would happen, for who cannot be asked.
+    """
+    if dry_run:
+        return act(True)
+    if not yes:
+        require_terminal(screen, f"--yes, or --dry-run to see what would {would}")
+        code = act(True)
+        if not is_worth_it(code):
+            return code
+        click.confirm(question, abort=True, err=True)
+    return act(False)

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.masq.v1 import masq_pb2
-from flannelette.services.ctl.answers import MOST_AT_ONCE, is_unclear, networks_of
-from flannelette.services.ctl.connect.call import CallFailed, Channels
+from flannelette.services.ctl.answers import is_unclear, networks_of
+from flannelette.services.ctl.connect.call import CallFailed, Channels, of_each, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets, in_network
 from flannelette.services.ctl.full_screen import full_screen, run
@@ -117,25 +117,17 @@ async def _show_once(nodes: Nodes, screen: Screen, look: Look, worst: Callable[[
 
 async def _looks(nodes: Nodes, channels: Channels, look: Look) -> dict[Place, Shown | CallFailed]:
     """What is seen of each node, in each network where it has several."""
-    turns = asyncio.Semaphore(MOST_AT_ONCE)
-
-    async def at(targets: Targets) -> Shown | CallFailed:
-        try:
-            return await look(targets, channels)
-        except CallFailed as failure:
-            return failure
 
     async def one(node: str, targets: Targets) -> dict[Place, Shown | CallFailed]:
-        async with turns:
-            seen = await at(targets)
-            failure = seen.failure if isinstance(seen, Shown) else seen
-            networks = await networks_of(targets, channels, is_unclear=is_unclear(failure))
-            if not networks:
-                return {(node, ""): seen}
-            return {(node, name): await at(in_network(targets, name)) for name in networks}
+        seen = await or_failure(look(targets, channels))
+        failure = seen.failure if isinstance(seen, Shown) else seen
+        networks = await networks_of(targets, channels, is_unclear=is_unclear(failure))
+        if not networks:
+            return {(node, ""): seen}
+        return {(node, name): await or_failure(look(in_network(targets, name), channels)) for name in networks}
 
-    found = await asyncio.gather(*map(one, nodes, nodes.values()))
-    return {place: seen for each in found for place, seen in each.items()}
+    found = await of_each(nodes, one)
+    return {place: seen for each in found.values() for place, seen in each.items()}
 
 
 def _document(place: Place, seen: Shown | CallFailed, *, is_one: bool) -> dict[str, Any]:
@@ -218,8 +210,7 @@ class _Watched:
             f"{_name(place)} {name}": replace(
                 row,
                 cells=((_name(place),), *row.cells),
-                document={key: name for key, name in zip(("node", "network"), place, strict=True) if name}
-                | row.document,
+                document=_where(place) | row.document,
             )
             for place, each in shown.items()
             for name, row in each.rows.items()

@@ -12,7 +12,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from flannelette.services.core.conditions import Weight
-from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, of_each, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.problems import Problem
@@ -195,8 +195,6 @@ def _missing(node: str, does: str) -> str:
 
 _MOST_TRACED: Final = 8
 """Largest number of pairs of nodes whose packets are followed."""
-_MOST_AT_ONCE: Final = 16
-"""Nodes that are asked at the same time."""
 
 
 async def broken_places(nodes: Nodes, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], PathStep]:
@@ -231,14 +229,8 @@ async def follow_packet(
     nodes: Nodes, source: str, destination: str, warn: Callable[[str], None] = lambda _: None, *, version: int = 0
 ) -> PacketPath:
     """Asks all nodes, of which two at most know the path. Raises CallFailed: none knows it."""
-    turns = asyncio.Semaphore(_MOST_AT_ONCE)
     request = pb.TracePacketRequest(source=source, destination=destination, version=version)
-
-    async def one(targets: Targets) -> Half | CallFailed:
-        async with turns:
-            return await _half(targets, request)
-
-    answers = dict(zip(nodes, await asyncio.gather(*map(one, nodes.values())), strict=True))
+    answers = await of_each(nodes, lambda _, targets: or_failure(_half(targets, request)))
     halves = [answer for answer in answers.values() if isinstance(answer, Half)]
     failures = {node: answer for node, answer in answers.items() if isinstance(answer, CallFailed)}
     if not halves:
@@ -252,11 +244,8 @@ async def follow_packet(
     return path
 
 
-async def _half(targets: Targets, request: pb.TracePacketRequest) -> Half | CallFailed:
-    try:
-        told = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).TracePacket(request), LIST_SECONDS)
-    except CallFailed as failure:
-        return failure
+async def _half(targets: Targets, request: pb.TracePacketRequest) -> Half:
+    told = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).TracePacket(request), LIST_SECONDS)
     numbers = [number for number, step in enumerate(told.steps) if step.HasField("packet")]
     said = await asyncio.gather(*(_ask_firewall(targets, told.steps[number].packet) for number in numbers))
     return Half(told, dict(zip(numbers, said, strict=True)))
@@ -272,7 +261,4 @@ async def _ask_firewall(targets: Targets, packet: pb.FirewallPacket) -> masq_pb2
         port=packet.port,
         hook=packet.hook,
     )
-    try:
-        return await ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), LIST_SECONDS)
-    except CallFailed as failure:
-        return failure
+    return await or_failure(ask(targets["masq"], lambda c: MasqServiceStub(c).Explain(request), LIST_SECONDS))

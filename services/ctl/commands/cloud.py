@@ -12,7 +12,7 @@ from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.services.core.conditions import found as condition
 from flannelette.services.core.conditions import is_unready
-from flannelette.services.ctl.command import command, require_terminal
+from flannelette.services.ctl.command import carry_out, command
 from flannelette.services.ctl.commands.kernel import plan_text
 from flannelette.services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
 from flannelette.services.ctl.connect.targets import Target, Targets, cloud_beside
@@ -84,17 +84,14 @@ def _teardown(targets: Targets, screen: Screen, address: str | None, dry_run: bo
     """
     target = _target(targets, address)
 
-    def remove(*, dry_run: bool) -> int:
+    def remove(dry_run: bool) -> int:
         request = pb.TeardownRoutesRequest(dry_run=dry_run)
         done = asyncio.run(ask(target, lambda c: CloudServiceStub(c).TeardownRoutes(request), LONG_SECONDS))
         screen.answer(done, lambda: plan_text("cloud", done, dry_run=dry_run))
         return 0
 
-    if not dry_run and not yes:
-        require_terminal(screen, "--yes, or --dry-run to see what would be removed")
-        remove(dry_run=True)
-        click.confirm("Remove all of this? Pods lose those of other nodes.", abort=True, err=True)
-    return remove(dry_run=dry_run)
+    question = "Remove all of this? Pods lose those of other nodes."
+    return carry_out(remove, screen, question, "be removed", dry_run=dry_run, yes=yes)
 
 
 async def _write(target: Target, screen: Screen, *, dry_run: bool) -> int:

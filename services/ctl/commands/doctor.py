@@ -17,7 +17,7 @@ from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command, require_terminal
 from flannelette.services.ctl.commands.cloud import cloud_problems
 from flannelette.services.ctl.connect.call import ask_lease_service
-from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.contexts import Nodes, lease_services
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Targets
 from flannelette.services.ctl.fixes import Own, carry_out, fixes_of, objection_to, obstacle_to, own_subnets
 from flannelette.services.ctl.layout import lines
@@ -243,7 +243,7 @@ async def _fix(nodes: Nodes, screen: Screen, services: Collection[str], *, asks:
 async def _listed(nodes: Nodes) -> list[lease_pb2.Node]:
     """What the lease services of these nodes know of all; a service of one node knows that one."""
     known = dict[str, lease_pb2.Node]()
-    for target in {each["lease"].address: each["lease"] for each in nodes.values()}.values():
+    for target in lease_services(nodes):
         answer = await ask_lease_service(
             target, lambda c: LeaseServiceStub(c).ListNodes(lease_pb2.ListNodesRequest())
         )

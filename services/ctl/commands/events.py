@@ -10,13 +10,10 @@ import click
 from rich.text import Text
 
 from flannelette.cloud.v1 import cloud_pb2
-from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
-from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2
-from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+from flannelette.services.ctl.answers import STUBS
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
@@ -27,13 +24,13 @@ from flannelette.services.ctl.screen import Screen, to_json
 from flannelette.services.ctl.words import count, moment, phrase, took
 from flannelette.services.runtime.backoff import Backoff
 
-_CALLS: Final[dict[Service, tuple[Any, Any, str]]] = {
-    "lease": (LeaseServiceStub, lease_pb2.WatchEventsRequest, "name"),
-    "dataplane": (DataplaneServiceStub, dataplane_pb2.WatchEventsRequest, "peer"),
-    "masq": (MasqServiceStub, masq_pb2.WatchEventsRequest, "chain"),
-    "cloud": (CloudServiceStub, cloud_pb2.WatchEventsRequest, "destination"),
+_CALLS: Final[dict[Service, tuple[Any, str]]] = {
+    "lease": (lease_pb2.WatchEventsRequest, "name"),
+    "dataplane": (dataplane_pb2.WatchEventsRequest, "peer"),
+    "masq": (masq_pb2.WatchEventsRequest, "chain"),
+    "cloud": (cloud_pb2.WatchEventsRequest, "destination"),
 }
-"""The stub of each service, its request, and the field for what the events shall concern."""
+"""The request of each service, and the field for what the events shall concern."""
 
 
 @dataclass(slots=True)
@@ -46,9 +43,8 @@ class _Source:
 
     async def read(self) -> AsyncIterator[Any]:
         """The events from there on. Raises CallFailed."""
-        stub, _, _ = _CALLS[self.target.service]
         async with channel_to(self.target) as channel:
-            async for event in stub(channel).WatchEvents(self.request):
+            async for event in STUBS[self.target.service](channel).WatchEvents(self.request):
                 yield event
                 self.request.after = event.position
 
@@ -189,10 +185,9 @@ def _sources(nodes: Nodes, name: str, services: Collection[str], since: float | 
     """The journals to read; a service that several nodes have in common is read once, and is of no node."""
     found = list[_Source]()
     there = {node: with_cloud(targets, is_asked="cloud" in services) for node, targets in nodes.items()}
-    for service in _CALLS:
+    for service, (request, subject) in _CALLS.items():
         if services and service not in services:
             continue
-        _, request, subject = _CALLS[service]
         for node, targets in there.items():
             if service not in targets:
                 continue

@@ -5,6 +5,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from operator import not_
 from typing import Any, Final, TypeAlias
 
 import click
@@ -13,13 +14,12 @@ from google.protobuf.json_format import Parse
 from rich.text import Text
 
 from flannelette.cloud.v1 import cloud_pb2
-from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
-from flannelette.services.ctl.command import command, require_terminal
-from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, Channels
+from flannelette.services.ctl.command import carry_out, command
+from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, Channels, ask, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Service, Target, Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each
@@ -40,19 +40,18 @@ Done: TypeAlias = (
 )
 Reply: TypeAlias = Done | CallFailed
 Call: TypeAlias = Callable[[bool, grpc.aio.Channel], Awaitable[Done]]
+Ask: TypeAlias = Callable[[Target, Callable[[grpc.aio.Channel], Awaitable[Done]], float], Awaitable[Done]]
 
 _RESYNC: Final[Mapping[Service, Call]] = {
-    "dataplane": lambda dry, c: DataplaneServiceStub(c).ResyncKernel(dataplane_pb2.ResyncKernelRequest(dry_run=dry)),
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).ResyncKernel(pb.ResyncKernelRequest(dry_run=dry)),
     "masq": lambda dry, c: MasqServiceStub(c).ResyncRules(masq_pb2.ResyncRulesRequest(dry_run=dry)),
 }
 _TEARDOWN: Final[Mapping[Service, Call]] = {
-    "dataplane": lambda dry, c: DataplaneServiceStub(c).TeardownKernel(
-        dataplane_pb2.TeardownKernelRequest(dry_run=dry)
-    ),
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).TeardownKernel(pb.TeardownKernelRequest(dry_run=dry)),
     "masq": lambda dry, c: MasqServiceStub(c).TeardownRules(masq_pb2.TeardownRulesRequest(dry_run=dry)),
 }
 _HAND_OVER: Final[Mapping[Service, Call]] = {
-    "dataplane": lambda dry, c: DataplaneServiceStub(c).HandOver(dataplane_pb2.HandOverRequest(dry_run=dry)),
+    "dataplane": lambda dry, c: DataplaneServiceStub(c).HandOver(pb.HandOverRequest(dry_run=dry)),
 }
 _CLEANERS: Final[Mapping[str | None, Mapping[Service, Sequence[str]]]] = {
     None: {},
@@ -135,7 +134,7 @@ def show_difference(nodes: Nodes, screen: Screen, services: Collection[str], *, 
     """Shows what a resync of these services would do, or of all: `flannelette diff`."""
 
     async def look(targets: Targets, channels: Channels) -> Shown:
-        replies = await _call_all(_RESYNC, _chosen(targets, services), True, channels)
+        replies = await _call_all(_RESYNC, _chosen(targets, services), True, channels.ask)
         failures = {service: reply for service, reply in replies.items() if isinstance(reply, CallFailed)}
         done = {service: reply for service, reply in replies.items() if not isinstance(reply, CallFailed)}
         rows = {
@@ -182,7 +181,7 @@ def remove(
     network = targets["dataplane"].network
     networks = [network] if network or left != "all" else _networks_left()
 
-    def once(*, dry_run: bool) -> int:
+    def act(dry_run: bool) -> int:
         done = (
             _clean_up(programs, networks, dry_run)
             if programs
@@ -190,13 +189,9 @@ def remove(
         )
         return _tell(asyncio.run(done), screen, dry_run)
 
-    if not dry_run and not yes:
-        require_terminal(screen, "--yes, or --dry-run to see what would be removed")
-        if code := once(dry_run=True):
-            return code
-        loss = "" if left == "ours" else " Pods of this node lose their peers."
-        click.confirm(f"Remove all of this?{loss}", abort=True, err=True)
-    return once(dry_run=dry_run)
+    loss = "" if left == "ours" else " Pods of this node lose their peers."
+    question = f"Remove all of this?{loss}"
+    return carry_out(act, screen, question, "be removed", dry_run=dry_run, yes=yes, is_worth_it=not_)
 
 
 def _chosen(targets: Targets, services: Collection[str]) -> list[Target]:
@@ -239,25 +234,18 @@ async def _run_program(service: Service, words: Sequence[str]) -> Reply:
     printed, complaint = await child.communicate()
     if child.returncode:
         return CallFailed(complaint.decode(errors="replace").strip().rpartition("\n")[2])
-    kind = masq_pb2.TeardownRulesResponse if service == "masq" else dataplane_pb2.TeardownKernelResponse
+    kind = masq_pb2.TeardownRulesResponse if service == "masq" else pb.TeardownKernelResponse
     return Parse(printed, kind())
 
 
 async def _call_all(
-    calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool, channels: Channels | None = None
+    calls: Mapping[Service, Call], targets: Sequence[Target], dry_run: bool, asking: Ask = ask
 ) -> dict[str, Reply]:
     """Calls the services one after the other, each also if another fails."""
-    if channels is None:
-        async with Channels() as own:
-            return await _call_all(calls, targets, dry_run, own)
-    replies: dict[str, Reply] = {}
-    for target in targets:
-        try:
-            call = partial(calls[target.service], dry_run)
-            replies[target.service] = await channels.ask(target, call, LONG_SECONDS)
-        except CallFailed as failure:
-            replies[target.service] = failure
-    return replies
+    return {
+        each.service: await or_failure(asking(each, partial(calls[each.service], dry_run), LONG_SECONDS))
+        for each in targets
+    }
 
 
 def _tell(replies: Mapping[str, Reply], screen: Screen, dry_run: bool) -> int:

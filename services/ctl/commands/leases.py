@@ -12,7 +12,7 @@ from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-from flannelette.services.ctl.command import command, require_terminal
+from flannelette.services.ctl.command import carry_out, command
 from flannelette.services.ctl.connect.call import CallFailed, ask_lease_service
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.layout import Width, fold, lines, table
@@ -108,7 +108,7 @@ def reclaim(
         unseen_for=None if unseen_for is None else Delay(seconds=int(unseen_for)),
     )
 
-    def take_back(*, dry_run: bool) -> int:
+    def take_back(dry_run: bool) -> int:
         request.dry_run = dry_run
         response = asyncio.run(
             ask_lease_service(targets["lease"], lambda c: LeaseServiceStub(c).ReclaimLeases(request))
@@ -117,14 +117,7 @@ def reclaim(
         screen.answer(response, lambda: _reclaimed_text(response, now, screen.width, dry_run=dry_run))
         return int(dry_run and bool(response.reclaimed))
 
-    if dry_run or not yes:
-        if not dry_run:
-            require_terminal(screen, "--yes, or --dry-run to see what would go")
-        would = take_back(dry_run=True)
-        if dry_run or not would:
-            return would
-        click.confirm("Reclaim these leases?", abort=True, err=True)
-    return take_back(dry_run=False)
+    return carry_out(take_back, screen, "Reclaim these leases?", "go", dry_run=dry_run, yes=yes, is_worth_it=bool)
 
 
 @command()
@@ -141,7 +134,7 @@ def renumber(targets: Targets, screen: Screen, node: str, dry_run: bool, yes: bo
     pending for the node, also with --dry-run.
     """
 
-    def move(*, dry_run: bool) -> int:
+    def move(dry_run: bool) -> int:
         request = pb.RenumberNodeRequest(node=node, dry_run=dry_run)
         response = asyncio.run(
             ask_lease_service(targets["lease"], lambda c: LeaseServiceStub(c).RenumberNode(request))
@@ -149,14 +142,7 @@ def renumber(targets: Targets, screen: Screen, node: str, dry_run: bool, yes: bo
         screen.answer(response, lambda: _renumbered_text(response.move, dry_run=dry_run))
         return 0
 
-    if dry_run or not yes:
-        if not dry_run:
-            require_terminal(screen, "--yes, or --dry-run to see what would move")
-        would = move(dry_run=True)
-        if dry_run:
-            return would
-        click.confirm("Move it? Its pods must be recreated.", abort=True, err=True)
-    return move(dry_run=False)
+    return carry_out(move, screen, "Move it? Its pods must be recreated.", "move", dry_run=dry_run, yes=yes)
 
 
 def name_of(text: str) -> str:

@@ -10,7 +10,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2
-from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import Condition
@@ -347,7 +346,7 @@ def _wide(node: NodeHealth) -> tuple[Cell, ...]:
     )
 
 
-def _time_and_loss(probes: pb.ProbeSummary) -> tuple[str, Text]:
+def _time_and_loss(probes: dataplane_pb2.ProbeSummary) -> tuple[str, Text]:
     """`0.21 ms`, `0%`; empty where it is not known."""
     time = f"{probes.round_trip_microseconds / 1000:.2f} ms" if probes.round_trip_microseconds else ""
     loss = f"{probes.loss:.0%}" if probes.HasField("loss") else ""

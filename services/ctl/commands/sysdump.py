@@ -29,18 +29,14 @@ from rich.console import Console
 from rich.text import Text
 
 from flannelette.cloud.v1 import cloud_pb2 as cloud
-from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.dataplane.v1 import dataplane_pb2 as dataplane
-from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2 as lease
-from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.masq.v1 import masq_pb2 as masq
-from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from flannelette.services.core.formats.visible import visible
-from flannelette.services.ctl.answers import assess_all, by_network, status_document
+from flannelette.services.ctl.answers import STUBS, assess_all, by_network, status_document
 from flannelette.services.ctl.command import command
-from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, of_each
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import (
     SERVICES,
@@ -50,7 +46,14 @@ from flannelette.services.ctl.connect.targets import (
     in_network,
     networks_with_sockets,
 )
-from flannelette.services.ctl.host import COMMAND_SECONDS, MOST_BYTES, output_of, process_of, trusted_users, up_to
+from flannelette.services.ctl.host import (
+    COMMAND_SECONDS,
+    MOST_BYTES,
+    output_of,
+    process_of,
+    trusted_users,
+    up_to,
+)
 from flannelette.services.ctl.layout import Width, fold, lines
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.options import Duration
@@ -168,18 +171,16 @@ async def sysdump(nodes: Nodes, screen: Screen, path: str, host_only: bool, time
 async def _collect_all(nodes: Nodes, seconds: float, *, host_only: bool) -> dict[str, list[Collected]]:
     """Collects the parts of all nodes, by the name of the node's directory."""
     until = time.monotonic() + seconds
-    turns = asyncio.Semaphore(_NODES_AT_ONCE)
 
     async def one(node: str, targets: Targets) -> tuple[str, list[Collected]]:
-        async with turns:
-            networks = asyncio.create_task(by_network({node: targets}, are_asked=not host_only))
-            (name, told), shown = await asyncio.gather(
-                _told(node, networks, until, host_only=host_only), _shown(node, targets, networks, until)
-            )
-            return name, [*told, *shown]
+        networks = asyncio.create_task(by_network({node: targets}, are_asked=not host_only))
+        (name, told), shown = await asyncio.gather(
+            _told(node, networks, until, host_only=host_only), _shown(node, targets, networks, until)
+        )
+        return name, [*told, *shown]
 
-    found = await asyncio.gather(*(one(node, targets) for node, targets in nodes.items()))
-    return {re.sub(r"^\.|[^\w.-]", "_", name): files for name, files in found}
+    found = await of_each(nodes, one, _NODES_AT_ONCE)
+    return {re.sub(r"^\.|[^\w.-]", "_", name): files for name, files in found.values()}
 
 
 async def _told(
@@ -234,12 +235,6 @@ def _status(health: NodeHealth) -> list[Part]:
     return [("status.json", status), ("doctor.json", doctor)]
 
 
-_STUBS: Final = {
-    "lease": LeaseServiceStub,
-    "dataplane": DataplaneServiceStub,
-    "masq": MasqServiceStub,
-    "cloud": CloudServiceStub,
-}
 _CALLS: Final[dict[str, tuple[Service, str, Any]]] = {
     "leases": ("lease", "ListLeases", lease.ListLeasesRequest()),
     "nodes": ("lease", "ListNodes", lease.ListNodesRequest()),
@@ -264,7 +259,7 @@ def _answered_parts(targets: Targets) -> list[Part]:
 
     def answer(service: Service, method: str, request: Any) -> Callable[[], Any]:
         async def call(channel: grpc.aio.Channel) -> Any:
-            called = getattr(_STUBS[service](channel), method)(request)
+            called = getattr(STUBS[service](channel), method)(request)
             if method == "WatchEvents":
                 return [to_json(event) async for event in called]
             return to_json(await called)
@@ -373,6 +368,7 @@ def _in_thread(function: Callable[..., Any], *arguments: Any) -> Callable[[], An
 
 
 def _read(path: Path) -> str:
+    """The text of a file, as much of it as a part may have. Raises Unavailable."""
     try:
         with path.open(errors="replace") as file:
             return file.read(MOST_BYTES)

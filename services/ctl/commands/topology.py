@@ -18,7 +18,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from rich.text import Text
 
-from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
@@ -27,8 +26,8 @@ from flannelette.services.core.backend_options import CLOUDS
 from flannelette.services.core.formats.visible import visible
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
-from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, with_hint
-from flannelette.services.ctl.connect.contexts import Nodes
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, of_each, or_failure, with_hint
+from flannelette.services.ctl.connect.contexts import Nodes, lease_services
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.node_health import NodeHealth
@@ -171,25 +170,17 @@ async def topology(nodes: Nodes, screen: Screen) -> int:
 async def _ask_topology(nodes: Nodes, channels: Channels) -> Topology:
     """The cluster as the services of these nodes know it. Raises CallFailed: no lease service answers."""
     (leases, known), asked = await asyncio.gather(_leases_and_nodes(nodes, channels), assess_all(nodes, channels))
-    room = asyncio.Semaphore(_AT_ONCE)
+    call = pb.ListPeersRequest()
 
-    async def peers_of(targets: Targets) -> list[dataplane_pb2.Peer]:
-        call = dataplane_pb2.ListPeersRequest()
-        async with room:
-            try:
-                answer = await channels.ask(
-                    targets["dataplane"], lambda c: DataplaneServiceStub(c).ListPeers(call), LIST_SECONDS
-                )
-            except CallFailed:  # the health of the node says so
-                return []
-        return list(answer.peers)
+    async def peers_of(_: str, targets: Targets) -> Sequence[pb.Peer]:
+        answer = await or_failure(
+            channels.ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).ListPeers(call), LIST_SECONDS)
+        )
+        return () if isinstance(answer, CallFailed) else answer.peers  # the health of the node says why
 
     by_name = {health.name or name: health_of(health) for name, health in asked.items()}
-    lists = await asyncio.gather(*map(peers_of, nodes.values()))
-    peers = {
-        health.name or name: (_interface(health), of_node)
-        for (name, health), of_node in zip(asked.items(), lists, strict=True)
-    }
+    lists = await of_each(nodes, peers_of, _AT_ONCE)
+    peers = {health.name or name: (_interface(health), lists[name]) for name, health in asked.items()}
     return read_topology(leases, known, by_name, peers)
 
 
@@ -200,7 +191,7 @@ async def _leases_and_nodes(
     does.
     """
     failure: CallFailed | None = None
-    for target in {targets["lease"].address: targets["lease"] for targets in nodes.values()}.values():
+    for target in lease_services(nodes):
         try:
             return await _ask_lease_service(target, channels)
         except CallFailed as error:

@@ -6,7 +6,7 @@ import os
 import pwd
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from flannelette.services.ctl.connect.targets import Target, networks_by_socket
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.credentials import Credentials, chosen_files
 
+K = TypeVar("K")
 M = TypeVar("M")
+T = TypeVar("T")
 
 LIST_SECONDS: Final = 15.0
 """For calls whose answer is long."""
@@ -32,6 +34,8 @@ SHORT_SECONDS: Final = 3.0
 """For calls that answer from memory."""
 LONG_SECONDS: Final = 60.0
 """For calls that change the kernel."""
+MOST_AT_ONCE: Final = 16
+"""Nodes that are asked at the same time."""
 _LONGEST_PATH: Final = 107
 """sun_path of unix(7) is 108 bytes with its closing zero."""
 _CONNECT_SECONDS: Final = 1.0
@@ -161,6 +165,27 @@ async def ask(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]], 
     """Makes one call, as `Channels.ask` does."""
     async with Channels() as channels:
         return await channels.ask(target, call, seconds)
+
+
+async def of_each(
+    things: Mapping[K, T], call: Callable[[K, T], Awaitable[M]], most: int = MOST_AT_ONCE
+) -> dict[K, M]:
+    """What `call` returns for each key and value, in their order; at most so many run at the same time."""
+    turns = asyncio.Semaphore(most)
+
+    async def one(key: K, thing: T) -> M:
+        async with turns:
+            return await call(key, thing)
+
+    return dict(zip(things, await asyncio.gather(*map(one, things, things.values())), strict=True))
+
+
+async def or_failure(call: Awaitable[M]) -> M | CallFailed:
+    """The answer of a call, or why there is none."""
+    try:
+        return await call
+    except CallFailed as failure:
+        return failure
 
 
 async def ask_lease_service(target: Target, call: Callable[[grpc.aio.Channel], Awaitable[M]]) -> M:

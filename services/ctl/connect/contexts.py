@@ -269,6 +269,11 @@ def one_of(nodes: Nodes, *, any_will_do: bool) -> Targets:
     return next(iter(nodes.values()))
 
 
+def lease_services(nodes: Nodes) -> list[Target]:
+    """The lease services of the nodes, each once."""
+    return [*{each["lease"].address: each["lease"] for each in nodes.values()}.values()]
+
+
 def known_contexts() -> dict[str, list[str]]:
     """The nodes that the file has for each context, for a shell's proposals; those of "" are the current one's."""
     try:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.ctl.connect.dial import Dialer
 from flannelette.services.runtime.process.networks import is_network_name, network_name, suffix_of
 from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, lock_of, moved_address
 from flannelette.services.runtime.rpc.transport import Transport, host_and_port
@@ -20,34 +21,6 @@ ANYWHERE: Final = Transport(dangerously=True)
 """Without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
 
 
-class Connector(Protocol):
-    """What connects a socket of our own to a service on another host: `dial.Dialer`."""
-
-    via: str
-    """The command that does it, for people."""
-    words: tuple[str, ...]
-    """The same, word by word."""
-    options: tuple[str, ...]
-    """Of `flannelette` there."""
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether there is no socket of the service there."""
-
-    def failure(self) -> str:
-        """Why the last connection ended, in one line; empty: it has not failed."""
-
-    def about(self, network: str) -> "Connector":
-        """One to the service of this network there."""
-
-    def networks(self) -> list[str]:
-        """Names of the networks that have sockets of their own there."""
-
-    @property
-    def path(self) -> Path:
-        """The socket of our own."""
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """One service, and the address to call it at."""
@@ -58,7 +31,7 @@ class Target:
     named: bool = False
     """The user named this address; otherwise it is the service's socket for `socket_dir`."""
     transport: Transport = ANYWHERE
-    dialer: Connector | None = None
+    dialer: Dialer | None = None
     """What connects the address, a socket of our own, to the service on another host."""
     network: str = ""
     """Which network of the service calls are about; empty: the only one, or the one that is called default."""
