@@ -14,9 +14,9 @@ from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Table
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.table_records import records_of_pieces, table_in
+from flannelette.services.runtime.cache.table_records import records_of_pieces, table_of
 from flannelette.services.runtime.older_state import lease_table
-from flannelette.services.runtime.state import RecordFile, UnreadableState, keep
+from flannelette.services.runtime.state import RecordFile, keep
 
 _LONGEST: Final = 86_400.0
 """Seconds that a table is worth remembering: as long as flannel's leases live."""
@@ -49,14 +49,10 @@ class SnapshotCache:
         with suppress(OSError):
             for left in self._path.parent.glob(f".{self._path.name}.*"):  # releases before 0.3 left some for ever
                 left.unlink()
-        try:
-            if time.time() - self._path.stat().st_mtime < _LONGEST:
-                return table_in(self.file.read(), served)
-        except FileNotFoundError:
-            pass
-        except (OSError, UnreadableState) as error:
-            self.file.reject(error)
-        return Table()
+        with suppress(OSError):  # said when the file is read
+            if time.time() - self._path.stat().st_mtime >= _LONGEST:
+                return Table()
+        return table_of(self.file, served)
 
     async def run(self) -> None:
         """Writes the table whenever it has changed, until the broker is stopped."""

@@ -23,12 +23,12 @@ from flannelette.services.lease.imports.policy import Import, mismatch
 from flannelette.services.lease.stores.relay.events import TableEvents
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.table_records import table_in, table_records
+from flannelette.services.runtime.cache.table_records import table_of, table_records
 from flannelette.services.runtime.events import Event, Subject
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.state import Named, RecordFile, UnreadableState, keep
+from flannelette.services.runtime.state import Named, RecordFile, keep
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 from flannelette.services.runtime.tls.credentials import Credentials, TlsFiles, expiry_findings
 
@@ -264,11 +264,7 @@ class ImportedCluster:
 
     def _recall(self) -> dict[str, Lease]:
         """What the process before this one knew."""
-        try:
-            table = table_in(self.file.read())
-        except UnreadableState as error:
-            self.file.reject(error)
-            return {}
+        table = table_of(self.file)
         self.network = table.network
         return table.leases
 

@@ -12,7 +12,8 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.imports.policy import shown_options
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.diff import NOTHING
-from flannelette.services.lease.watch.encoding import MOST_CHANGES, encode
+from flannelette.services.lease.watch.encoding import MOST_CHANGES
+from flannelette.services.runtime.lease.wire import step_to_bytes
 
 _PAUSE: Final = 0.05
 """Seconds between two looks at the table, each of which costs a comparison of all leases: 1 ms for 10,000."""
@@ -40,7 +41,7 @@ async def watch_exported(broker: Broker, shows: Callable[[Lease], bool]) -> Asyn
             message = replace(step, changes=part) if start == 0 else Step(changes=part)
             message = replace(message, synced=step.synced and (is_last or not step.reset))
             shown.fold(message)
-            yield encode(message)
+            yield step_to_bytes(message)
 
 
 def _step(table: Table, shown: Table, shows: Callable[[Lease], bool]) -> Step:

@@ -18,8 +18,9 @@ from flannelette.services.lease.progress.reports import Reports
 from flannelette.services.lease.stores.store import Changed, LostLease, StoreEvent
 from flannelette.services.lease.watch import encoding
 from flannelette.services.lease.watch.diff import NOTHING, step_of
-from flannelette.services.lease.watch.encoding import RESET, EncodedLeases, SnapshotPart, encode, encode_change
+from flannelette.services.lease.watch.encoding import RESET, EncodedLeases, SnapshotPart
 from flannelette.services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.runtime.lease.wire import change_to_bytes, step_to_bytes
 
 _MOST_ENTRIES: Final = 20_000
 _MOST_BYTES: Final = 16 << 20
@@ -185,14 +186,14 @@ class Broker:
             store=table.store,
             awaited=table.awaited or None,
         )
-        return RESET + encode(head)
+        return RESET + step_to_bytes(head)
 
     def _entries(self, step: Step) -> Iterator[LogEntry]:
         """The step in parts, each no longer than a message; each is made now, as the change may be undone soon."""
         pieces: list[tuple[str, bytes]] = []
         size = 0
         for change in step.changes:
-            name, piece = _name(change), encode_change(change)
+            name, piece = _name(change), change_to_bytes(change)
             if isinstance(change, Upserted):
                 self.pieces.keep(name, piece)
             size += len(piece)
@@ -202,10 +203,10 @@ class Broker:
             pieces.append((name, piece))
         yield LogEntry(
             tuple(pieces),
-            network=encode(Step(network=step.network)) if step.network else b"",
-            network_error=encode(Step(network_error=step.network_error)) if step.network_error else b"",
-            store=encode(Step(store=step.store)) if step.store else b"",
-            awaited=encode(Step(awaited=step.awaited)) if step.awaited is not None else b"",
+            network=step_to_bytes(Step(network=step.network)) if step.network else b"",
+            network_error=step_to_bytes(Step(network_error=step.network_error)) if step.network_error else b"",
+            store=step_to_bytes(Step(store=step.store)) if step.store else b"",
+            awaited=step_to_bytes(Step(awaited=step.awaited)) if step.awaited is not None else b"",
         )
 
     def _tell(self, step: Step, event: StoreEvent, before: Mapping[str, Lease | None]) -> None:

@@ -22,12 +22,8 @@ MOST_CHANGES: Final = 500
 MOST_BYTES: Final = 1 << 16
 """In one message, unless a single change is longer: what a reader that does not read keeps in our memory."""
 
-encode: Final = step_to_bytes
-"""The step as it goes over the wire; a piece, if another follows it in one message."""
-encode_change: Final = change_to_bytes
-"""The piece of one change."""
-RESET: Final = encode(Step(reset=True))
-SYNCED: Final = encode(Step(synced=True))
+RESET: Final = step_to_bytes(Step(reset=True))
+SYNCED: Final = step_to_bytes(Step(synced=True))
 
 
 _FEW: Final = 100
@@ -98,5 +94,5 @@ class EncodedLeases:
     def _piece(self, name: str) -> bytes:
         piece = self._made.get(name)
         if piece is None:
-            piece = self._made[name] = encode_change(Upserted(self._leases[name]))
+            piece = self._made[name] = change_to_bytes(Upserted(self._leases[name]))
         return piece

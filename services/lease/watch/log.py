@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from flannelette.services.core.leases.table import Step
 from flannelette.services.lease.watch import encoding
-from flannelette.services.lease.watch.encoding import SYNCED, encode
+from flannelette.services.lease.watch.encoding import SYNCED
+from flannelette.services.runtime.lease.wire import step_to_bytes
 
 _OVERHEAD: Final = 200
 """About what a change takes in memory beside its bytes."""
@@ -128,4 +129,4 @@ class ChangeLog:
             yield entry
 
     def _cursor_piece(self, position: int) -> bytes:
-        return encode(Step(cursor=f"{self.epoch}:{position}"))
+        return step_to_bytes(Step(cursor=f"{self.epoch}:{position}"))

@@ -11,7 +11,8 @@ from flannelette.services.core.leases.table import Step, StoreStatus, Table, cha
 from flannelette.services.lease import metrics
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.diff import NOTHING
-from flannelette.services.lease.watch.encoding import SYNCED, encode
+from flannelette.services.lease.watch.encoding import SYNCED
+from flannelette.services.runtime.lease.wire import step_to_bytes
 
 PAUSE: Final = 0.002
 """Seconds between two changes that come apart. A message costs a dataplane as much as some ten changes in it."""
@@ -51,9 +52,9 @@ async def watch_all(
         position, told = StreamPosition(broker, cursor), None
         known, chosen = broker.overrides, _concerning(broker.overrides, dataplane_of, is_relay=is_relay)
         if dataplane_of or is_relay:
-            yield encode(Step(overrides=NodeOverrides(chosen, complete=True)))
+            yield step_to_bytes(Step(overrides=NodeOverrides(chosen, complete=True)))
         if position.is_resumed:
-            yield SYNCED + encode(Step(cursor=cursor))  # a bookmark: you are connected
+            yield SYNCED + step_to_bytes(Step(cursor=cursor))  # a bookmark: you are connected
         now, due = asyncio.get_running_loop().time, 0.0
         while True:
             stream.require_name()
@@ -68,12 +69,12 @@ async def watch_all(
             elif told != (lost := broker.lost.get(dataplane_of)):
                 told = lost
                 if lost:
-                    yield encode(Step(lost=lost.name))
+                    yield step_to_bytes(Step(lost=lost.name))
             elif known is not broker.overrides:
                 before, known = chosen, broker.overrides
                 chosen = _concerning(known, dataplane_of, is_relay=is_relay)
                 if changed := overrides_between(before, chosen):
-                    yield encode(Step(overrides=changed))
+                    yield step_to_bytes(Step(overrides=changed))
             else:
                 await broker.notifier.next()
 
@@ -107,11 +108,11 @@ async def watch_own(
             step = _own_step(broker, shown, node)
             if step != NOTHING:
                 shown.fold(step)
-                yield _noted(encode(step))
+                yield _noted(step_to_bytes(step))
             elif is_dataplane and told != (lost := broker.lost.get(node)):
                 told = lost
                 if lost:
-                    yield encode(Step(lost=lost.name))
+                    yield step_to_bytes(Step(lost=lost.name))
             else:
                 await broker.notifier.next(node)
 
@@ -133,7 +134,7 @@ async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:
             await broker.notifier.next()
         else:
             shown = status
-            yield encode(Step(store=status[0], network_error=status[1]))
+            yield step_to_bytes(Step(store=status[0], network_error=status[1]))
 
 
 def _own_step(broker: Broker, shown: Table, node: str) -> Step:

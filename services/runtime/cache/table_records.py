@@ -15,7 +15,7 @@ from flannelette.services.core.leases.table import Step, StoreStatus, Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.lease.feed import readable_lease
 from flannelette.services.runtime.lease.wire import leases_to_bytes, step_from_proto, step_to_bytes
-from flannelette.services.runtime.state import Named, Record, UnreadableState
+from flannelette.services.runtime.state import Named, Record, RecordFile, UnreadableState
 
 _TABLE: Final = "table"
 _LEASE: Final = "lease/"
@@ -66,6 +66,15 @@ def table_in(records: Iterable[Record], known: Mapping[str, Lease] = MappingProx
         return Table()
     table.leases.update(there)
     return table
+
+
+def table_of(file: RecordFile, known: Mapping[str, Lease] = MappingProxyType({})) -> Table:
+    """The table in a file, as `table_in`; empty, and a line in the log, for a file that cannot be used."""
+    try:
+        return table_in(file.read(), known)
+    except UnreadableState as error:
+        file.reject(error)
+        return Table()
 
 
 def step_in(record: Record) -> Step:

@@ -4,17 +4,17 @@ import pytest
 
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.lease.watch import encoding
-from flannelette.services.lease.watch.encoding import encode, encode_change
 from flannelette.services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.runtime.lease.wire import change_to_bytes, step_to_bytes
 from tests.examples.leases import NETWORK, SMALL, make_lease, read
 
 
 def entry(step: Step) -> LogEntry:
     return LogEntry(
-        tuple((c.lease.name if isinstance(c, Upserted) else c.name, encode_change(c)) for c in step.changes),
-        encode(Step(network=step.network)),
-        encode(Step(network_error=step.network_error)),
-        encode(Step(store=step.store)),
+        tuple((c.lease.name if isinstance(c, Upserted) else c.name, change_to_bytes(c)) for c in step.changes),
+        step_to_bytes(Step(network=step.network)),
+        step_to_bytes(Step(network_error=step.network_error)),
+        step_to_bytes(Step(store=step.store)),
     )
 
 
