@@ -22,7 +22,7 @@ from flannelette.services.core.cure import Command, commands_of
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.formats.subnet_env import read_lines
 from flannelette.services.ctl.connect.targets import Target
-from flannelette.services.ctl.host import output_of, process_of, trusted_users
+from flannelette.services.ctl.host import opened_itself, output_of, process_of, trusted_users
 from flannelette.services.ctl.problems import Problem
 from flannelette.services.runtime.os.ethtool import set_checksum_offload
 
@@ -161,7 +161,7 @@ async def _ip(*words: str) -> Any:
 def _trusted_text(path: Path) -> str:
     """The text of a file that only root or the dataplane's user can have written. Raises OSError: others could."""
     trusted = trusted_users("dataplane")
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with open(path, encoding="utf-8", errors="replace", opener=opened_itself) as file:
         for state in (path.parent.stat(), os.fstat(file.fileno())):
             if state.st_uid not in trusted or state.st_mode & (S_IWGRP | S_IWOTH):
                 raise PermissionError

@@ -66,6 +66,11 @@ def trusted_users(service: str) -> set[int]:
     return found
 
 
+def opened_itself(path: str, flags: int) -> int:
+    """Opens a file that another user may have put there: no symbolic link is followed, and no pipe is waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 async def output_of(words: Sequence[str], seconds: float = COMMAND_SECONDS, most: int = MOST_BYTES) -> bytes:
     """What a command prints, at most so many bytes. Raises Unavailable, with the reason."""
     environment = {**environment_there(), "LC_ALL": "C", "WG_HIDE_KEYS": "always"}

@@ -35,9 +35,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Certificates:
     """An authority in a directory, and what it has signed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, start_days: float = 0) -> None:
         self.directory = directory
-        made = make_authority(f"authority {directory.name}", datetime.now(UTC), days=30)
+        start = datetime.now(UTC) + timedelta(days=start_days)
+        made = make_authority(f"authority {directory.name}", start, days=30)
         self._authority = read_authority(made.certificate, made.key)
         keep(directory, {AUTHORITY: made})
 

@@ -49,6 +49,7 @@ from flannelette.services.ctl.connect.targets import (
 from flannelette.services.ctl.host import (
     COMMAND_SECONDS,
     MOST_BYTES,
+    opened_itself,
     output_of,
     process_of,
     trusted_users,
@@ -405,16 +406,27 @@ def _settings(target: Target) -> dict[str, str]:
 
 
 def _subnet_file(targets: Targets, network: str) -> str:
-    """The file that --subnet-file of the dataplane names, as the dataplane sees it; else the default one."""
-    default, process, settings = "/run/flannel/subnet.env", Path("/proc/self"), dict[str, str]()
+    """The file that --subnet-file of the dataplane names, as the dataplane sees it; else the default one.
+
+    Raises Unavailable: also for a file that a dataplane which was taken over could name, or link to, but not read.
+    """
+    default, process, user = Path("/run/flannel/subnet.env"), Path("/proc/self"), 0
+    settings = dict[str, str]()
     if dataplane := targets.get("dataplane"):
         with suppress(Unavailable):
             found = process_of(dataplane)
             if found.user in trusted_users("dataplane"):  # another could name a file that root alone can read
-                process, settings = found.process, _settings(dataplane)
+                process, user, settings = found.process, found.user, _settings(dataplane)
     named = Path(settings.get("subnet-file", default))
     file = NodeNetwork(network or settings.get("network", "").partition("=")[0]).place(named)
-    return _read(process / ("root" if file.is_absolute() else "cwd") / str(file).lstrip("/"))
+    path = process / ("root" if file.is_absolute() else "cwd") / str(file).lstrip("/")
+    try:
+        with open(path, errors="replace", opener=opened_itself) as opened:
+            if user and named != default and os.fstat(opened.fileno()).st_uid != user:
+                raise Unavailable(f"{file} is not the dataplane's")
+            return opened.read(MOST_BYTES)
+    except OSError as error:
+        raise Unavailable(f"cannot read {file}: {error.strerror}") from None
 
 
 def _strings(path: Path) -> list[str]:

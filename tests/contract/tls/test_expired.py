@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.contract.tls.test_process import client
 from tests.examples.leases import make_request
 from tests.patience import PATIENCE
 from tests.services.certificates import URIS, Certificates, transport
+from tests.services.lease import stub_of
 from tests.waiting import contains, eventually
 
 SECONDS = 8
@@ -68,6 +71,21 @@ async def test_a_client_whose_certificate_was_replaced_connects_with_the_new_one
         await connection.lost(refused.value)  # as the feed does, whose stream has ended with it
         await connection.renew(lease.name)
         await connection.close()
+
+
+async def test_a_service_whose_authority_runs_out_is_not_ready_and_says_which_and_when(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    clients = Certificates(tmp_path / "clients", start_days=SECONDS / 86_400 - 30)
+    over = datetime.now(UTC) + timedelta(seconds=SECONDS)
+    files = replace(lab.server(), authorities=clients.files("ca").certificate)
+    async with serving(tmp_path, files) as service, stub_of(service.process.address) as stub:
+        assert (await stub.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE)).ready
+        status = await eventually(
+            lambda: stub.GetStatus(pb.GetStatusRequest(), timeout=PATIENCE), lambda status: not status.ready
+        )
+        (reason,) = status.reasons
+        assert reason.startswith(f"the last authority in {files.authorities} expired on {over:%Y-%m-%d}")
 
 
 async def test_files_that_cannot_be_used_are_in_the_status_of_a_service(tmp_path: Path, lab: Certificates) -> None:

@@ -187,6 +187,41 @@ async def test_a_new_certificate_and_a_new_authority_are_in_force_without_a_rest
         assert service.metric("flannelette_tls_certificate_expiry_timestamp_seconds") >= expiry
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_of_an_authority_that_is_gone_is_not_resumed(
+    tmp_path: Path, lab: Certificates, others: Certificates, version: ssl.TLSVersion
+) -> None:
+    files, ours, newer = lab.server(), lab.client("h1"), others.server()
+    context = ssl.create_default_context(cafile=str(ours.authorities))
+    context.load_cert_chain(ours.certificate, ours.key)
+    context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    async with serving(tmp_path, files) as service:
+        session, data = await asyncio.to_thread(greeted, service.port, context, None)
+        again, data = await asyncio.to_thread(greeted, service.port, context, session)
+        assert again is not None, "where nothing has changed, it is resumed"
+        assert data
+        newer.certificate.replace(files.certificate)
+        newer.key.replace(files.key)
+        newer.authorities.replace(files.authorities)
+        await eventually(lambda: service.log, contains("new TLS files are in force"))
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        assert await asyncio.to_thread(greeted, service.port, context, session) == (None, b"")
+
+
+def greeted(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[ssl.SSLSession | None, bytes]:
+    """The session of a connection, None if it was to resume another and has not; and what the service says first."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost", session=session) as connection:
+                said = connection.recv(64)
+                return connection.session if session is None or connection.session_reused else None, said
+        except (ssl.SSLError, ConnectionResetError):
+            return None, b""
+
+
 async def test_with_both_authorities_in_the_file_certificates_of_both_are_good(
     tmp_path: Path, lab: Certificates
 ) -> None:
@@ -247,6 +282,10 @@ def end_of(directory: Path, *arguments: str) -> str:
 
 async def test_tcp_beyond_loopback_without_tls_must_be_asked_for_by_its_name(tmp_path: Path) -> None:
     port = free_port()
+    for address in (f"0.0.0.0:{port}", f"[::]:{port}"):
+        assert "not on loopback" in end_of(tmp_path, f"--listen={address}")
+        with socket.socket() as nobody, pytest.raises(ConnectionRefusedError):
+            nobody.connect(("127.0.0.1", port))
     arguments = [f"--listen=0.0.0.0:{port}", "--dangerously-without-tls"]
     with ServiceProcess(tmp_path, *embedded(tmp_path), *arguments):
         async with stub_of(f"127.0.0.1:{port}") as stub:

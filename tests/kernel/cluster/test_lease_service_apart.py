@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ctl.sysdump import unpacked
 from tests.hosts.namespaces import NetworkNamespace
 from tests.pages.host import PageHost, page_host
 from tests.pages.units import Systemctl
@@ -48,6 +49,31 @@ for name in ("dataplane", "masq"):
 connect("/run/flannelette-lease/lease.sock")
 """
 """With the user, groups and rights of a unit, tries to reach, remove and replace the sockets of the others."""
+
+STRANGER = """
+import os, socket
+for path in ("/run/flannelette/dataplane.sock", "/run/flannelette/masq.sock", "/run/flannelette-lease/lease.sock"):
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+    except PermissionError:
+        continue
+    raise SystemExit(f"{path}: not refused")
+"""
+"""With no group, tries to reach the services."""
+TAKEN_OVER = """
+import os, socket, sys, time
+path = "/run/flannelette/dataplane.sock"
+if os.path.exists(path):
+    os.unlink(path)
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(path)
+listening.listen()
+if sys.argv[1:]:
+    os.symlink(sys.argv[1], "/run/flannel/subnet.env")
+print("listens", flush=True)
+time.sleep(600)
+"""
+"""In the dataplane's place, with its rights: has another file in the place of its subnet file."""
 
 
 @pytest.fixture
@@ -123,5 +149,23 @@ def test_a_user_of_the_lease_service_reaches_neither_the_dataplane_nor_masq(host
     for user, more in (("lease", "--clear-groups"), ("cloud", "--groups=flannelette-lease")):
         rights = f"--reuid=flannelette-{user} --regid=flannelette-{user} {more} --bounding-set=-all --no-new-privs"
         host.type(f"setpriv {rights} {sys.executable} - flannelette-{user} <<'END'\n{HOSTILE}\nEND")
+    nobody = "--reuid=65002 --regid=65002 --clear-groups --bounding-set=-all --no-new-privs"
+    host.type(f"setpriv {nobody} {sys.executable} - <<'END'\n{STRANGER}\nEND")
     operator = "HOME=/ setpriv --reuid=65001 --regid=65001 --groups=flannelette,flannelette-lease --bounding-set=-all"
     assert "is healthy" in host.type(f"{operator} {FLANNELETTE} status")
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["named by a flag", "by a symbolic link"])
+def test_a_user_of_the_dataplane_has_root_read_no_file_for_it(host: PageHost, is_named: bool) -> None:
+    """Nor is one shown in the archive of `sysdump`, which people send to others."""
+    install(host, ROOT / "deploy/systemd")
+    host.type("echo FLANNEL_SUBNET=for-root-alone >/etc/secret; chmod 600 /etc/secret")
+    rights = "--reuid=flannelette-dataplane --regid=flannelette --clear-groups --bounding-set=-all --no-new-privs"
+    program = ("setpriv", *rights.split(), sys.executable, "-c", TAKEN_OVER, *(() if is_named else ("/etc/secret",)))
+    host.start("taken-over", *program, **({"FLANNELD_SUBNET_FILE": "/etc/secret"} if is_named else {}))
+    host.until_typed("test -S /run/flannelette/dataplane.sock")
+    host.until_typed(f"grep listens {host.home}/taken-over.log")
+    host.tried(f"{FLANNELETTE} sysdump --timeout 3 -w {host.home}/dump.tar.gz")
+    members = unpacked((host.home / "dump.tar.gz").read_bytes())
+    assert members
+    assert not [name for name, text in members.items() if "for-root-alone" in text]

@@ -80,6 +80,7 @@ async def test_a_peer_answers_in_each_family(
         async with probing(hosts) as running:
             status = await until(running, answers)
             peer = await with_all_answered(running)
+            assert families == "ipv6" or pings_sent(hosts) > 0
     assert (status.probes.probed, list(status.probes.silent), status.probes.obstacle) == (1, [], "")
     assert [probe.layer for probe in peer.probes] == [OVERLAY, UNDERLAY] * len(hosts.rows)
     for probe in peer.probes:
@@ -236,9 +237,19 @@ async def test_a_detour_to_a_peer_that_works_is_no_finding(hosts: TwoHosts) -> N
         assert finding.cure == "ip route del 10.99.0.12 dev away proto boot scope link"
 
 
+def pings_sent(hosts: TwoHosts) -> int:
+    """By n1, as its kernel counts."""
+    lines = [
+        line.split() for line in hosts.cluster.run("cat /proc/net/snmp").splitlines() if line.startswith("Icmp:")
+    ]
+    return int(dict(zip(*lines, strict=True))["OutEchos"])
+
+
 async def test_without_the_right_nothing_is_probed_and_status_says_so(hosts: TwoHosts) -> None:
     async with probing(hosts, around=WITHOUT_RAW) as running:
         status = await until(running, lambda status: bool(status.probes.obstacle))
+        await running.resync()
+        assert pings_sent(hosts) == 0
     assert status.probes.obstacle == "no raw socket (Operation not permitted): give this service CAP_NET_RAW"
     assert (status.ready, status.probes.probed) == (True, 0)
 
@@ -247,6 +258,8 @@ async def test_a_rate_of_0_sends_nothing(hosts: TwoHosts) -> None:
     async with probing(hosts, "--probe-rate=0") as running:
         status = await running.status()
         (peer,) = await running.peers()
+        await running.resync()
+        assert pings_sent(hosts) == 0
     assert status.probes.obstacle == "--probe-rate is 0"
     assert list(peer.probes) == []
 

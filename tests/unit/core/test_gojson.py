@@ -78,7 +78,7 @@ def test_what_is_absent_is_the_default_or_none() -> None:
     [
         ("1", "text", "Key in the test must be a string, not 1"),
         ("true", "text", "Key in the test must be a string, not true"),
-        ('{"a": [1]}', "text", 'Key in the test must be a string, not {"a":[1]}'),
+        ('{"a": [1]}', "text", "Key in the test must be a string, not an object"),
         ('"yes"', "flag", 'Key in the test must be true or false, not "yes"'),
         ("1", "flag", "Key in the test must be true or false, not 1"),
         ('"24"', "number", 'Key in the test must be a whole number from 0 to 100, not "24"'),

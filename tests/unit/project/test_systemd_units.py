@@ -63,7 +63,12 @@ def test_a_unit_gives_the_rights_of_the_image_and_no_more(service: str) -> None:
     anchor = compose.partition(f"x-{service}: &{service}\n")[2].partition("\n\n")[0]
     of_image = re.search(r"cap_add: \[([A-Z_, ]+)\]", anchor)
     expected = {f"CAP_{name}" for name in of_image[1].split(", ")} if of_image else set()
-    assert set(assignments(service)["CapabilityBoundingSet"].split()) == expected
+    unit = assignments(service)
+    assert set(unit["CapabilityBoundingSet"].split()) == expected
+    assert set(unit.get("AmbientCapabilities", "").split()) <= expected
+    assert (unit["NoNewPrivileges"], unit["ProtectSystem"], unit["PrivateDevices"]) == ("yes", "strict", "yes")
+    assert (unit["User"] == "root") is (service == "masq"), "without root's rights, because of xtables.lock"
+    assert (unit.get("PrivateUsers") == "yes") is not bool(expected)
 
 
 @pytest.mark.parametrize("service", ["dataplane", "masq", "cloud"])
