@@ -142,5 +142,10 @@ def _without_blanks(raw: str) -> str:
 
 
 def _shown(raw: str) -> str:
+    """A value for people; one that may have keys and passwords in it, by its kind."""
     text = _without_blanks(raw)
+    if text.startswith(("[", "{")) and len(text) > len("[]"):
+        return "a list" if text[0] == "[" else "an object"
+    if "\\" in text:
+        return "a string"
     return text if len(text) <= 60 else f"{text[:57]}..."

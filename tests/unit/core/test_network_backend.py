@@ -41,6 +41,30 @@ def test_a_backend_that_is_no_object_is_refused(backend: str) -> None:
     assert message.startswith("Backend in the network configuration must be a JSON object, not ")
 
 
+KEY = "correct-horse-battery-staple"
+
+
+@pytest.mark.parametrize("name", ["PSK", "psk", "AccessKeySecret"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        '{"Network":"10.5.0.0/16","Backend":[{"Type":"ipsec",NAME:KEY}]}',
+        '{"Network":"10.5.0.0/16","Backend":[NAME,KEY]}',
+        '{"Network":{NAME:KEY},"Backend":{"Type":"vxlan"}}',
+        '{"Network":"10.5.0.0/16","SubnetLen":{NAME:KEY},"Backend":{"Type":"vxlan"}}',
+        '{"Network":"10.5.0.0/16","Backend":{"Type":{NAME:KEY}}}',
+        '{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec",NAME:[KEY]}}',
+        '{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec",NAME:{"is":KEY}}}',
+        '{"Network":"10.5.0.0/16","Backend":{"Type":"ipsec",NAME:KEY}',
+        '[{"Type":"ipsec",NAME:KEY}]',
+    ],
+)
+def test_a_configuration_that_is_wrong_shows_no_key_in_what_is_said_of_it(source: str, name: str) -> None:
+    told = source.replace("NAME", f'"{name}"').replace("KEY", f'"{KEY}"')
+    assert KEY not in refusal(told)
+    assert KEY not in refusal(json.dumps(told)), "as a string, which a template has quoted once too often"
+
+
 @pytest.mark.parametrize("name", sorted(BACKEND_TYPES))
 def test_every_backend_that_flannel_ever_had_is_known_in_any_case(name: str) -> None:
     required = f', "PSK": "{"x" * 96}"' if name == "ipsec" else ""
