@@ -162,7 +162,7 @@ def test_a_user_of_the_dataplane_has_root_read_no_file_for_it(host: PageHost, is
     host.type("echo FLANNEL_SUBNET=for-root-alone >/etc/secret; chmod 600 /etc/secret")
     rights = "--reuid=flannelette-dataplane --regid=flannelette --clear-groups --bounding-set=-all --no-new-privs"
     program = ("setpriv", *rights.split(), sys.executable, "-c", TAKEN_OVER, *(() if is_named else ("/etc/secret",)))
-    host.start("taken-over", *program, **({"FLANNELD_SUBNET_FILE": "/etc/secret"} if is_named else {}))
+    host.start("taken-over", *program, FLANNELD_SUBNET_FILE="/etc/secret" if is_named else "")
     host.until_typed("test -S /run/flannelette/dataplane.sock")
     host.until_typed(f"grep listens {host.home}/taken-over.log")
     host.tried(f"{FLANNELETTE} sysdump --timeout 3 -w {host.home}/dump.tar.gz")
