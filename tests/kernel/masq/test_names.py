@@ -16,3 +16,15 @@ async def test_a_user_who_holds_all_names_keeps_masq_from_no_rule_and_is_named(h
                 assert status.rules == status.rules_present
                 assert "name-taken" in {each.check for each in status.findings}
                 await masq.end(number)
+
+
+async def test_a_user_keeps_no_iptables_from_its_lock(host: Host, legacy: None) -> None:
+    """A kubelet makes the file for everybody to read (FileOrCreate); who may read a file may lock it."""
+    host.lock.write_bytes(b"")
+    host.lock.chmod(0o644)
+    with lease_service(host) as leases:
+        await acquire(leases)
+        async with masq_on(host, "--ip-masq", "--firewall=iptables") as masq:
+            await masq.until(fits=lambda status: status.rules > 0)
+            assert host.lock.stat().st_mode & 0o777 == 0o600
+            host.iptables("-t filter -L")

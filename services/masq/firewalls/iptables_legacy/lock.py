@@ -3,8 +3,9 @@
 import fcntl
 import os
 import signal
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -36,10 +37,21 @@ def xtables_lock(path: Path, seconds: float) -> Iterator[None]:
             f"or name another file in {PATH_VARIABLE}"
         ) from None
     try:
+        _close_to_others(descriptor)
         _lock(descriptor, path, seconds)
         yield
     finally:
         os.close(descriptor)
+
+
+def _close_to_others(descriptor: int) -> None:
+    """Makes our lock file root's alone, as iptables makes it: a kubelet makes it for everybody to read, and who may
+    read it may lock it, and so keep all iptables of the host from any change.
+    """
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_mode & 0o077:
+        with suppress(OSError):  # on a file system that is mounted to be read
+            os.fchmod(descriptor, 0o600)
 
 
 def _lock(descriptor: int, path: Path, seconds: float) -> None:
