@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import grpc.aio
 
@@ -70,28 +70,17 @@ class LeaseConnection:
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See AcquireLease in lease.proto. Raises the errors that it names."""
-        try:
-            message = request_to_proto(replace(request, machine=self.machine))
-            response = readable(await self.stub.AcquireLease(message, timeout=ACQUIRE_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
-        return held_lease(response)
+        message = request_to_proto(replace(request, machine=self.machine))
+        return held_lease(await self._call("AcquireLease", message, ACQUIRE_SECONDS))
 
     async def renew(self, name: str) -> Lease:
         """See RenewLease in lease.proto. Raises the errors that it names."""
-        try:
-            request = pb.RenewLeaseRequest(node=self.node, name=name, machine=self.machine)
-            response = readable(await self.stub.RenewLease(request, timeout=_CALL_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
-        return held_lease(response)
+        request = pb.RenewLeaseRequest(node=self.node, name=name, machine=self.machine)
+        return held_lease(await self._call("RenewLease", request))
 
     async def release(self, name: str) -> None:
         """See ReleaseLease in lease.proto. Raises the errors that it names."""
-        try:
-            await self.stub.ReleaseLease(pb.ReleaseLeaseRequest(node=self.node, name=name), timeout=_CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
+        await self._call("ReleaseLease", pb.ReleaseLeaseRequest(node=self.node, name=name))
 
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
         """A sentence with the cause of the error and the remedy. The next call uses the certificate then in force."""
@@ -119,11 +108,8 @@ class LeaseConnection:
 
     async def report(self, progress: Progress) -> float:
         """See ReportProgress in lease.proto; returns the pause before the next report. Raises the errors it names."""
-        try:
-            asked_at, message = time.time(), progress_to_proto(replace(progress, machine=self.machine))
-            response = readable(await self.stub.ReportProgress(message, timeout=_CALL_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error) from None
+        asked_at, message = time.time(), progress_to_proto(replace(progress, machine=self.machine))
+        response = await self._call("ReportProgress", message)
         if response.HasField("time"):
             told = response.time.seconds + response.time.nanos / 1e9
             self.clock_ahead = max(told - time.time(), 0.0) + min(told - asked_at, 0.0)
@@ -132,6 +118,13 @@ class LeaseConnection:
     async def close(self) -> None:
         """Closes the connection, which ends open calls."""
         await self._channel.close()
+
+    async def _call(self, method: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
+        """The answer to a call. Raises the errors that lease.proto names for it."""
+        try:
+            return readable(await getattr(self.stub, method)(request, timeout=seconds))
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from None
 
 
 class Feed:
@@ -212,30 +205,25 @@ class Feed:
             self._notice(self.table.fold(step))
 
     def read(self, message: pb.WatchLeasesResponse) -> Step:
-        """The step in a message, without what this version cannot read."""
-        return _readable_step(message)
+        """The step without what this version cannot read, which is logged or reported as an error of the network."""
+        try:
+            return step_from_proto(message)
+        except InvalidInput:
+            kept = [change for change in message.changes if _is_readable(change)]
+            del message.changes[:]
+            message.changes.extend(kept)
+            try:
+                return step_from_proto(message)
+            except InvalidInput as error:
+                message.ClearField("network")
+                message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
+                return step_from_proto(message)
 
     def _away(self, reason: str) -> None:
         if self.connected:
             log.warning("the lease service is away; the last leases stay in force", reason=reason)
         self.connected, self.error, self.table.lost = False, reason, ""  # `lost` is true of a connected feed only
         self._notice(frozenset())
-
-
-def _readable_step(message: pb.WatchLeasesResponse) -> Step:
-    """The step without what this version cannot read, which is logged or reported as an error of the network."""
-    try:
-        return step_from_proto(message)
-    except InvalidInput:
-        kept = [change for change in message.changes if _is_readable(change)]
-        del message.changes[:]
-        message.changes.extend(kept)
-        try:
-            return step_from_proto(message)
-        except InvalidInput as error:
-            message.ClearField("network")
-            message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
-            return step_from_proto(message)
 
 
 def readable_lease(message: pb.Lease) -> Lease | None:

@@ -49,6 +49,7 @@ class EtcdClient:
 
     def __init__(self, settings: EtcdSettings, timing: Timing, agent: str) -> None:
         self._cluster = Cluster(settings, timing, agent)
+        self._ask = self._cluster.ask
         self.check_members, self.findings = self._cluster.check_members, self._cluster.health.findings
 
     async def pages(self, prefix: bytes) -> AsyncGenerator[Page, None]:
@@ -178,9 +179,6 @@ class EtcdClient:
             raise HistoryLost(f"too much at once: {error}") from None
         finally:
             over.set()  # grpc does not end the requests of a call that failed
-
-    async def _ask(self, call: str, request: Any) -> Any:
-        return await self._cluster.ask(call, request)
 
 
 def _check_watch(response: Any, position: Position) -> None:
