@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverrides
@@ -16,15 +16,36 @@ class Upserted:
 
     lease: Lease
 
+    @property
+    def name(self) -> str:
+        """The name of the lease."""
+        return self.lease.name
+
+    @property
+    def after(self) -> Lease:
+        """The lease of this name after the change."""
+        return self.lease
+
 
 @light_dataclass
 class Removed:
     """The lease of this name is gone."""
 
     name: str
+    after: ClassVar[None] = None
+    """The lease of this name after the change: none."""
 
 
 Change: TypeAlias = Upserted | Removed
+
+
+def apply(changes: Iterable[Change], leases: dict[str, Lease]) -> None:
+    """Changes leases, which stand by their names, in the order of the changes."""
+    for change in changes:
+        if (lease := change.after) is None:
+            leases.pop(change.name, None)
+        else:
+            leases[change.name] = lease
 
 
 KUBE: Final = "kube"

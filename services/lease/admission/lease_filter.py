@@ -11,7 +11,7 @@ from dataclasses import replace
 from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.network_moves import beside
-from flannelette.services.core.leases.table import Change, Removed, Upserted
+from flannelette.services.core.leases.table import Change, Removed, Upserted, apply
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
 
@@ -90,11 +90,7 @@ class LeaseFilter:
         before = self.served()
         self._network = network
         self._admitted.clear()
-        for change in changes:
-            if isinstance(change, Upserted):
-                self.leases[change.lease.name] = change.lease
-            else:
-                self.leases.pop(change.name, None)
+        apply(changes, self.leases)
         self._judge_all()
         after = self.served()
         return _changes(before, {name: after.get(name) for name in (*before, *after)})
@@ -102,16 +98,16 @@ class LeaseFilter:
     def _with_changes(self, changes: Sequence[Change]) -> tuple[Change, ...]:
         before: dict[str, Lease | None] = {}
         for change in changes:
-            name = change.lease.name if isinstance(change, Upserted) else change.name
+            name = change.name
             before.setdefault(name, self._served(name))
             self.leases.pop(name, None)
             self.refused.pop(name, None)
             if name in self._outsiders:
                 self._outsiders.remove(name)
                 self._is_beside_due = True
-            if isinstance(change, Upserted):
-                self.leases[name] = change.lease
-                self._judge(change.lease)
+            if (lease := change.after) is not None:
+                self.leases[name] = lease
+                self._judge(lease)
         self.changed = frozenset(before)
         return _changes(before, {name: self._served(name) for name in before})
 

@@ -115,8 +115,7 @@ def _net(table: Mapping[str, Lease], event: Changed) -> tuple[list[Lease], list[
     """The leases of the table that are gone after all changes, and those that are there; in order of last changes."""
     after: dict[str, Lease | None] = {}
     for change in event.changes:
-        name, lease = (change.lease.name, change.lease) if isinstance(change, Upserted) else (change.name, None)
-        after.pop(name, None)
-        after[name] = lease
+        after.pop(change.name, None)
+        after[change.name] = change.after
     lost = [table[name] for name, lease in after.items() if lease is None and name in table]
     return lost, [lease for lease in after.values() if lease is not None]

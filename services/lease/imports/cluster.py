@@ -12,7 +12,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
+from flannelette.services.core.leases.table import Removed, StoreStatus, apply
 from flannelette.services.core.limits import MOST_LEASES
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
@@ -150,19 +150,12 @@ class ImportedCluster:
         shown, held = self.leases.shown, set(self.guard.held)
         event = self.guard.take(event, shown if self.leases.has_answered else self._remembered, now)
         self.network = event.network or self.network
-        names: set[str]
         if isinstance(event, Snapshot):
             names = {*shown, *event.leases}
             self.leases.shown = dict(event.leases)
         else:
-            names = set()
-            for change in event.changes:
-                name = change.lease.name if isinstance(change, Upserted) else change.name
-                names.add(name)
-                if isinstance(change, Upserted):
-                    shown[name] = change.lease
-                else:
-                    shown.pop(name, None)
+            names = {change.name for change in event.changes}
+            apply(event.changes, shown)
         self.leases.has_answered, self._remembered = True, {}
         self._tell_held(held)
         self._put(names)

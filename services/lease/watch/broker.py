@@ -8,7 +8,7 @@ from typing import Final
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
-from flannelette.services.core.leases.table import Change, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import Step, StoreStatus, Table, Upserted
 from flannelette.services.lease import metrics
 from flannelette.services.lease.events import Journal, NodeEvents, tell_lease, tell_step
 from flannelette.services.lease.imports.foreign import Foreign, OwnLeases
@@ -117,7 +117,7 @@ class Broker:
         if step == NOTHING:
             return
         was_synced = self.table.synced
-        names = set(map(_name, step.changes))
+        names = {change.name for change in step.changes}
         before = {name: self.table.leases.get(name) for name in names}
         nodes = self._fold(step, before)
         self.foreign.own_leases = len(self.own)
@@ -193,7 +193,7 @@ class Broker:
         pieces: list[tuple[str, bytes]] = []
         size = 0
         for change in step.changes:
-            name, piece = _name(change), change_to_bytes(change)
+            name, piece = change.name, change_to_bytes(change)
             if isinstance(change, Upserted):
                 self.pieces.keep(name, piece)
             size += len(piece)
@@ -233,7 +233,3 @@ class Broker:
 
 def _concerns_all(step: Step) -> bool:
     return bool(step.network is not None or step.network_error or step.store is not None or step.synced)
-
-
-def _name(change: Change) -> str:
-    return change.lease.name if isinstance(change, Upserted) else change.name

@@ -59,7 +59,7 @@ def _effective(leases: Mapping[str, Lease], changes: Iterable[Change]) -> tuple[
     seen: dict[str, Lease | None] = {}
     kept: list[Change] = []
     for change in changes:
-        name, after = (change.lease.name, change.lease) if isinstance(change, Upserted) else (change.name, None)
+        name, after = change.name, change.after
         before = seen[name] if name in seen else leases.get(name)
         if before != after:
             kept.append(Upserted(after) if after else Removed(name))

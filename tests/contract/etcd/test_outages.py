@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.table import Change, Upserted, changes_between
+from flannelette.services.core.leases.table import changes_between
 from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.rpc.values import Put
@@ -58,7 +58,7 @@ async def test_a_listing_after_a_compaction_tells_a_changed_address_and_spares_t
         await cable.mend()
         await seen.until(lambda f: f.connected)
         assert seen.snapshots == 2, "the table follows before it says so"
-        told = {type(change).__name__ + _name(change) for change in changes_between(table, seen.leases)}
+        told = {type(change).__name__ + change.name for change in changes_between(table, seen.leases)}
         assert told == {f"Removed{name(1)}", f"Upserted{name(2)}", f"Upserted{name(3)}"}
         assert str(seen.leases[name(2)].subnets[0].public_address) == "10.99.0.77"
         cable.cut()
@@ -185,7 +185,3 @@ async def _progress_of_another_watch(server: EtcdServer, times: int) -> None:
             if told > times:
                 break
     await client.close()
-
-
-def _name(change: Change) -> str:
-    return change.lease.name if isinstance(change, Upserted) else change.name
