@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from json import JSONDecoder
@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 import grpc
 import grpc.aio
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message_factory import GetMessageClass
@@ -31,8 +31,9 @@ from flannelette.services.ctl.screen import Screen, hide_secrets
 _KINDS: Final = {False: "unary", True: "stream"}
 
 
-_TYPES: Final = {1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 6: "fixed64", 7: "fixed32", 8: "bool"}
-_TYPES.update({9: "string", 12: "bytes", 13: "uint32", 15: "sfixed32", 16: "sfixed64", 17: "sint32", 18: "sint64"})
+_TYPES: Final[Mapping[int, str]] = {
+    number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()
+}
 """The words of a .proto file for FieldDescriptor.type; messages and enums have names of their own."""
 
 

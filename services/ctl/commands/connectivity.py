@@ -20,7 +20,7 @@ from flannelette.services.core.conditions import Weight
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
-from flannelette.services.ctl.connect.call import CallFailed, ask
+from flannelette.services.ctl.connect.call import MOST_AT_ONCE, CallFailed, ask, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.layout import Cell, Width, fold, lines, table
@@ -37,8 +37,6 @@ _PROBED: Final = (*SILENCE, "peer-mtu", "peer-checksum")
 """Checks of findings of probes, which say that a packet is lost, and not why."""
 _SECONDS: Final = 600.0
 """Limit for the answers of one node: 1,000 peers that do not answer take five minutes."""
-_MOST_AT_ONCE: Final = 16
-"""Nodes that are asked at the same time."""
 
 
 class Outcome(StrEnum):
@@ -250,14 +248,11 @@ async def _ask_addresses(target: Target, addresses: Sequence[str]) -> list[pb.Pa
 
 async def _as_they_come(asked: Mapping[str, Awaitable[M]]) -> AsyncIterator[tuple[str, M | CallFailed]]:
     """The answer of each node, or why there is none."""
-    turns = asyncio.Semaphore(_MOST_AT_ONCE)
+    turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def one(name: str, call: Awaitable[M]) -> tuple[str, M | CallFailed]:
         async with turns:
-            try:
-                return name, await call
-            except CallFailed as failure:
-                return name, failure
+            return name, await or_failure(call)
 
     for done in asyncio.as_completed([one(name, call) for name, call in asked.items()]):
         yield await done

@@ -60,7 +60,6 @@ _CLEANERS: Final[Mapping[str | None, Mapping[Service, Sequence[str]]]] = {
 }
 """The words for the `api.cleanup` of each service that has left something: what a flanneld does not need, or all."""
 
-
 _services = click.argument(
     "services", nargs=-1, type=click.Choice(["dataplane", "masq"]), metavar="[dataplane|masq]..."
 )

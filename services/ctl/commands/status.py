@@ -265,8 +265,6 @@ _TITLES: Final = ("NODE", "STATE", "SUBNET", "BACKEND", "PEERS", "ANSWER", "RULE
 _STATE: Final = _TITLES.index("STATE")
 _WIDE: Final = ("ADDRESS", "INTERFACE", "DEVICE", "MAC", "MTU", "RTT", "LOSS", "FIREWALL", "VERSION")
 """Before the problem, with `-o wide`."""
-
-
 _COLOURS: Final = {
     Health.HEALTHY: "green",
     Health.DEGRADED: "yellow",

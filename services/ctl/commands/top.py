@@ -89,7 +89,6 @@ _SORTS: Final[Mapping[str, Callable[[_Line], Any]]] = {
 }
 """The orders, the first one first; nodes that are equal stay in the order of the context."""
 
-
 _PAUSE: Final = 2.0
 """Seconds between two questions to every node."""
 _FIRST_PAUSE: Final = 1.0

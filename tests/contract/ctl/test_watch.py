@@ -3,9 +3,13 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from tests.ctl import samples as samples
@@ -50,6 +54,104 @@ async def watching(node: FakeNode, *words: str) -> AsyncIterator[Watch]:
 def snapshot(*numbers: int, cursor: str) -> pb.WatchLeasesResponse:
     changes = [pb.Change(upserted=samples.vxlan_lease(number)) for number in numbers]
     return pb.WatchLeasesResponse(reset=True, changes=changes, network=samples.network(), synced=True, cursor=cursor)
+
+
+def imported(number: int) -> pb.Lease:
+    return samples.vxlan_lease(number, name=f"west/10.5.{number}.0-24", cluster="west")
+
+
+def changed(*leases: pb.Lease, removed: Sequence[str] = (), **more: Any) -> pb.WatchLeasesResponse:
+    changes = [pb.Change(upserted=lease) for lease in leases] + [pb.Change(removed=name) for name in removed]
+    return pb.WatchLeasesResponse(changes=changes, **more)
+
+
+def moved() -> pb.Lease:
+    lease = samples.vxlan_lease(2, node="h7")
+    lease.subnets[0].public_address = "10.99.0.99"
+    return lease
+
+
+def renewed() -> pb.Lease:
+    lease = samples.vxlan_lease(2)
+    lease.expire_time.FromSeconds(int(time.time()) + 86_400 + 1_800)  # the hour is not full, so that it is not told
+    return lease
+
+
+AWAY = pb.StoreStatus(kind="etcd", error="refused")
+UNUSABLE = pb.Lease(name="10.5.4.0-24", subnets=[pb.Subnet(cidr="nonsense", opaque_json="{}")], reserved=True)
+TOLD = {
+    "the differences of a changed lease": (
+        [changed(moved(), synced=True, cursor="e1.3")],
+        ["~ 10.5.2.0/24 h7 node h2 -> h7; address 10.99.0.12 -> 10.99.0.99"],
+    ),
+    "the new time of a renewed one": ([changed(renewed(), synced=True)], ["~ 10.5.2.0/24 h2 expires in 1 d"]),
+    "what a removed one was": (
+        [changed(removed=["10.5.3.0-24"], synced=True)],
+        ["- 10.5.3.0/24 h3 10.99.0.13 vxlan vni 1 c6:d2:32:6f:8f:03"],
+    ),
+    "changes in their order": (
+        [
+            changed(removed=["10.5.2.0-24"]),
+            changed(samples.vxlan_lease(2)),
+            changed(removed=["never-seen"], synced=True),
+        ],
+        [
+            "- 10.5.2.0/24 h2 10.99.0.12 vxlan vni 1 c6:d2:32:6f:8f:02",
+            "+ 10.5.2.0/24 h2 10.99.0.12 vxlan vni 1 c6:d2:32:6f:8f:02",
+            "- never-seen",
+        ],
+    ),
+    "of a later snapshot what it changes, and what is gone at its end": (
+        [
+            changed(samples.vxlan_lease(2), reset=True, network=samples.network()),
+            changed(synced=True, cursor="e2.1"),
+        ],
+        [
+            "= a new snapshot begins",
+            "- 10.5.3.0/24 h3 10.99.0.13 vxlan vni 1 c6:d2:32:6f:8f:03",
+            "= synced, 1 lease, cursor e2.1",
+        ],
+    ),
+    "a broken configuration, and a store that is away": (
+        [changed(network_error="it has no Network", store=AWAY, synced=True)],
+        [
+            "! the stored network configuration is not in force: it has no Network",
+            "! the store (etcd) is away: refused",
+        ],
+    ),
+    "a lease that nobody could use": ([changed(UNUSABLE, synced=True)], ["+ nonsense - {} reserved"]),
+    "leases of a cluster that is awaited, which are not gone": (
+        [
+            changed(imported(4), synced=True),
+            changed(
+                samples.vxlan_lease(2), samples.vxlan_lease(3), reset=True, synced=True, cursor="e2.1",
+                awaited=pb.AwaitedClusters(names=["west"]),
+            ),
+            changed(synced=True, awaited=pb.AwaitedClusters()),
+        ],
+        [
+            "+ 10.5.4.0/24 h4 10.99.0.14 vxlan vni 1 c6:d2:32:6f:8f:04",
+            "= a new snapshot begins",
+            "! the leases of cluster west are not known yet: those of before stay",
+            "= synced, 3 leases, cursor e2.1",
+            "- 10.5.4.0/24 h4 10.99.0.14 vxlan vni 1 c6:d2:32:6f:8f:04",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TOLD)
+async def test_it_tells(node: FakeNode, what: str) -> None:
+    """And nothing else: an empty step is a bookmark, which is told next."""
+    steps, told = TOLD[what]
+    async with watching(node) as watch:
+        node.lease.steps.put_nowait(snapshot(2, 3, cursor="e1.2"))
+        while await watch.line() != "= synced, 2 leases, cursor e1.2":
+            pass
+        for step in (*steps, changed(synced=True, cursor="e9.9")):
+            node.lease.steps.put_nowait(step)
+        lines = [await watch.line() for _ in told]
+        assert [*lines, await watch.line()] == [*told, "= bookmark, cursor e9.9"]
 
 
 async def test_changes_appear_as_they_come_and_ctrl_c_ends_with_0(node: FakeNode) -> None:
