@@ -52,9 +52,7 @@ _TRAFFIC_CONTROL: Final = ("tc-filter", "queue-drops")
 @click.option("--all", "everybody", is_flag=True, help="Also what all nodes have told the lease service.")
 @click.option("--fix", is_flag=True, help="Carry out the cures that are safe, on this host, and look again.")
 @click.option("--yes", is_flag=True, help="Do not ask before --fix.")
-async def doctor(
-    nodes: Nodes, screen: Screen, services: tuple[str, ...], everybody: bool, fix: bool, yes: bool
-) -> int:
+def doctor(nodes: Nodes, screen: Screen, services: tuple[str, ...], everybody: bool, fix: bool, yes: bool) -> int:
     """Show the problems of the nodes and their cures.
 
     SERVICE is lease, dataplane or masq; the default is all. What loses packets
@@ -68,10 +66,10 @@ async def doctor(
     this program; FLANNELD_SUBNET_FILE says where the dataplane has another file.
     """
     if not fix:
-        return await show_problems(nodes, screen, services, everybody=everybody)
+        return asyncio.run(show_problems(nodes, screen, services, everybody=everybody))
     if not yes:
         require_terminal(screen)
-    return await _fix(nodes, screen, services, asks=not yes)
+    return _fix(nodes, screen, services, asks=not yes)
 
 
 async def show_problems(nodes: Nodes, screen: Screen, services: Collection[str], *, everybody: bool = False) -> int:
@@ -212,32 +210,39 @@ def with_losing_place(
     return silent
 
 
-async def _fix(nodes: Nodes, screen: Screen, services: Collection[str], *, asks: bool) -> int:
+def _fix(nodes: Nodes, screen: Screen, services: Collection[str], *, asks: bool) -> int:
     """Prints the problems, carries out the cures that are safe on this host, looks again and prints what is left."""
-    seen = await _examine(nodes, services)
+    seen = asyncio.run(_examine(nodes, services))
     if not screen.json:
         seen.show(screen)
     chosen = _fixes(seen, screen)
     if chosen and os.geteuid() != 0:
         screen.warn("--fix needs root: use sudo")
         return max(seen.exit_code, 1)
-    right = await _right(chosen, own_subnets(node_file("SUBNET_FILE")), screen)
+    right = asyncio.run(_right(chosen, own_subnets(node_file("SUBNET_FILE")), screen))
     done = list[str]()
     if right:
         if not screen.json:
             screen.show(lines(["", "To be carried out on this host:", *(f"  {each}" for each in right)]))
         if asks:
             click.confirm("Carry this out?", abort=True, err=True)
-        for command in right:
-            try:
-                await carry_out(command)
-                done.append(str(command))
-            except Unavailable as error:
-                screen.warn(f"{command}: {error}")
-        seen = await _without(done, nodes, services)
+        done = asyncio.run(_carry_out(right, screen))
+        seen = asyncio.run(_without(done, nodes, services))
     if done or screen.json:
         seen.show(screen, done)
     return seen.exit_code
+
+
+async def _carry_out(commands: Sequence[Command], screen: Screen) -> list[str]:
+    """Carries out the commands, each also if another fails, and returns those that succeeded."""
+    done = list[str]()
+    for each in commands:
+        try:
+            await carry_out(each)
+            done.append(str(each))
+        except Unavailable as error:
+            screen.warn(f"{each}: {error}")
+    return done
 
 
 async def _listed(nodes: Nodes) -> list[lease_pb2.Node]:

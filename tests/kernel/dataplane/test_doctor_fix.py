@@ -17,6 +17,7 @@ from flannelette.services.ctl.fixes import carry_out, objection_to, own_subnets
 from tests.ctl import samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
+from tests.ctl.terminal import on_terminal
 from tests.hosts.dataplane import VXLAN, Cluster, Running, cluster_in, environment
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
@@ -166,6 +167,22 @@ def test_a_subnet_file_that_others_can_write_says_nothing(tmp_path: Path) -> Non
     subnet_file.chmod(0o644)
     tmp_path.chmod(0o777)
     assert not own_subnets(subnet_file)
+
+
+async def test_ctrl_c_at_the_question_ends_it_and_changes_nothing(tmp_path: Path) -> None:
+    """Once is enough: a loop that runs meanwhile would take the first one for itself."""
+    node, status = FakeNode(tmp_path), samples.dataplane_status()
+    finding = status.status.findings.add(problem="Pods are cut off.", check="bridge-down", broken=True)
+    finding.commands.add(code="link-up", arguments=["cni0"])
+    node.dataplane.replies.by_method["GetStatus"] = status
+    with devices("cni0 type bridge"):
+        await node.start("lease", "dataplane", "masq")
+        async with on_terminal(tmp_path, "doctor", "dataplane", "--fix") as terminal:
+            await terminal.until("Carry this out?")
+            terminal.type("\x03")
+            assert await terminal.ended() == 1
+        await node.stop("lease", "dataplane", "masq")
+        assert "state DOWN" in ip("link show cni0")
 
 
 async def test_what_the_bridge_has_lost_is_put_back_where_it_is_this_nodes_own(tmp_path: Path) -> None:
