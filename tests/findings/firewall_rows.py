@@ -7,6 +7,10 @@ from tests.findings.fault import SilentFault
 _SAYS = {
     "firewall-tunnel": ("Packets between the nodes (UDP port 8472) are dropped.", "*: *"),
     "firewall-pods": ("Packets of pods are dropped.", "*: *"),
+    "firewall-arp": (
+        "Packets of ARP between this host and its pods are dropped: without ARP no packet finds its way.",
+        "nft list chain bridge own c: *",
+    ),
     "bridge-calls": (
         "Pods of one node do not reach each other through a service's address.",
         "net.bridge.bridge-nf-call-iptables = 0, and iptables has a chain KUBE-SERVICES",
@@ -26,8 +30,9 @@ def _firewall(
     versions: tuple[int, ...] = (4,),
     undo: str = "",
     what: str = "",
+    asked: str = "",
 ) -> SilentFault:
-    problem, asked = _SAYS[check]
+    problem, evidence = _SAYS[check]
     cure += "  # *" if cure.startswith(("ip", "nft", "{ip")) else ""
     return SilentFault(
         act,
@@ -41,7 +46,7 @@ def _firewall(
         undo=undo,
         what=what,
         problem=problem,
-        evidence=asked,
+        evidence=asked or evidence,
         service="masq",
     )
 
@@ -188,6 +193,22 @@ FIREWALL_FAULTS: Final = {
         "nft insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr fd00:10:5::/48 accept",
         and_then="nft delete table inet firewalld",
         what="firewalld, with the port 8472/udp open",
+    ),
+    "arp-dropped-at-the-bridge": _firewall(
+        "nft 'add table bridge own; add chain bridge own c {{ type filter hook input priority 0; policy drop; }}; "
+        "add rule bridge own c ether type {{ ip, ip6 }} accept' && ip neigh flush dev cni0",
+        "firewall-arp",
+        "The policy of chain c of table bridge own (nft) is drop, and no rule there accepts them.",
+        "nft add rule bridge own c arp saddr ip {subnet} accept",
+        and_then="nft delete table bridge own",
+    ),
+    "arp-dropped-by-arptables": _firewall(
+        "arptables -A OUTPUT -o cni0 -j DROP && ip neigh flush dev cni0",
+        "firewall-arp",
+        f"{_DROPS}`oifname cni0 * drop`, chain OUTPUT of table arp filter (nft).",
+        "nft insert rule arp filter OUTPUT handle * arp daddr ip {subnet} oifname cni0 accept",
+        and_then="nft delete table arp filter",
+        asked="nft list chain arp filter OUTPUT: *",
     ),
     "bridge-hides-packets": _firewall(
         "iptables-nft -N KUBE-SERVICES && sysctl -qw net.bridge.bridge-nf-call-iptables=0",

@@ -18,6 +18,8 @@ class Shape:
     """Packets are lost: exactly then the finding is broken, but for a policy."""
     is_policy: bool = False
     """Packets of a pod are lost, because a NetworkPolicy says so."""
+    is_of_arp: bool = False
+    """Hosts do not find each other: after the cure those are reached that were before the act."""
     stands_in: str = ""
     """What the program of the cure does to the rules, where that program is not here."""
 
@@ -247,6 +249,114 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="TCP packets of pods are dropped",
         cure="nft insert rule bridge f i handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
+    ),
+    **{
+        f"a bridge that {what}": Shape(
+            _nft(f"table bridge f {{ chain c {{ type filter hook {hook} priority 0; {rules} }}; }}"),
+            named=named,
+            cure=f"nft {verb} arp {end} ip 10.5.27.0/24 accept",
+            is_of_arp=True,
+        )
+        for what, hook, rules, named, verb, end in (
+            (
+                "takes IP alone",
+                "input",
+                "policy drop; ether type ip accept; ether type ip6 accept;",
+                "Packets of ARP between this host and its pods are dropped: without ARP no packet finds its way. The "
+                "policy of chain c of table bridge f (nft) is drop",
+                "add rule bridge f c",
+                "saddr",
+            ),
+            (
+                "takes what is in a set",
+                "prerouting",
+                "policy drop; meta protocol { ip, ip6, vlan } accept;",
+                "policy of chain c of table bridge f (nft) is drop",
+                "add rule bridge f c",
+                "saddr",
+            ),
+            (
+                "gives no ARP to pods",
+                "output",
+                "ether type arp drop;",
+                "`ether type arp drop`, chain c of table bridge f (nft)",
+                "insert rule bridge f c handle 2",
+                "daddr",
+            ),
+            (
+                "forwards no questions",
+                "prerouting",
+                "ether type 8021q accept; arp operation request drop;",
+                "ARP requests between this host and its pods are dropped",
+                "insert rule bridge f c handle 3",
+                "saddr",
+            ),
+        )
+    },
+    "ARP of other programs' bridges, by ebtables": Shape(
+        "ebtables -A INPUT -p ARP -i vnet0 -j DROP; ebtables -A FORWARD -p ARP --arp-ip-src 192.0.2.1 -j DROP; "
+        "ebtables -A OUTPUT -p ARP --arp-opcode Reply --arp-mac-src 02:00:00:00:00:01 -j DROP; "
+        "ebtables -A INPUT -p ARP --arp-ip-dst ! 10.0.0.0/8 -j DROP",
+        is_broken=False,
+    ),
+    "ARP of pods, by ebtables": Shape(
+        "ebtables -A INPUT -p ARP --arp-opcode Request --arp-ip-src 10.5.0.0/16 -j DROP",
+        named="ARP requests between this host and its pods are dropped",
+        cure="nft insert rule bridge filter INPUT handle ",
+        stands_in="ebtables -F INPUT",
+        is_of_arp=True,
+    ),
+    "no ARP, by arptables": Shape(
+        "arptables -P INPUT DROP",
+        named="Packets of ARP between this host and its pods, and between this host and 10.99.0.1, 10.99.0.12 are "
+        "dropped",
+        cure="nft add rule arp filter INPUT arp saddr ip ",
+        is_of_arp=True,
+    ),
+    "ARP of others, by arptables": Shape(
+        "arptables -A INPUT -i docker0 -j DROP; arptables -A OUTPUT -d 192.0.2.0/24 -j DROP; "
+        "arptables -A INPUT -s 10.99.0.99 -j DROP; arptables -A INPUT --source-mac 02:00:00:00:00:01 -j DROP",
+        is_broken=False,
+    ),
+    "a peer that is not asked for": Shape(
+        _nft("table arp f { chain o { type filter hook output priority 0; arp daddr ip 10.99.0.12 drop; }; }"),
+        named="Packets of ARP between this host and 10.99.0.12 are dropped",
+        cure="nft insert rule arp f o handle 2 arp daddr ip 10.99.0.12 oifname eth0 accept",
+        is_of_arp=True,
+    ),
+    "a card without ARP": Shape(
+        _nft(
+            'table netdev e { chain i { type filter hook ingress device "eth0" priority 0; ether type arp drop; }; }'
+        ),
+        named="Packets of ARP between this host and 10.99.0.1, 10.99.0.12 are dropped",
+        cure="nft insert rule netdev e i handle 2 arp saddr ip '{ 10.99.0.1, 10.99.0.12 }' accept",
+        is_of_arp=True,
+    ),
+    "a port without ARP": Shape(
+        _nft(
+            'table netdev e { chain o { type filter hook egress device "veth0" priority 0; '
+            "meta protocol != ip drop; }; }"
+        ),
+        named="Packets of ARP between this host and its pods are dropped",
+        cure="nft insert rule netdev e o handle 2 arp daddr ip 10.5.27.0/24 accept",
+        is_of_arp=True,
+    ),
+    "many questions": Shape(
+        _nft(
+            "table bridge f { chain i { type filter hook input priority 0; "
+            "ether type arp limit rate over 10000/second drop; }; }"
+        ),
+        named="may drop them",
+        cure="nft insert rule bridge f i handle 2 arp saddr ip 10.5.27.0/24 accept",
+        is_broken=False,
+    ),
+    "forged questions": Shape(
+        _nft(
+            "table bridge f { chain p { type filter hook prerouting priority -300; "
+            'iifname "veth0" ether type arp arp saddr ip != 10.5.27.2 drop; iifname "veth0" ether type arp '
+            "arp htype != 1 drop; meta l4proto != tcp ether type arp drop; }; }"
+        ),
+        is_broken=False,
     ),
     "what leaves for a peer": Shape(
         _nft(

@@ -286,20 +286,15 @@ def _answers(host: NetworkNamespace, tcp: Sequence[int], udp: Sequence[int]) -> 
 
 
 def _serve(listening: socket.socket) -> None:
-    while True:
-        try:
+    while listening.fileno() >= 0:
+        with suppress(OSError):  # the other end cannot be reached
             connection, _ = listening.accept()
             with connection:
                 connection.sendall(b"x" * 4000)
-        except OSError:
-            return
 
 
 def _echo(listening: socket.socket) -> None:
-    while True:
-        try:
+    while listening.fileno() >= 0:
+        with suppress(OSError):  # nothing leads back to the other end
             data, source = listening.recvfrom(100)
-        except OSError:
-            return
-        with suppress(OSError):  # no route leads back to a source that is not masqueraded
             listening.sendto(data, source)

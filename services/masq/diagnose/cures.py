@@ -91,6 +91,10 @@ class Accept:
     """They are masqueraded: where hooks see the host's address instead, a rule asks who has begun the connection."""
     begun_by: tuple[Network, ...] = ()
     """Networks that have begun the connections of the packets; none: any."""
+    is_arp: bool = False
+    """They are of ARP, with the addresses that stand in it."""
+    outgoing: str = ""
+    """Interface that packets of ARP leave by; empty: any."""
     left_out: tuple[Network, ...] = ()
     """Destinations that are left out by their addresses, where a rule cannot ask what the host takes."""
 
@@ -213,10 +217,10 @@ def cure_of(
         return made if is_all else replace(made, keep=_NO_STATE.format(why=why))
     name = owner.name if owner else ""
     special = {"firewalld": _firewalld, "ufw": _ufw, "fail2ban": _unban, "crowdsec": _unban}.get(name)
-    own = special(drop, accepts, name, chains) if special else None
+    own = special(drop, accepts, name, chains) if special and not any(each.is_arp for each in accepts) else None
     if own:
         return own
-    exact = [_exact(drop, each, host) for each in accepts]
+    exact = list(dict.fromkeys(_exact(drop, each, host) for each in accepts))
     kept = [each for each in exact if isinstance(each, Accept)]
     not_said = next((each for each in exact if isinstance(each, str)), "")
     return Cure(tuple(_insertions(drop, kept)), not_said or _keep(drop, name, host.files, bridge))
@@ -243,6 +247,8 @@ def _of_any_state(drop: Drop, accept: Accept) -> Iterator[Accept]:
 
 def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | str:
     """What to write at the hook of the drop, with only what a rule can ask for there; a sentence: why none can."""
+    if accept.is_arp:
+        return accept if drop.family == "arp" else replace(accept, incoming="", outgoing="")
     if accept.is_masqueraded and is_masqueraded_at(drop.hook, drop.priority, answers=accept.is_answer):
         if drop.family == "netdev":
             return _NO_CONNECTION
@@ -312,13 +318,17 @@ def _nft_match(accept: Accept) -> Iterator[str]:
         ("daddr", (), accept.destinations),
         ("daddr", ("!=",), accept.left_out),
     ):
+        if networks and accept.is_arp:
+            yield from ("arp", option, "ip")
+        elif networks:
+            yield from ("ip" if networks[0].version == 4 else "ip6", option, *sign)
         if networks:
-            word = "ip" if networks[0].version == 4 else "ip6"
-            yield from (word, option, *sign)
             some = ", ".join(map(_short, networks))
             yield some if len(networks) == 1 else f"{{ {some} }}"
     if accept.incoming:
         yield from ("iifname", accept.incoming)
+    if accept.outgoing:
+        yield from ("oifname", accept.outgoing)
     if accept.port:
         yield from ("udp", "dport", str(accept.port))
     elif accept.icmp is not None:

@@ -404,7 +404,28 @@ def _ttl(_revision: int, data: bytes) -> Asked:
 
 def _pkttype(_revision: int, data: bytes) -> Asked:
     kind, inverse = struct.unpack_from("=ii", data)
-    yield Condition(always=kind == 0, negated=bool(inverse)), "-m pkttype"
+    yield Condition(test=Test("kind", kind, kind), negated=bool(inverse)), "-m pkttype"
+
+
+def _arp(_revision: int, data: bytes) -> Asked:
+    """Conditions of ebtables' match `arp`."""
+    asked, inverse = data[48], data[49]
+    hardware, protocol, operation = struct.unpack_from(">HHH", data)
+    source, destination = network_of(data[8:12], data[12:16]), network_of(data[16:20], data[20:24])
+    sender, mask = (int.from_bytes(data[place : place + 6], "big") for place in (24, 30))
+    for flag, text, condition in (
+        (0x01, f"--arp-opcode {operation}", Condition(test=Test("arp operation", operation, operation))),
+        (0x02, f"--arp-htype {hardware}", Condition(test=Test("arp htype", hardware, hardware))),
+        (0x04, f"--arp-ptype {protocol:#x}", Condition(test=Test("arp ptype", protocol, protocol))),
+        (0x08, f"--arp-ip-src {source}", Condition(source=source) if source else UNKNOWN),
+        (0x10, f"--arp-ip-dst {destination}", Condition(destination=destination) if destination else UNKNOWN),
+        (0x20, "--arp-mac-src ...", Condition(test=Test("arp mac", sender, sender, mask))),
+        (0x40, "--arp-mac-dst ...", UNKNOWN),
+        (0x80, "--arp-gratuitous", Condition(always=False)),
+    ):
+        if asked & flag:
+            negated = bool(inverse & flag)
+            yield replace(condition, negated=negated), _not(text, negated)
 
 
 def _policy(_revision: int, data: bytes) -> Asked:
@@ -433,7 +454,7 @@ _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "connmark": _connmark, "dscp": _dscp, "tos": _tos, "helper": _helper, "physdev": _physdev,
     "mark": _mark, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
-    "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
+    "arp": _arp, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
 }  # fmt: skip
 
 

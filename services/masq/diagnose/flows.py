@@ -1,7 +1,7 @@
 """The packets of the overlay on this host, as flows that rules are asked about. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from typing import Final
 
@@ -20,6 +20,11 @@ _LOCAL: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
 _FROM_PORT: Final = (NfHook.INGRESS, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT)
 _TO_PORT: Final = (NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING, NfHook.EGRESS)
 _BRIDGED: Final = (NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_FORWARD)
+_ARP_IN: Final = (NfHook.INGRESS, NfHook.ARP_INPUT)
+_ARP_OUT: Final = (NfHook.ARP_OUTPUT, NfHook.EGRESS)
+_FROM_HERE: Final = (NfHook.ARP_OUTPUT, NfHook.BRIDGE_OUTPUT)
+_ARP_OPERATIONS: Final = (1, 2)
+"""Requests and replies."""
 IN: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.INPUT)
 OUT: Final = (NfHook.OUTPUT, NfHook.POSTROUTING, NfHook.EGRESS)
 WAYS: Final[dict[str, tuple[NfHook, ...]]] = {"forward": _FORWARDED, "input": IN, "output": OUT}
@@ -48,6 +53,27 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A node, or a router, that this host asks for by ARP."""
+
+    address: Address
+    device: str
+    own: Address
+    """The address of this host on that link."""
+    mac: bytes = b""
+    """Empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that the bridge knows."""
+
+    port: str
+    address: Address
+    mac: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the kernel says of the way that packets take on this host; empty: unknown."""
 
@@ -70,6 +96,13 @@ class Surroundings:
     """Filters of traffic control on the same interfaces."""
     is_bridge_filtered: bool = False
     """Packets that cross the bridge pass the IP rules too (br_netfilter)."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Those to which packets for peers, or to the outside, go first, and whose MAC no program has set."""
+    pods: tuple[Pod, ...] = ()
+    gateway: Address | None = None
+    """The IPv4 address of this host at the pods' bridge, to which pods send."""
+    macs: Mapping[str, bytes] = field(default_factory=dict)
+    """The MACs of the interfaces that have ARP, by name."""
 
 
 def flows_of(
@@ -105,6 +138,44 @@ def flows_of(
             flows += [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
             flows.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
     return flows
+
+
+def arp_of(network: NetworkConfig | None, subnets: Iterable[Network], around: Surroundings) -> list[Flow]:
+    """The packets of ARP without which no packet finds its pod, node or router: between this host and its pods,
+    between these, and on the links of the underlay.
+    """
+    found, rows = list[Flow](), network.families if network else ()
+    own = next((subnet for subnet in subnets if subnet.version == 4), None)
+    bridge = dict(around.bridges).get(4, "")
+    if own is not None and bridge and around.ports and any(row.family.version == 4 for row in rows):
+        here = ip_network(around.gateway or own[1])
+        for operation in _ARP_OPERATIONS:
+            to = Flow(here, own, outgoing=bridge, states=_UNTRACKED, operation=operation, way=_ARP_OUT, name="arp")
+            to = replace(to, known=tuple((ip_network(pod.address), pod.mac) for pod in around.pods))
+            back = replace(to, source=own, destination=here, outgoing="", incoming=bridge, way=_ARP_IN)
+            to = replace(to, mac=around.macs.get(bridge, b""))
+            found += [to, back]
+            for port in around.ports:
+                known = tuple((ip_network(pod.address), pod.mac) for pod in around.pods if pod.port == port)
+                found += [
+                    replace(to, outgoing=port, known=known, way=_TO_PORT),
+                    replace(back, incoming=port, known=known, way=_FROM_PORT),
+                ]
+                if len(around.ports) > 1:
+                    local = replace(back, destination=own, incoming=port, known=known, way=_BRIDGED, name="arp-local")
+                    found.append(local)
+    for each in around.neighbours:
+        here, there = ip_network(each.own), ip_network(each.address)
+        for operation in _ARP_OPERATIONS:
+            to = Flow(here, there, outgoing=each.device, states=_UNTRACKED, operation=operation, way=_ARP_OUT)
+            to = replace(to, name="arp-nodes", clock=around.clock)
+            back = replace(to, source=there, destination=here, outgoing="", incoming=each.device, mac=each.mac)
+            found += [replace(to, mac=around.macs.get(each.device, b"")), replace(back, way=_ARP_IN)]
+    return found
+
+
+_UNTRACKED: Final = State.INVALID | State.UNTRACKED
+"""What the kernel says of packets that it does not track: it depends on the modules that it has loaded."""
 
 
 def _at_port(flow: Flow, port: str, *, is_sent: bool) -> Flow:
@@ -172,6 +243,12 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
         if flow.protocol != UDP:
             return [replace(flow, length=length) for length in (_SMALL + 50, _LARGE + 50)]
         return [replace(flow, source_port=port, length=length) for port, length in sizes]
+    if flow.operation:
+        is_from_here = flow.way[0] in _FROM_HERE
+        return [
+            replace(flow, destination=address) if is_from_here else replace(flow, source=address, mac=mac)
+            for address, mac in flow.known
+        ] or [flow]
     if flow.protocol:
         return [flow]
     mentioned = list(_mentioned(tables))

@@ -50,6 +50,7 @@ def findings(
     flows: Sequence[Flow],
     settings: RuleSettings,
     tunnel: Sequence[Flow] = (),
+    arp: Sequence[Flow] = (),
     host: Host = UNKNOWN_HOST,
 ) -> list[Condition]:
     """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
@@ -57,6 +58,7 @@ def findings(
     told = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
     told += dropping(around.tables, kind if settings.forward else "", flows, host)
     told += dropping(around.tables, "", tunnel, host)
+    told += dropping(around.tables, "", arp, host)
     told += diverting(around.tables, [*flows, *tunnel], host)
     told += translating(around.tables, flows, host)
     told += untracking(around.tables, flows) if settings.masquerade else []

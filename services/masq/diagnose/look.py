@@ -1,7 +1,7 @@
 """The ways of a network's packets on this host, as the kernel says them."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -10,8 +10,18 @@ from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Address, Network, family_of
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
-from flannelette.services.masq.diagnose.flows import OUTSIDE, Peer, Surroundings
-from flannelette.services.masq.kernel.routing import mac_of, own_networks, ports_of, tunnel_peers, way_to
+from flannelette.services.masq.diagnose.flows import OUTSIDE, Neighbour, Peer, Pod, Surroundings
+from flannelette.services.masq.kernel.routing import (
+    is_set,
+    mac_of,
+    own_networks,
+    pods_of,
+    ports_of,
+    routers_of,
+    tunnel_peers,
+    way_to,
+    with_arp,
+)
 from flannelette.services.masq.kernel.traffic import filters, queues
 
 _MOST_PEERS: Final = 256
@@ -24,6 +34,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
     """Peers and interfaces, those of one look. What nobody can say is left out."""
     bridges, uplinks, devices = list[tuple[int, str]](), list[tuple[int, str]](), _devices(network, suffix)
     addresses = list[tuple[int, Network]]()
+    gateway: Address | None = None
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
     peers = [_peer(address) for some in ends for address in some[:_MOST_PEERS]]
@@ -33,11 +44,14 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         subnet = own.get(row.family)
         way = way_to(subnet[min(2, subnet.num_addresses - 1)]) if subnet else None
         bridges += [(version, way.device)] if way and way.gateway is None else []
+        gateway = way.source if way and version == 4 else gateway
         outside = way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
         addresses += [(version, ip_network(outside.source))] if outside and outside.source else []
     ports = [port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge)][:_MOST_PORTS]
     senders = [*devices, *(peer.device for peer in peers), *(name for _, name in (*bridges, *uplinks)), *ports]
+    bridge = dict(bridges).get(4, "")
+    macs = with_arp()
     control = queues(list(dict.fromkeys(filter(None, senders))))
     return Surroundings(
         tuple(peers),
@@ -50,7 +64,29 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         tuple(control),
         tuple(filters(control)),
         _is_bridge_filtered(),
+        tuple(_neighbours(network, [each.address for each in peers], macs.keys() - {*devices})),
+        tuple(Pod(*each) for each in pods_of(bridge)[:_MOST_PORTS]) if bridge else (),
+        gateway,
+        macs,
     )
+
+
+def _neighbours(
+    network: NetworkConfig | None, peers: Iterable[Address], on_links: Collection[str]
+) -> Iterator[Neighbour]:
+    """The nodes and routers in the underlay whose MACs this host asks for."""
+    hops = dict[tuple[Address, str], None]()
+    for row in network.families if network else ():
+        if row.family.version == 4:
+            hops |= dict.fromkeys(sorted(routers_of(row.cidr), key=str))
+    for address in (*peers, OUTSIDE[4].network_address):
+        way = way_to(address)
+        if way and (way.gateway or address not in OUTSIDE[4]):
+            hops[way.gateway or address, way.device] = None
+    for address, device in list(hops)[:_MOST_PEERS]:
+        link = way_to(address)
+        if address.version == 4 and device in on_links and link and link.source and not is_set(address, device):
+            yield Neighbour(address, device, link.source, mac_of(address, device))
 
 
 def _devices(network: NetworkConfig | None, suffix: str) -> Sequence[str]:

@@ -32,6 +32,7 @@ from flannelette.services.masq.diagnose.nft_sets import (
     word_of,
 )
 from flannelette.services.masq.diagnose.verdict import (
+    ARP,
     ECHO,
     TCP,
     WORD,
@@ -58,21 +59,27 @@ _HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {
         (0, 1, "version"), (1, 1, "traffic class"), (6, 1, "protocol"), (7, 1, "ttl"),
         (8, 16, "source"), (24, 16, "destination"),
     ),
+    (_NETWORK_HEADER, ARP): (
+        (0, 2, "arp htype"), (2, 2, "arp ptype"), (4, 1, "arp hlen"), (5, 1, "arp plen"), (6, 2, "arp operation"),
+        (8, 6, "arp mac"), (14, 4, "source"), (24, 4, "destination"),
+    ),
     (_TRANSPORT_HEADER, 0): ((0, 2, "source port"), (2, 2, "port")),
     (_TRANSPORT_HEADER, TCP): ((0, 2, "source port"), (2, 2, "port"), (13, 1, "tcp flags")),
     (_TRANSPORT_HEADER, UDP): ((0, 2, "source port"), (2, 2, "port"), (4, 2, "udp length")),
     **{(_TRANSPORT_HEADER, number): ((0, 1, "icmp type"), (1, 1, "icmp code")) for number in ECHO},
 }  # fmt: skip
-"""Place, size and name of the fields of a header, by header and, of the network header, IP version; of the transport
-header, protocol (0: any other)."""
+"""Place, size and name of the fields of a header, by header and, of the network header, IP version or ARP; of the
+transport header, protocol (0: any other)."""
 _META: Final = {
     0: "length", 1: "ethertype", 3: "mark", 4: "incoming index", 5: "outgoing index", 6: "incoming", 7: "outgoing",
+    8: "link type", 9: "link type",
     10: "owner", 11: "owner", 15: "family", 16: "protocol", 17: "bridge", 18: "bridge", 19: "kind", 23: "owner",
     30: "time", 31: "day", 32: "hour",
 }  # fmt: skip
 """NFT_META_..."""
 _META_SIZES: Final = {
     "protocol": 1, "family": 1, "ethertype": 2, "incoming": 16, "outgoing": 16, "kind": 1, "time": 8, "day": 1,
+    "link type": 2,
 }  # fmt: skip
 _CT: Final = {
     0: ("state", 4), 1: ("direction", 1), 2: ("status", 4), 3: ("connection mark", 4), 10: ("protocol", 1),
@@ -92,6 +99,9 @@ NAMES: Final = {
     "connection mark": "ct mark", "direction": "ct direction", "version": "ip version", "tos": "ip dscp",
     "traffic class": "ip6 dscp", "udp length": "udp length",
     "hour": "meta hour", "day": "meta day", "time": "meta time",
+    "ethertype": "ether type", "kind": "meta pkttype",
+    "arp htype": "arp htype", "arp ptype": "arp ptype", "arp hlen": "arp hlen", "arp plen": "arp plen",
+    "arp operation": "arp operation", "arp mac": "arp saddr ether",
 }  # fmt: skip
 _WAYS: Final = {"source": "saddr", "destination": "daddr"}
 _FIB_SADDR, _FIB_DADDR = 1, 2  # NFTA_FIB_F_
@@ -357,9 +367,12 @@ class RuleReader:
             self.verdicts = [(condition_of_element(parts, each), each.verdict) for each in found]
             self.verdicts = self.verdicts or [(Condition(always=False), {})]
 
-    def _name(self, what: str) -> str:
+    def _name(self, what: str, version: int = 0) -> str:
         """Names the content of a register as nft does."""
-        return f"{WORDS[self.version]} {_WAYS[what]}" if what in _WAYS else NAMES.get(what, what)
+        if what not in _WAYS:
+            return NAMES.get(what, what)
+        is_arp = self.version == ARP
+        return f"{WORDS[self.version if is_arp else version or self.version]} {_WAYS[what]}{' ip' * is_arp}"
 
     def _set_mark(self, own: str, other: str, register: int) -> None:
         """A change of this mark, to what is in the register."""
@@ -407,7 +420,7 @@ class RuleReader:
             if network is None:
                 return UNKNOWN, "..."
             source, destination = (network, None) if what == "source" else (None, network)
-            said = f"{WORDS[network.version]} {_WAYS[what]} {word}{network}"
+            said = f"{self._name(what, network.version)} {word}{network}"
             return Condition(source, destination, negated=negated), said
         if what in ("incoming", "outgoing", "incoming index", "outgoing index"):
             name = text(value) + ("" if value.endswith(b"\0") else "+")
@@ -417,10 +430,10 @@ class RuleReader:
             return Condition(
                 incoming=name if is_in else None, outgoing=None if is_in else name, negated=negated
             ), said
-        if what in ("family", "ethertype"):
-            return self._is_of(
-                {2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(value, "big"), 0), negated=negated
-            )
+        if what == "family":
+            return self._is_of({2: 4, 10: 6}.get(int.from_bytes(value, "big"), 0), negated=negated)
+        if what == "ethertype":
+            return self._is_of_type(int.from_bytes(value, "big"), negated=negated)
         number = integer(part, value)
         if what == "protocol" and not mask:
             self.protocol = 0 if negated or part.connection else number
@@ -440,8 +453,6 @@ class RuleReader:
             return of_owner(), "meta skuid ..."
         if what == "ttl":
             return UNKNOWN, f"ip ttl {word}{number}"
-        if what == "kind":
-            return Condition(always=not number, negated=negated), "meta pkttype ..."
         if what in ("fib route", "fib type"):
             return self._fib(what, number, negated=negated)
         said = (
@@ -449,7 +460,8 @@ class RuleReader:
             if mask
             else f"{self._name(what)} {word}{number}"
         )
-        return Condition(test=Test(what, number, number, bits), negated=negated), said if what in NAMES else "..."
+        said = said if what in NAMES else "..." if what != "link type" else ""  # nft adds that by itself
+        return Condition(test=Test(what, number, number, bits), negated=negated), said
 
     def _fib(self, what: str, number: int, *, negated: bool) -> tuple[Condition, str]:
         """Whether a route leads back, which others look at, or of what type an address is."""
@@ -494,8 +506,16 @@ class RuleReader:
             self.version = self.version or version
         return Condition(source=EVERY[version], negated=negated), ""
 
+    def _is_of_type(self, number: int, *, negated: bool) -> tuple[Condition, str]:
+        """Condition on the EtherType, of which that of IP is not shown."""
+        about = {0x0800: 4, 0x86DD: 6, ARP: ARP}.get(number, 0)
+        if about and not negated:
+            self.version = self.version or about
+        said = "" if about in EVERY else f"ether type {'!= ' * negated}{'arp' if about else f'{number:#x}'}"
+        return Condition(test=Test("ethertype", number, number), negated=negated), said
+
     def _network(self, part: Part, value: bytes, mask: bytes) -> Network | None:
-        size = 4 if self.version == 4 or (part.connection and part.size == 4) else 16
+        size = 4 if self.version in (4, ARP) or (part.connection and part.size == 4) else 16
         mask = (mask or b"\xff" * min(part.size, len(value))).ljust(size, b"\0")
         bits = "".join(f"{byte:08b}" for byte in mask)
         if "01" in bits or len(value) > size:

@@ -18,14 +18,17 @@ _EXPIRATION: Final = 5  # NFTA_SET_ELEM_EXPIRATION
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
 _VALUE, _VERDICT = 1, 2  # NFTA_DATA_
 EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
-_HOST_ORDER: Final = frozenset(("mark", "connection mark", "state", "status", "fib type", "time", "hour"))
+_HOST_ORDER: Final = frozenset(
+    ("mark", "connection mark", "state", "status", "fib type", "time", "hour", "link type")
+)
 _OF_CONNECTION: Final = frozenset(("connection mark", "direction", "status"))
 _NUMBERS: Final = frozenset(
     (
         "source port", "icmp type", "length", "udp length", "mac", "time", "hour", "day", "direction", "tos",
-        "version",
+        "version", "ethertype", "kind", "arp operation", "arp mac",
     )
 )  # fmt: skip
+"""Fields of which an element says a range of numbers."""
 _SIZES: Final = {
     "port": (2,),
     "source port": (2,),
@@ -170,19 +173,7 @@ def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
         yield Condition(unknown=True)
     elif what == "port":
         yield Condition(ports=(int.from_bytes(first, "big"), int.from_bytes(last, "big")))
-    elif what in (
-        "source port",
-        "icmp type",
-        "length",
-        "mac",
-        "time",
-        "hour",
-        "day",
-        "direction",
-        "tos",
-        "version",
-        "udp length",
-    ):
+    elif what in _NUMBERS:
         yield Condition(test=Test(what, integer(part, first), integer(part, last)))
     elif what == "protocol":
         yield from (Condition(protocol=number) for number in range(first[0], last[0] + 1))
@@ -194,12 +185,10 @@ def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
         yield condition_of_state(number) if what == "state" else Condition(test=Test(what, number, number))
     elif what == "owner":
         yield of_owner()
-    elif what == "kind" and first == last:
-        yield Condition(always=not any(first))  # unicast, of this host
     elif what == "fib type" and first == last:
         yield condition_of_type(integer(part, first))
-    elif what in ("family", "ethertype") and first == last:
-        version = {2: 4, 10: 6, 0x0800: 4, 0x86DD: 6}.get(int.from_bytes(first, "big"))
+    elif what == "family" and first == last:
+        version = {2: 4, 10: 6}.get(int.from_bytes(first, "big"))
         yield Condition(always=False) if version is None else Condition(source=EVERY[version])
     elif what in ("incoming", "outgoing") and first == last:
         yield Condition(incoming=text(first)) if what == "incoming" else Condition(outgoing=text(first))

@@ -9,6 +9,7 @@ from typing import Final
 from flannelette.services.masq.diagnose.nft_rules import RuleReader
 from flannelette.services.masq.diagnose.nft_sets import MOST_ELEMENTS, Element, Part, elements, has_timeouts, key_of
 from flannelette.services.masq.diagnose.verdict import (
+    ARP,
     IPTABLES,
     NFT,
     WORDS,
@@ -39,9 +40,10 @@ _MOST_RULES: Final = 1000
 """Rules of a table: a thousand take about 10 ms."""
 _DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
 _KINDS: Final = {"filter": "filter", "nat": "nat"}
-_NETDEV, _BRIDGE = 5, 7  # NFPROTO_
-_OTHERS: Final = {_NETDEV: "netdev", _BRIDGE: "bridge"}
+_ARP, _NETDEV, _BRIDGE = 3, 5, 7  # NFPROTO_
+_OTHERS: Final = {_ARP: "arp", _NETDEV: "netdev", _BRIDGE: "bridge"}
 _HOOKS: Final[Mapping[int, Sequence[NfHook]]] = {
+    _ARP: (NfHook.ARP_INPUT, NfHook.ARP_OUTPUT),
     _NETDEV: (NfHook.INGRESS, NfHook.EGRESS),
     _BRIDGE: (
         NfHook.BRIDGE_PREROUTING,
@@ -56,7 +58,7 @@ _IP_HOOKS: Final = tuple(hook for hook in NfHook if hook <= NfHook.INGRESS)
 
 
 def read_nft(but: Iterable[str] = ()) -> list[ForeignTable]:
-    """Every table in force that sees IP packets and has none of these names. Raises Unavailable."""
+    """Every table in force that sees packets of IP or ARP and has none of these names. Raises Unavailable."""
     bases: dict[tuple[int, str], dict[str, ForeignChain]] = {}
     hooked = set[tuple[int, str]]()
     for family, values in chain_dump():
@@ -153,7 +155,9 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
     for values in read:
         chain = text(values.get(2, b""))
         numbers[chain] += 1
-        reader = RuleReader(version, read_set, ask_set, lambda of: len(read_set(of)) > MOST_ELEMENTS)
+        reader = RuleReader(
+            ARP if family == _ARP else version, read_set, ask_set, lambda of: len(read_set(of)) > MOST_ELEMENTS
+        )
         rules.setdefault(chain, []).extend(reader.rules(values, numbers[chain]))
         is_volatile = is_volatile or reader.is_volatile
     found = {each: replace(chain, rules=tuple(rules.get(each, ()))) for each, chain in chains.items()}

@@ -48,6 +48,9 @@ from flannelette.services.masq.rules.model import no_chains
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
 _FORWARDED: Final = ("pods", "outside", "local", "port")
 """Names of flows whose packets this host forwards."""
+_RULES: Final = {"pods": "firewall.rule-pods", "tunnel": "firewall.rule-tunnel", "arp": "firewall.rule-arp"}
+_POLICIES: Final = {"pods": "firewall.policy-pods", "tunnel": "firewall.policy-tunnel", "arp": "firewall.policy-arp"}
+"""The codes of findings, by what is dropped."""
 _NAT: Final = (NfHook.POSTROUTING,)
 _TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
 
@@ -155,14 +158,21 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
     lost = dict[Drop, dict[Flow, None]]()
     of_frames = tuple(table for table in whole if table.family)
     for flow in _with_marks(flows, whole):
-        near = concerning(of_frames if flow.name == "port" else whole, flow)
+        near = concerning(of_frames if flow.name == "port" or flow.operation else whole, flow)
         for probe in probes(flow, near) if fate(near, flow.way, flow) else []:
             for drop in fate(near, flow.way, probe):
-                if probe.name == "tunnel" and not _peer(probe) and not drop.is_certain:
-                    continue  # some address may be refused that no node has
+                if not drop.is_certain and _stands_for_many(probe):
+                    continue  # some address may be refused that nobody has
                 lost.setdefault(drop, {})[probe] = None
     certain = {replace(drop, is_certain=False) for drop in lost if drop.is_certain}
     return [Obstacle(drop, tuple(packets)) for drop, packets in lost.items() if drop not in certain]
+
+
+def _stands_for_many(probe: Flow) -> bool:
+    """Whether an end of it is no single address, or no known MAC, because the peers or the pods are not known."""
+    if probe.operation:
+        return max(end.num_addresses for end in probe.ends) > 1 or not probe.mac
+    return probe.name == "tunnel" and not _peer(probe)
 
 
 def would_drop(tables: Iterable[ForeignTable], flows: Sequence[Flow], kind: FirewallKind) -> frozenset[Drop]:
@@ -228,7 +238,8 @@ def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence
     drop, first = obstacle.drop, obstacle.lost[0]
     owner, chains = _owner(drop, tables)
     cure = cure_of(drop, accepts(obstacle.lost, flows), owner, host, _bridge(flows), chains)
-    return _described(_packets(obstacle, flows), drop, owner, cure, of_tunnel=first.name == "tunnel")
+    what = "arp" if first.operation else "tunnel" if first.name == "tunnel" else "pods"
+    return _described(_packets(obstacle, flows), drop, owner, cure, what)
 
 
 def _of_one(
@@ -265,6 +276,8 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
         if not peers or peers == everybody:
             return f"Packets{large} between the nodes ({text})"
         return f"Packets{large} to and from the node{'s' * (len(peers) > 1)} {', '.join(peers)} ({text})"
+    if found.lost[0].operation:
+        return _of_arp(found.lost, names)
     if "ping" in names:
         return f"Pings from {found.lost[0].source.network_address} to {found.lost[0].destination.network_address}"
     ports = sorted({flow.incoming or flow.outgoing for flow in found.lost if flow.name == "port"})
@@ -274,6 +287,19 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     if all(map(_is_outside, found.lost)):
         return f"{some} of pods, to the outside or from there,"
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
+
+
+def _of_arp(lost: Sequence[Flow], names: Collection[str]) -> str:
+    others = (flow.destination if NfHook.ARP_OUTPUT in flow.way else flow.source for flow in lost)
+    nodes = sorted(
+        {str(other.network_address) for other, flow in zip(others, lost, strict=True) if "nodes" in flow.name}
+    )
+    between = ["this host and its pods"] if "arp" in names else []
+    between += ["pods of this node"] if "arp-local" in names else []
+    between += [f"this host and {', '.join(nodes)}"] if nodes else []
+    kinds = {flow.operation for flow in lost}
+    what = {frozenset((1,)): "ARP requests", frozenset((2,)): "ARP replies"}.get(frozenset(kinds), "Packets of ARP")
+    return f"{what} between {', and between '.join(between)}"
 
 
 def _kinds(lost: Sequence[Flow]) -> str:
@@ -305,6 +331,8 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             Accept(() if is_ours else tuple(peers), tuple(peers) if is_ours else (), protocol, port)
             for (is_ours, _, protocol, port), peers in sorted(ends.items(), key=lambda each: each[0][:2])
         ]
+    if lost[0].operation:
+        return _arp_accepts(lost, flows)
     made, alike = dict[Accept, None](), dict[tuple[str, bool, str, str], list[Flow]]()
     for packet in lost:
         alike.setdefault(_kind(packet), []).append(packet)
@@ -331,6 +359,26 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     wide = [(each.sources, each.incoming) for each in made if not each.destinations]
     kept = [each for each in made if not (each.is_answer and replace(each, is_answer=False) in made)]
     return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
+
+
+def _arp_accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
+    """What to accept of ARP: what is of pods' addresses, or of nodes and routers, and no more."""
+    ends = dict[tuple[str, bool, str], dict[Network, None]]()
+    own = next((flow.destination for flow in flows if flow.name == "arp"), None)
+    for flow in lost:
+        is_out = flow.way[0] in (NfHook.ARP_OUTPUT, NfHook.BRIDGE_OUTPUT)
+        of_pods = flow.name != "arp-nodes" and own is not None
+        end = own if of_pods and own is not None else flow.destination if is_out else flow.source
+        device = flow.outgoing if is_out else flow.incoming
+        ends.setdefault((flow.name, is_out, device), {})[end] = None
+    made = dict[Accept, None]()
+    for (name, is_out, device), some in ends.items():
+        networks = tuple(sorted(some))
+        sources = () if is_out else networks
+        destinations = networks if is_out or name == "arp-local" else ()
+        accept = Accept(sources, destinations, incoming="" if is_out else device, outgoing=device if is_out else "")
+        made[replace(accept, is_arp=True)] = None
+    return [*made]
 
 
 def _is_outside(flow: Flow) -> bool:
@@ -375,13 +423,13 @@ def _where(drop: Drop) -> tuple[str, str]:
     return f"chain {chain} of table {table} ({tool})", asked
 
 
-def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, *, of_tunnel: bool = False) -> Condition:
+def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: str = "pods") -> Condition:
     is_legacy, (where, asked) = drop.firewall == LEGACY, _where(drop)
     weight, are = (BROKEN, "are") if drop.is_certain else (WARNING, "may be")
     keep = f" {cure.keep}" if cure.keep and not cure.commands else ""
     if drop.rule:
         return found(
-            "firewall.rule-tunnel" if of_tunnel else "firewall.rule-pods",
+            _RULES[what],
             packets=packets,
             are=are,
             owner=owner.name if owner else "another program",
@@ -394,7 +442,7 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, *, of_
             weight=weight,
         )
     return found(
-        "firewall.policy-tunnel" if of_tunnel else "firewall.policy-pods",
+        _POLICIES[what],
         packets=packets,
         are=are,
         place=where,

@@ -14,7 +14,7 @@ from flannelette.services.core.network import contains
 
 
 class NfHook(IntEnum):
-    """Where the kernel calls a base chain: enum nf_inet_hooks, and those of devices and bridges."""
+    """Where the kernel calls a base chain: enum nf_inet_hooks, and those of devices, bridges and ARP."""
 
     PREROUTING = 0
     INPUT = 1
@@ -30,11 +30,8 @@ class NfHook(IntEnum):
     BRIDGE_FORWARD = 12
     BRIDGE_OUTPUT = 13
     BRIDGE_POSTROUTING = 14
-
-    @property
-    def is_of_bridge(self) -> bool:
-        """Whether it sees frames, with the ports of the bridge as interfaces."""
-        return self >= NfHook.BRIDGE_PREROUTING
+    ARP_INPUT = 20
+    ARP_OUTPUT = 21
 
 
 class State(IntFlag):
@@ -53,9 +50,18 @@ _REVERSED, _MASQUERADED = -100, 100
 """NF_IP_PRI_NAT_DST and _SRC: where answers get the pod's address back, and packets lose it."""
 _CONNTRACK: Final = -200
 """NF_IP_PRI_CONNTRACK: chains of a smaller priority see packets before connection tracking does."""
-_WITHOUT_IN: Final = frozenset((NfHook.OUTPUT, NfHook.EGRESS, NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING))
+_WITHOUT_IN: Final = frozenset(
+    (NfHook.OUTPUT, NfHook.EGRESS, NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING, NfHook.ARP_OUTPUT)
+)
 _WITHOUT_OUT: Final = frozenset(
-    (NfHook.PREROUTING, NfHook.INPUT, NfHook.INGRESS, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT)
+    (
+        NfHook.PREROUTING,
+        NfHook.INPUT,
+        NfHook.INGRESS,
+        NfHook.BRIDGE_PREROUTING,
+        NfHook.BRIDGE_INPUT,
+        NfHook.ARP_INPUT,
+    )
 )
 """Hooks at which packets have no interface that they come by, or leave by."""
 LEGACY: Final = "iptables-legacy"
@@ -76,7 +82,17 @@ IPTABLES: Final[Mapping[str, Mapping[NfHook, int]]] = {
     "security": dict.fromkeys(_FILTER, 50),
 }
 """The base chains of iptables, named like their hooks, with their priorities, by table."""
-WORDS: Final = {0: "inet", 4: "ip", 6: "ip6"}
+ARP: Final = 0x0806
+"""ETH_P_ARP; where a header is read, it stands in place of an IP version."""
+WORDS: Final = {0: "inet", 4: "ip", 6: "ip6", ARP: "arp"}
+_TYPES: Final = {4: 0x0800, 6: 0x86DD}
+_OF_FRAMES: Final = frozenset(
+    (
+        "ethertype", "link type", "mac", "mark", "kind", "length", "time", "hour", "day", "arp operation",
+        "arp htype", "arp ptype", "arp hlen", "arp plen", "arp mac",
+    )
+)  # fmt: skip
+"""Fields that packets of ARP have."""
 
 
 class Match(Enum):
@@ -205,8 +221,13 @@ class Flow:
     """
     is_masqueraded: bool = False
     """Whether the packets have that address where they are seen."""
+    operation: int = 0
+    """Of ARP: 1 a request, 2 a reply; 0: IP packets."""
+    known: tuple[tuple[Network, bytes], ...] = ()
+    """Addresses and MACs of the pods that are the other end; none: unknown."""
     name: str = ""
-    """`pods`, `outside` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
+    """`arp` (between this host and its pods), `arp-local` (between pods), `arp-nodes` (with nodes and routers),
+    `pods` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
     bridge), `ping` (to or from this host itself) or `tunnel`.
     """
 
@@ -253,6 +274,16 @@ class Flow:
     def number(self, field: str) -> Bits | None:
         """The number in a field of these packets; None: unknown."""
         match field:
+            case "ethertype":
+                return Bits(ARP if self.operation else _TYPES[self.source.version])
+            case "arp operation":
+                return Bits(self.operation)
+            case "kind":  # only a request of ARP is for everybody, and only who gets it is told so
+                return Bits(int(self.operation == 1 and self.incoming != NOWHERE))
+            case "arp mac":
+                return Bits(int.from_bytes(self.mac, "big")) if self.mac else None
+            case _ if self.operation and field in _OF_ETHERNET:
+                return Bits(_OF_ETHERNET[field])
             case "protocol":
                 return Bits(self.protocol) if self.protocol else None
             case "port":
@@ -298,6 +329,7 @@ class Flow:
                 return None
 
 
+_OF_ETHERNET: Final = {"link type": 1, "arp htype": 1, "arp ptype": 0x0800, "arp hlen": 6, "arp plen": 4}
 _DAY: Final = 86400
 TCP: Final = 6
 _UDP: Final = 17
@@ -365,16 +397,28 @@ class Condition:
         ends = zip((self.source, self.destination), flow.ends, strict=True)
         return (
             any(wanted is not None and _address(wanted, network) is Match.NO for wanted, network in ends)
+            or (self.test is not None and self.test.field == "ethertype" and self.test.holds(flow) is Match.NO)
             or any(each.excludes(flow) for each in self.each or ())
             or (self.one_of is not None and all(each.excludes(flow) for each in self.one_of))
         )
 
     def holds(self, flow: Flow) -> Match:
         """Whether the condition holds for all packets of the flow, for none, or for some."""
+        if flow.operation and self._is_of_ip:
+            return Match.NO  # nor does its negation: the kernel finds no such field
         found = self._holds(flow)
         if self.negated and found is not Match.MAYBE:
             return Match.NO if found is Match.YES else Match.YES
         return found
+
+    @property
+    def _is_of_ip(self) -> bool:
+        """Whether it asks for what packets of IP alone have."""
+        return (
+            (self.protocol, self.ports, self.is_for_us) != (None, None, None)
+            or (self.test is not None and self.test.field not in _OF_FRAMES)
+            or any(each._is_of_ip for each in (*(self.one_of or ()), *(self.each or ())))
+        )
 
     def _holds(self, flow: Flow) -> Match:
         found = [Match.MAYBE] if self.unknown else []
@@ -467,7 +511,7 @@ class ForeignTable:
     is_whole: bool = True
     """False: it has so many rules that they were not all read, so nothing is certain."""
     family: str = ""
-    """`netdev`, `bridge`; empty: that of the version."""
+    """`netdev`, `bridge`, `arp`; empty: that of the version."""
     is_plain: bool = True
     """iptables-nft can show the table."""
     is_volatile: bool = False
@@ -529,6 +573,7 @@ def fate(
     for table, chain in bases:
         device = flow.outgoing if chain.hook is NfHook.EGRESS else flow.incoming
         is_there = not chain.devices or device in chain.devices
+        is_there = is_there and (bool(table.family) or not flow.operation)  # family inet sees no ARP
         if not is_there or (chain.translates and not flow.states & State.NEW):
             continue  # addresses are translated once for a connection
         end, flow = _passed(table, chain, flow)

@@ -17,9 +17,12 @@ from flannelette.services.runtime.os.netlink import DUMP, attribute, attribute_l
 _GETLINK, _GETROUTE, _GETNEIGH = 18, 26, 30  # RTM_
 _AF_BRIDGE: Final = 7
 _ROUTE, _NEIGHBOUR, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB", "=BxHiII"))
-_LINK_NAME, _MASTER = 3, 10  # IFLA_
+_LINK_ADDRESS, _LINK_NAME, _MASTER = 1, 3, 10  # IFLA_
+_ETHERNET, _NO_ARP, _LOOPBACK = 1, 0x80, 0x8  # ARPHRD_ETHER, IFF_
+_IS_SET: Final = 0xC0  # NUD_PERMANENT, NUD_NOARP
 _DESTINATION, _DEVICE, _GATEWAY, _SOURCE = 1, 4, 5, 7  # RTA_
-_TO, _MAC = 1, 2  # NDA_
+_TO, _MAC, _OF_BRIDGE = 1, 2, 9  # NDA_
+_MAIN_TABLE: Final = 254  # RT_TABLE_MAIN
 _GENERIC, _XFRM = 16, 6  # NETLINK_
 _GENERIC_HEADER: Final = struct.Struct("=BBH")  # struct genlmsghdr: command, version
 _CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # GENL_ID_CTRL, CTRL_CMD_, CTRL_ATTR_
@@ -59,6 +62,49 @@ def mac_of(address: Address, device: str) -> bytes:
     """The MAC address of a neighbour, as far as the kernel knows it; else empty."""
     body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
     return next((values.get(_MAC, b"") for _, values in ask(_GETNEIGH, body, _NEIGHBOUR.size)), b"")
+
+
+def is_set(address: Address, device: str) -> bool:
+    """Whether a program has set the MAC of a neighbour, so that the kernel does not ask for it."""
+    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
+    return any(_NEIGHBOUR.unpack(head)[2] & _IS_SET for head, _ in ask(_GETNEIGH, body, _NEIGHBOUR.size))
+
+
+def with_arp() -> dict[str, bytes]:
+    """The MACs of the interfaces on which this host asks for neighbours by ARP, by name."""
+    found = dict[str, bytes]()
+    for head, values in ask(_GETLINK, _LINK.pack(0, 0, 0, 0, 0), _LINK.size, DUMP):
+        _, kind, _, flags, _ = _LINK.unpack(head)
+        if kind == _ETHERNET and not flags & (_NO_ARP | _LOOPBACK):
+            found[text(values.get(_LINK_NAME, b""))] = values.get(_LINK_ADDRESS, b"")
+    return found
+
+
+def routers_of(network: Network) -> frozenset[tuple[Address, str]]:
+    """The gateways of routes to parts of a network, each with the device."""
+    found = set[tuple[Address, str]]()
+    body = _ROUTE.pack(_af(network.network_address), 0, 0, 0, _MAIN_TABLE, 0, 0, 0, 0)
+    for head, values in ask(_GETROUTE, body, _ROUTE.size, DUMP):
+        length, gateway, to = _ROUTE.unpack(head)[1], _address(values, _GATEWAY), _address(values, _DESTINATION)
+        if gateway and to and to in network and length >= network.prefixlen:
+            found.add((gateway, _name(values.get(_DEVICE, b""))))
+    return frozenset(found)
+
+
+def pods_of(bridge: str) -> list[tuple[str, Address, bytes]]:
+    """What a bridge knows of its pods: port, IPv4 address and MAC of each, sorted."""
+    index = struct.pack("=I", index_of(bridge))
+    ports = dict[bytes, str]()
+    for head, values in ask(_GETNEIGH, _NEIGHBOUR.pack(_AF_BRIDGE, 0, 0, 0, 0), _NEIGHBOUR.size, DUMP):
+        _, port, state, _, _ = _NEIGHBOUR.unpack(head)
+        if values.get(_OF_BRIDGE) == index and not state & _IS_SET:
+            ports[values.get(_MAC, b"")] = _name(struct.pack("=I", port))
+    found = list[tuple[str, Address, bytes]]()
+    for head, values in ask(_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), _NEIGHBOUR.size, DUMP):
+        mac, address = values.get(_MAC, b""), _address(values, _TO)
+        if struct.pack("=I", _NEIGHBOUR.unpack(head)[1]) == index and address and mac in ports:
+            found.append((ports[mac], address, mac))
+    return sorted(found, key=lambda each: (each[0], int(each[1])))
 
 
 def tunnel_peers(backend_type: str, devices: Iterable[str]) -> frozenset[Address]:

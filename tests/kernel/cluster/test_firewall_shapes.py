@@ -18,7 +18,7 @@ from tests.faults.silent_scene import Kind, Pods, two_pods
 from tests.findings.firewall_rows import FIREWALL_FAULTS
 from tests.findings.firewall_shapes import PROGRAMS, RELOADS, SHAPES, Shape
 from tests.findings.words import words
-from tests.hosts.namespaces import NamespaceMaker
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import EXAMPLES
 from tests.hosts.watched_node import WatchedNode
 from tests.modules import need_modules
@@ -53,12 +53,19 @@ NEEDS = {
     " queue num": "nft_queue",
     "hook egress": "nf_tables_egress",
     "table bridge": "nf_tables_bridge",
+    "ebtables": "nf_tables_bridge",
 }
 """What of a firewall not every kernel has, and the module for it."""
 BANS = ("fail2ban-client", "cscli")
 """Programs that lift a ban: then the peer may what it might before."""
 ROWS = {
-    name: Shape(fault.act.format_map(said), "dropped", "", stands_in=fault.undo.format_map(said))
+    name: Shape(
+        fault.act.format_map(said),
+        "dropped",
+        "",
+        is_of_arp=fault.check == "firewall-arp",
+        stands_in=fault.undo.format_map(said),
+    )
     for name, fault in FIREWALL_FAULTS.items()
     if fault.check.startswith("firewall-") and (said := words(*EXAMPLES[4]))
 }
@@ -79,6 +86,23 @@ class Scene:
         n1 = self.pods.hosts.cluster.namespace
         return await asyncio.to_thread(n1.run, *self.inside, "sh", "-c", line)
 
+    async def lost(self, *, forgotten: bool) -> set[str]:
+        """What of pods does not pass; also where pods, this node or another have forgotten who their neighbours are,
+        as they have half a minute later.
+        """
+        if not forgotten:
+            return await asyncio.to_thread(self.node.lost)
+        found = set[str]()
+        for hosts in ((), self.pods.pods, (self.pods.hosts.cluster.namespace,), (self.pods.hosts.n2,)):
+            await self.forget(*hosts)
+            found |= await asyncio.to_thread(self.node.lost)
+        return found
+
+    async def forget(self, *hosts: NetworkNamespace) -> None:
+        """No neighbour is known any more to these hosts; to all, if none is named."""
+        for host in hosts or (*self.pods.pods, self.pods.hosts.cluster.namespace, self.pods.hosts.n2):
+            await asyncio.to_thread(host.ip, "neigh", "flush", "all")
+
     async def restore(self) -> None:
         """The firewall is as it was."""
         await self.typed(
@@ -86,6 +110,7 @@ class Scene:
             f"iptables-legacy-restore < {self.saved}.legacy && "
             "if command -v ipset >/dev/null; then ipset destroy; fi"
         )
+        await self.forget()
         await self.pods.until_nothing_is_found("masq")
 
     async def settled(self, *, found: bool) -> pb.Status:
@@ -168,10 +193,12 @@ async def _running(scene: Scene, program: str, home: Path) -> AsyncIterator[None
 
 async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
     need_modules(*(module for part, module in NEEDS.items() if part in shape.act))
+    found_before = await asyncio.to_thread(scene.node.reached) if shape.is_of_arp else set()
     try:
         await scene.typed(shape.act)
         status = await scene.settled(found=bool(shape.named))
-        lost, reached = await asyncio.to_thread(scene.node.lost), await asyncio.to_thread(scene.node.reached)
+        lost = await scene.lost(forgotten=shape.is_of_arp)
+        reached = await asyncio.to_thread(scene.node.reached)
         before = await asyncio.to_thread(rules, scene)
         assert bool(lost) is (shape.is_broken or shape.is_policy), lost
         assert any(each.broken for each in status.findings) is (bool(lost) and not shape.is_policy), status
@@ -184,8 +211,9 @@ async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
         cures = [each.cure for each in status.findings if each.cure]
         assert not shape.cure or any(cure.startswith(shape.cure) for cure in cures), cures
         await _cured(scene, shape, cures)
-        assert not await asyncio.to_thread(scene.node.lost)
-        opened = await asyncio.to_thread(scene.node.reached) - reached
+        assert not await scene.lost(forgotten=shape.is_of_arp)
+        again = {each for each in found_before if not each.startswith(("stranger: TCP", "stranger: UDP"))}
+        opened = await asyncio.to_thread(scene.node.reached) - reached - again
         is_ban = any(cure.startswith(BANS) for cure in cures)
         ours = OURS | FORGED if any("--new-policy=flannel" in cure for cure in cures) else OURS
         assert {each for each in opened if not is_ban or not each.startswith("peer")} <= ours, opened
