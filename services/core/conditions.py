@@ -339,6 +339,20 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "frames at the bridge. Recreate the pod if it is broken.",
         after=_NO_ARP,
     ),
+    Row(
+        "pod.neighbour",
+        "pod-entry",
+        BROKEN,
+        "Packets to the pod {pod} of this node go to a MAC that the kernel does not verify.",
+        "A permanent neighbour entry of {pod} on {bridge} has the MAC {mac}{right}.",
+    ),
+    Row(
+        "pod.entry",
+        "pod-entry",
+        BROKEN,
+        "Packets to the pod {pod} of this node go to {port}.",
+        "A program has set the MAC {mac} of the pod at {port}; the pod is at {right}.",
+    ),
     # settings and routes of the host
     Row("host.forwarding-off", "forwarding-off", BROKEN, "The kernel forwards no {family} packets.", "{key} is 0."),
     Row(

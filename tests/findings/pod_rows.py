@@ -25,6 +25,25 @@ def _port(
     )
 
 
+def _at_another_port(kind: str) -> SilentFault:
+    return SilentFault(
+        "ip link add port address fe:ff:00:00:00:01 type veth peer name port-far && ip link set port-far up && "
+        "ip link set port master cni0 up && "
+        "bridge fdb replace $(ip neigh show {own_pod} dev cni0 | sed 's/.*lladdr //; s/ .*//') dev port master "
+        f"{kind}",
+        "pod-entry",
+        "A program has set the MAC * of the pod at port; the pod is at veth0.",
+        "bridge fdb del * dev port master",
+        says="own part",
+        versions=(4,),
+        is_told=False,
+        and_then="ip link del port",
+        problem="Packets to the pod {own_pod} of this node go to port.",
+        evidence="bridge fdb show: * dev port master cni0",
+        what=f"`bridge fdb replace MAC dev PORT master {kind}`, with a pod's MAC, and not its port",
+    )
+
+
 POD_FAULTS: Final = {
     "pod-left-its-bridge": _port(
         "ip link set veth0 nomaster",
@@ -65,6 +84,31 @@ POD_FAULTS: Final = {
         "bridge link set dev veth0 learning on flood on",
         "learning off flood off",
         what="`bridge link set dev veth0 learning off flood off`",
+    ),
+    "neighbour-of-a-pod-pinned": SilentFault(
+        "ip neigh replace {own_pod} lladdr 02:00:00:00:00:99 dev cni0 nud permanent",
+        "pod-entry",
+        "A permanent neighbour entry of {own_pod} on cni0 has the MAC 02:00:00:00:00:99, and the pod answers with *.",
+        "ip neigh del {own_pod} dev cni0",
+        says="own part",
+        versions=(4,),
+        is_told=False,
+        problem="Packets to the pod {own_pod} of this node go to a MAC that the kernel does not verify.",
+        evidence="neigh {own_pod} dev cni0 lladdr 02:00:00:00:00:99 PERMANENT",
+    ),
+    "mac-of-a-pod-at-another-port": _at_another_port("permanent"),
+    "mac-of-a-pod-stuck-at-another-port": _at_another_port("sticky static"),
+    "pod-behind-another-interface": SilentFault(
+        "ip link add other type bridge && ip link set other up && {ip} route add {own_pod} dev other",
+        "own-part",
+        "The route `{own_pod} dev other{scope}{metric}` takes these packets.",
+        "{ip} route del {own_pod} dev other proto boot{scope}{metric}",
+        says="own part",
+        versions=(4,),
+        is_told=False,
+        and_then="ip link del other",
+        problem="Packets to {own_pod}, a part of the subnet of this node, do not reach its pods.",
+        evidence="{own_pod} dev other{scope}{metric}",
     ),
     "bridge-without-arp": SilentFault(
         "ip link set cni0 arp off",

@@ -72,6 +72,12 @@ HEALTHY: Final = {
     "ip xfrm policy add dir fwd src 10.5.27.0/24 dst 10.5.53.0/24 action allow",
     "an address without its route": "ip addr add 10.99.0.77/16 dev eth0 noprefixroute",
     "a second cluster's route": "ip route add 10.6.0.0/16 via 10.99.0.1 && ip route add blackhole 10.7.0.0/16",
+    "what is right for a pod, and set": "M=$(ip neigh show 10.5.27.2 dev cni0 | sed 's/.*lladdr //; s/ .*//') && "
+    "ip neigh replace 10.5.27.2 lladdr $M dev cni0 nud permanent && bridge fdb replace $M dev veth0 master static && "
+    "ip route add 10.5.27.2 dev cni0",
+    "what is set for nobody": "ip neigh replace 10.5.27.99 lladdr 02:00:00:00:00:99 dev cni0 nud permanent && "
+    "bridge fdb replace 02:00:00:00:00:98 dev veth0 master static && ip link add other type bridge && "
+    "ip link set other up && ip route add 10.5.27.98 dev other",
     "a learned neighbour": "ip neigh replace 10.99.0.12 lladdr $(ip -j neigh show 10.99.0.12 dev eth0 | "
     'sed \'s/.*lladdr":"//; s/".*//\') dev eth0 nud reachable',
 }

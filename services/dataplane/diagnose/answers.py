@@ -8,6 +8,7 @@ from typing import Final
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
 from flannelette.services.dataplane.diagnose.seen import (
+    BridgeEntry,
     BridgePort,
     HostAddress,
     HostLink,
@@ -25,6 +26,8 @@ from flannelette.services.dataplane.netlink.uapi import attribute, attributes, r
 LINK: Final = struct.Struct("=BxHiII")
 ADDRESS: Final = struct.Struct("=BBBBi")
 RULE: Final = struct.Struct("=BBBBB2xBI")
+_MAC_BYTES: Final = 6
+_NDA_VLAN: Final = 5
 _POLICY: Final = struct.Struct("=16s16sHHHHHBBB3xiI64x32xIIBBBB4x")
 """struct xfrm_userpolicy_info, of its selector, priority, index, direction and action."""
 
@@ -113,6 +116,16 @@ def neighbour_in(message: bytes) -> NeighbourState:
     _, _, state, _, _ = _header(NEIGHBOURS.header, message)
     mac = attributes_of(message, NEIGHBOURS.header.size).get(uapi.NDA_LLADDR, b"")
     return NeighbourState(state, mac)
+
+
+def entry_in(message: bytes) -> BridgeEntry | None:
+    """The entry of a bridge that a message tells; None: it is of an interface by itself."""
+    _, port, state, _, _ = _header(NEIGHBOURS.header, message)
+    found = attributes_of(message, NEIGHBOURS.header.size)
+    if uapi.NDA_MASTER not in found or len(found.get(uapi.NDA_LLADDR, b"")) != _MAC_BYTES:
+        return None
+    vlan = int.from_bytes(found.get(_NDA_VLAN, b""), sys.byteorder)
+    return BridgeEntry(found[uapi.NDA_LLADDR], port, state, vlan)
 
 
 def link_in(message: bytes) -> HostLink:

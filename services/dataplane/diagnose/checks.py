@@ -10,6 +10,7 @@ from flannelette.services.core.family import Family, family_of
 from flannelette.services.dataplane.diagnose.bridge import check_bridge
 from flannelette.services.dataplane.diagnose.culprit import culprit
 from flannelette.services.dataplane.diagnose.host_programs import check_cni, check_flanneld
+from flannelette.services.dataplane.diagnose.pod_entries import check_entries
 from flannelette.services.dataplane.diagnose.pods import check_pods, has_pods
 from flannelette.services.dataplane.diagnose.policies import check_policies
 from flannelette.services.dataplane.diagnose.routes import check_routes
@@ -150,6 +151,7 @@ CHECKS: Final[dict[str, Check]] = {
     "forwarding of interfaces": _forwarding,
     "the pods' bridge": check_bridge,
     "pods": check_pods,
+    "entries for single pods": check_entries,
     "the underlay's address": _local_address,
     "the tunnel's port": _port,
     "routes of other programs": check_routes,

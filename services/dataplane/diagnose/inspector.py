@@ -19,6 +19,7 @@ from flannelette.services.dataplane.diagnose.answers import (
     RULE,
     address_in,
     attributes_of,
+    entry_in,
     link_in,
     lookup_request,
     narrow_route_in,
@@ -33,6 +34,7 @@ from flannelette.services.dataplane.diagnose.answers import (
 )
 from flannelette.services.dataplane.diagnose.seen import (
     Answer,
+    BridgeEntry,
     HostAddress,
     HostLink,
     Lookup,
@@ -126,6 +128,22 @@ class Inspector:
             if uapi.NDA_LLADDR in known and uapi.NDA_DST in known and not state & uapi.NUD_FAILED:
                 found.append((known[uapi.NDA_DST], state))
         return found
+
+    async def neighbours_at(self, family: Family, index: int) -> dict[bytes, NeighbourState]:
+        """All neighbours on an interface, by address."""
+        body = NEIGHBOURS.header.pack(family.af, 0, 0, 0, 0)
+        body += attribute(uapi.NDA_IFINDEX, struct.pack("=I", index))
+        messages = await self._dump(uapi.RTM_GETNEIGH, body)
+        pairs = ((attributes_of(each, NEIGHBOURS.header.size).get(uapi.NDA_DST, b""), each) for each in messages)
+        return {address: neighbour_in(message) for address, message in pairs if address}
+
+    async def bridge_entries(self, index: int) -> list[BridgeEntry]:
+        """What a bridge knows of MACs."""
+        body = NEIGHBOURS.header.pack(uapi.AF_BRIDGE, 0, 0, 0, 0)
+        body += attribute(uapi.NDA_MASTER, struct.pack("=I", index))
+        return [
+            each for message in await self._dump(uapi.RTM_GETNEIGH, body) if (each := entry_in(message)) is not None
+        ]
 
     async def links(self) -> dict[int, HostLink]:
         """All interfaces, with their places in bridges."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from flannelette.services.core.conditions import Condition
-from flannelette.services.core.family import FAMILIES, family_of
+from flannelette.services.core.family import FAMILIES, IPV4, family_of
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.backends.vxlan import Vxlan
@@ -22,8 +22,10 @@ from flannelette.services.dataplane.diagnose.host_programs import (
     taken_port,
 )
 from flannelette.services.dataplane.diagnose.inspector import Inspector
+from flannelette.services.dataplane.diagnose.locate import locate
 from flannelette.services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
-from flannelette.services.dataplane.diagnose.pods import check_pods, silent_places, unattached
+from flannelette.services.dataplane.diagnose.pod_entries import doubtful
+from flannelette.services.dataplane.diagnose.pods import check_pods, pods_bridge, silent_places, unattached
 from flannelette.services.dataplane.diagnose.policies import blocks
 from flannelette.services.dataplane.diagnose.routes import ways_off
 from flannelette.services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
@@ -104,6 +106,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
         seen = replace(seen, taken=await asyncio.to_thread(taken_port, subject.port))
     back = await inspector.lookups(returns(subject, seen))
     seen = replace(seen, answers={**answers, **back}, neighbours=await inspector.neighbours(next_hops(seen)))
+    seen = await _with_entries(inspector, subject, seen)
     if blocks(seen) or ways_off(subject, seen) or any(way.pods for way in seen.ways):
         near = {family: await inspector.all_neighbours(family) for family in subject.own}
         seen = replace(seen, pods={family: [each for each, _ in found] for family, found in near.items()})
@@ -113,6 +116,20 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     if any(check_pods(subject, seen)):
         seen = replace(seen, managers=managers_of(files, seen.links.values()))
     return seen
+
+
+async def _with_entries(inspector: Inspector, subject: Subject, seen: Seen) -> Seen:
+    """Asks what is known of the pods at their bridge, and the pods themselves where there is a doubt."""
+    bridge = pods_bridge(subject, seen)
+    if bridge is None or bridge.kind != "bridge":
+        return seen
+    near = [await inspector.neighbours_at(family, bridge.index) for family in subject.own]
+    at_bridge = {address: state for some in near for address, state in some.items()}
+    seen = replace(seen, at_bridge=at_bridge, entries=await inspector.bridge_entries(bridge.index))
+    own = next((a.address for a in seen.addresses if a.ifindex == bridge.index and a.family is IPV4), None)
+    if own is None or not bridge.is_up:
+        return seen
+    return replace(seen, located=await locate(bridge.name, bridge.mac, own, doubtful(subject, seen)))
 
 
 def findings(subject: Subject, seen: Seen) -> tuple[Condition, ...]:

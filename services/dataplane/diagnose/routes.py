@@ -50,8 +50,20 @@ def ways_off(subject: Subject, seen: Seen) -> list[Route]:
         route
         for route in subject.own_parts
         if route.route_type in DROPS
-        or (route.route_type == RTN_UNICAST and route.ifindex in elsewhere and not address_behind(seen, route))
+        or (
+            route.route_type == RTN_UNICAST
+            and (route.ifindex in elsewhere or _is_past_bridge(seen, route))
+            and not address_behind(seen, route)
+        )
     ]
+
+
+def _is_past_bridge(seen: Seen, route: Route) -> bool:
+    """Whether a route for one address leads past the bridge at which its pod is."""
+    bridges = {*seen.bridges.values()}
+    state, link = seen.at_bridge.get(route.dst), seen.links.get(route.ifindex)
+    is_there = state is not None and bool(state.mac) and not state.is_failed
+    return is_there and link is not None and link.index not in bridges and route.length == 8 * len(route.dst)
 
 
 def is_in_use(seen: Seen, family: Family, prefix: bytes, length: int) -> bool:

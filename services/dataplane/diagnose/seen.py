@@ -9,7 +9,7 @@ from flannelette.services.core.family import FAMILIES, Address, Family, Network
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.iproute2_text import address as ip_text
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.netlink.uapi import NUD_FAILED, NUD_PERMANENT, KernelError
+from flannelette.services.dataplane.netlink.uapi import NUD_FAILED, NUD_NOARP, NUD_PERMANENT, KernelError
 from flannelette.services.dataplane.underlay.selection import Underlay
 from flannelette.services.runtime.os.processes import Process
 
@@ -179,6 +179,27 @@ class NeighbourState:
 
 
 @dataclass(frozen=True, slots=True)
+class BridgeEntry:
+    """A MAC that a bridge knows (`bridge fdb show`)."""
+
+    mac: bytes
+    port: int
+    """Index of the port."""
+    state: int = 0
+    vlan: int = 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the host takes frames for it."""
+        return bool(self.state & NUD_PERMANENT)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a program has set it, or it is that of an interface, so that it does not age."""
+        return bool(self.state & (NUD_PERMANENT | NUD_NOARP))
+
+
+@dataclass(frozen=True, slots=True)
 class PeerPath:
     """How packets get to a peer in one family."""
 
@@ -313,6 +334,12 @@ class Seen:
     """VLANs of bridges that filter VLANs, and of their ports: the untagged one, and those that lose the tag."""
     pod_neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
     """Neighbour entries of the pods' addresses at their bridge."""
+    at_bridge: Mapping[bytes, NeighbourState] = field(default_factory=dict)
+    """All neighbours at the pods' bridge, by address."""
+    entries: Sequence[BridgeEntry] = ()
+    """What the pods' bridge knows of MACs."""
+    located: Mapping[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    """MAC, and index of the port, of pods that were asked for by ARP, by address; only where there is a doubt."""
     managers: Mapping[int, str] = field(default_factory=dict)
     """A sentence for each interface where it matters: which program manages it, and how to keep that off."""
     forwarding: Mapping[tuple[Family, int], bool] = field(default_factory=dict)
