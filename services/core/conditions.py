@@ -627,6 +627,14 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "A rule of {owner} changes it: `{rule}`, {place}{target}.",
     ),
     Row(
+        "firewall.mark",
+        "firewall-mark",
+        BROKEN,
+        "Packets {packets} {there}.",
+        "A rule of {owner} marks them with {mark}: `{rule}`, {place}. The rule `{routing}` of policy routing "
+        "sends what has this mark another way.",
+    ),
+    Row(
         "firewall.notrack",
         "firewall-notrack",
         BROKEN,

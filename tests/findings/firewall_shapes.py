@@ -507,6 +507,35 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         "iptables-nft -I INPUT -j NFQUEUE --queue-num 0 --queue-bypass",
         is_broken=False,
     ),
+    "a mark, and a table where nothing leads to peers": Shape(
+        "ip route add blackhole default table 99; ip rule add fwmark 0x77 table 99; "
+        "iptables-legacy -t mangle -A PREROUTING -i cni0 -d 10.0.0.0/8 -j MARK --set-mark 0x77",
+        named="Packets of pods to other nodes are dropped. A rule of another program marks them with 0x77: `-A ",
+        cure="iptables-legacy -t mangle -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 ",
+    ),
+    "a mark, and a VPN's table": Shape(
+        "ip route add default dev behind0 table 99; ip rule add fwmark 0x1/0xff priority 100 table 99; "
+        + _nft(
+            "table inet vpn { chain c { type filter hook prerouting priority mangle; "
+            'iifname "cni0" ip daddr != { 127.0.0.0/8, 198.51.100.0/24 } jump m; }; chain m { meta mark set 0x1; }; }'
+        ),
+        named="Packets of pods to other nodes leave by behind0.",
+        cure="nft insert rule inet vpn m handle ",
+    ),
+    "a mark of what comes from peers": Shape(
+        "ip route add blackhole default table 99; ip rule add fwmark 0x77 table 99; "
+        "iptables-nft -t mangle -A PREROUTING -i flannel.1 -j MARK --set-mark 0x77",
+        named="Packets from other nodes to pods are dropped.",
+        cure="iptables-nft -t mangle -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -i flannel.1 ",
+    ),
+    "marks that lead nowhere else": Shape(
+        "ip route add default via 10.99.0.1 table 99; ip rule add fwmark 0x77 table 99; "
+        "ip rule add fwmark 0x66 priority 90 table main; "
+        "iptables-nft -t mangle -A PREROUTING -i cni0 ! -d 10.0.0.0/8 -j MARK --set-mark 0x77; "
+        "iptables-nft -t mangle -A FORWARD -o flannel.1 -j MARK --set-mark 0x77; "
+        "iptables-legacy -t mangle -A PREROUTING -d 10.5.0.0/16 -j MARK --set-mark 0x66",
+        is_broken=False,
+    ),
     "all that comes is another host's": Shape(
         "iptables-nft -t nat -A PREROUTING -i eth0 -p udp -j DNAT --to-destination 10.88.0.2",
         named="A rule of another program changes it: `iifname eth0 meta l4proto udp ",

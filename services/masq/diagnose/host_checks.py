@@ -10,6 +10,7 @@ from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.cures import UNKNOWN_HOST, Host
 from flannelette.services.masq.diagnose.flows import Surroundings
+from flannelette.services.masq.diagnose.marks import diverted_by_marks
 from flannelette.services.masq.diagnose.obstacles import diverting, dropping, translating, untracking
 from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
 from flannelette.services.masq.firewalls.firewall import FirewallKind
@@ -60,6 +61,7 @@ def findings(
     told += dropping(around.tables, "", tunnel, host)
     told += dropping(around.tables, "", arp, host)
     told += diverting(around.tables, [*flows, *tunnel], host)
+    told += diverted_by_marks(around.tables, flows, host)
     told += translating(around.tables, flows, host)
     told += untracking(around.tables, flows) if settings.masquerade else []
     if around.side_by_side & {family.version for family in found_in} and kind != FirewallKind.NFTABLES:

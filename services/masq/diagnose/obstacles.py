@@ -409,7 +409,7 @@ def _owner(drop: Drop, tables: Sequence[ForeignTable]) -> tuple[Owner | None, Co
     return owner_of(drop, table), table.chains if table else ()
 
 
-def _where(drop: Drop) -> tuple[str, str]:
+def place_of(drop: Drop) -> tuple[str, str]:
     """The place of the rule or policy in words, and the command that shows it."""
     is_legacy = drop.firewall == LEGACY
     chain = drop.rule.chain if drop.rule else drop.chain
@@ -424,7 +424,7 @@ def _where(drop: Drop) -> tuple[str, str]:
 
 
 def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: str = "pods") -> Condition:
-    is_legacy, (where, asked) = drop.firewall == LEGACY, _where(drop)
+    is_legacy, (where, asked) = drop.firewall == LEGACY, place_of(drop)
     weight, are = (BROKEN, "are") if drop.is_certain else (WARNING, "may be")
     keep = f" {cure.keep}" if cure.keep and not cure.commands else ""
     if drop.rule:
@@ -459,7 +459,7 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: 
 def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], host: Host) -> Condition:
     owner = owner_of(drop, _table_of(drop, tables))
     cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
-    where, asked = _where(drop)
+    where, asked = place_of(drop)
     text = drop.rule.text if drop.rule else ""
     who = owner.name if owner else "another program"
     return found("firewall.snat", owner=who, rule=text, place=where, cure=cure.text, evidence=f"{asked}: {text}")
@@ -469,7 +469,7 @@ def _diversion(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequen
     drop, first = obstacle.drop, obstacle.lost[0]
     owner = owner_of(drop, _table_of(drop, tables))
     cure = exempting(drop, accepts(obstacle.lost, flows), owner, host)
-    where, asked = _where(drop)
+    where, asked = place_of(drop)
     text, port = (drop.rule.text, drop.rule.port) if drop.rule else ("", 0)
     is_unheard = port > 0 and is_listening(first.protocol, port) is False
     to = f", which sends them to port {port} of this host{', where no program listens' * is_unheard}" * bool(port)
@@ -487,6 +487,6 @@ def _diversion(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequen
 
 
 def _untracked(drop: Drop, flow: Flow) -> Condition:
-    where, asked = _where(drop)
+    where, asked = place_of(drop)
     text = drop.rule.text if drop.rule else ""
     return found("firewall.notrack", rule=text, place=where, source=flow.source, evidence=f"{asked}: {text}")

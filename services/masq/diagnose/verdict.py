@@ -591,6 +591,34 @@ def _passed(table: ForeignTable, chain: ForeignChain, flow: Flow) -> tuple["_End
     return end, replace(flow, mark=after.mark, connection_mark=after.connection_mark, states=states)
 
 
+def marked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -> tuple[Bits, Drop | None]:
+    """The mark that packets have after these hooks, and the rule that has set it, if one has for certain."""
+    before, setting = flow.mark, None
+    bases = [(table, chain) for table in tables for chain in table.chains.values() if chain.hook in way]
+    for table, chain in sorted(bases, key=lambda base: base[1].priority):
+        is_there = not chain.devices or flow.incoming in chain.devices
+        if is_there and not chain.translates and table.version in (0, flow.source.version):
+            _, after = _passed(table, chain, flow)
+            if after.mark != flow.mark:
+                setting = _setting(table, chain, flow)
+            flow = after
+    return flow.mark, setting if flow.mark != before else None
+
+
+def _setting(table: ForeignTable, base: ForeignChain, flow: Flow) -> Drop | None:
+    """The last rule of a table that sets the mark of the packets, as far as one is found."""
+    seen = flow.at(base.hook, base.priority)
+    others = (chain for chain in table.chains.values() if chain.hook is None)
+    rules = [
+        rule
+        for chain in (base, *others)
+        for rule in chain.rules
+        if rule.marking and not rule.marking.is_of_connection
+    ]
+    fitting = [rule for rule in rules if rule.matches(seen) is not Match.NO]
+    return _drop_of(table, base, fitting[-1], is_certain=True) if fitting else None
+
+
 def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -> Drop | None:
     """The rule that keeps connection tracking from the packets for certain; None: the packets are tracked."""
     for table in tables:

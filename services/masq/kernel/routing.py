@@ -20,7 +20,10 @@ _ROUTE, _NEIGHBOUR, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB
 _LINK_ADDRESS, _LINK_NAME, _MASTER = 1, 3, 10  # IFLA_
 _ETHERNET, _NO_ARP, _LOOPBACK = 1, 0x80, 0x8  # ARPHRD_ETHER, IFF_
 _IS_SET: Final = 0xC0  # NUD_PERMANENT, NUD_NOARP
-_DESTINATION, _DEVICE, _GATEWAY, _SOURCE = 1, 4, 5, 7  # RTA_
+_DESTINATION, _FROM, _INCOMING, _DEVICE, _GATEWAY, _SOURCE, _MARK = 1, 2, 3, 4, 5, 7, 16  # RTA_
+_GETRULE: Final = 34
+_RULE: Final = struct.Struct("=BBBBB2xBI")  # struct fib_rule_hdr: family, lengths, TOS, table, action, flags
+_PRIORITY, _FWMARK, _TABLE, _FWMASK = 6, 10, 15, 16  # FRA_
 _TO, _MAC, _OF_BRIDGE = 1, 2, 9  # NDA_
 _MAIN_TABLE: Final = 254  # RT_TABLE_MAIN
 _GENERIC, _XFRM = 16, 6  # NETLINK_
@@ -38,6 +41,16 @@ _GROUPS: Final = (ip_network("224.0.0.0/4"), ip_network("255.255.255.255"), ip_n
 
 
 @dataclass(frozen=True, slots=True)
+class MarkRule:
+    """A rule of policy routing for packets with a mark."""
+
+    priority: int
+    mark: int
+    mask: int
+    table: int
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """How the kernel sends packets to an address."""
 
@@ -49,10 +62,17 @@ class Way:
     """The router that they go to first; None: the address is on the link."""
 
 
-def way_to(address: Address) -> Way | None:
-    """The way to an address; None: no route leads there, or the kernel does not say."""
-    body = _ROUTE.pack(_af(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
-    for _, values in ask(_GETROUTE, body + attribute(_DESTINATION, address.packed), _ROUTE.size):
+def way_to(address: Address, *, source: Address | None = None, incoming: str = "", mark: int = 0) -> Way | None:
+    """The way to an address, of packets from a source that come by an interface; None: no route leads there, or the
+    kernel does not say.
+    """
+    bits = 8 * len(address.packed)
+    body = _ROUTE.pack(_af(address), bits, bits if source else 0, 0, 0, 0, 0, 0, 0)
+    body += attribute(_DESTINATION, address.packed)
+    body += attribute(_FROM, source.packed) if source else b""
+    body += attribute(_INCOMING, struct.pack("=I", index_of(incoming))) if incoming else b""
+    body += attribute(_MARK, struct.pack("=I", mark)) if mark else b""
+    for _, values in ask(_GETROUTE, body, _ROUTE.size):
         if device := _name(values.get(_DEVICE, b"")):
             return Way(device, _address(values, _SOURCE), _address(values, _GATEWAY))
     return None
@@ -82,13 +102,33 @@ def with_arp() -> dict[str, bytes]:
 
 def routers_of(network: Network) -> frozenset[tuple[Address, str]]:
     """The gateways of routes to parts of a network, each with the device."""
-    found = set[tuple[Address, str]]()
+    return frozenset((gateway, device) for _, gateway, device in _routes_into(network))
+
+
+def parts_of(network: Network) -> list[tuple[Network, str]]:
+    """Subnets of a network to which routes lead by a gateway, each with the device, as those of peers do."""
+    return [(part, device) for part, _, device in _routes_into(network) if part.num_addresses > 2]
+
+
+def _routes_into(network: Network) -> Iterator[tuple[Network, Address, str]]:
     body = _ROUTE.pack(_af(network.network_address), 0, 0, 0, _MAIN_TABLE, 0, 0, 0, 0)
     for head, values in ask(_GETROUTE, body, _ROUTE.size, DUMP):
         length, gateway, to = _ROUTE.unpack(head)[1], _address(values, _GATEWAY), _address(values, _DESTINATION)
         if gateway and to and to in network and length >= network.prefixlen:
-            found.add((gateway, _name(values.get(_DEVICE, b""))))
-    return frozenset(found)
+            yield ip_network((to, length)), gateway, _name(values.get(_DEVICE, b""))
+
+
+def mark_rules(version: int) -> list[MarkRule]:
+    """The rules of policy routing that look at marks, in the order in which the kernel asks them."""
+    af = socket.AF_INET if version == 4 else socket.AF_INET6
+    found = []
+    for head, values in ask(_GETRULE, _RULE.pack(af, 0, 0, 0, 0, 0, 0), _RULE.size, DUMP):
+        priority, mark, mask, table = (
+            int.from_bytes(values.get(each, b""), sys.byteorder) for each in (_PRIORITY, _FWMARK, _FWMASK, _TABLE)
+        )
+        if mark:
+            found.append(MarkRule(priority, mark, mask, table or _RULE.unpack(head)[4]))
+    return found
 
 
 def pods_of(bridge: str) -> list[tuple[str, Address, bytes]]:

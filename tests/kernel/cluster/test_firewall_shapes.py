@@ -108,7 +108,9 @@ class Scene:
         await self.typed(
             f"printf 'flush ruleset\\n' | cat - {self.saved} | nft -f - && "
             f"iptables-legacy-restore < {self.saved}.legacy && "
-            "if command -v ipset >/dev/null; then ipset destroy; fi"
+            "if command -v ipset >/dev/null; then ipset destroy; fi; "
+            "for r in 'table 99' 'table main priority 90'; do "
+            "while ip rule del $r 2>/dev/null; do :; done; done; ip route flush table 99 2>/dev/null || true"
         )
         await self.forget()
         await self.pods.until_nothing_is_found("masq")
