@@ -26,9 +26,8 @@ from bench.host import check, host_with_device
 from bench.leases import MOST_LEASES
 from bench.result import Bench, BenchFailed, Result
 from flannelette.services.dataplane.kernel.reconciler import Reconciler, Scope
-from flannelette.services.dataplane.netlink.kernel import KernelSocket
+from flannelette.services.dataplane.netlink.kernel import KernelSocket, batches
 from flannelette.services.dataplane.netlink.kinds import command
-from flannelette.services.dataplane.netlink.messages import batches
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, steps
 
 PYROUTE2_PEERS: Final = 1_000

@@ -18,7 +18,7 @@ from flannelette.services.dataplane.kernel.ownership import OwnershipRules
 from flannelette.services.dataplane.kernel.reconciler import Scope
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.objects import KernelObject
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 from lab.netns import NetworkNamespace
 
 PROTOCOL: Final = 77

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from flannelette.services.dataplane.udp.succession import inherit
+from flannelette.services.dataplane.udp.proxy import inherit
 
 _LONGEST_SOCKET: Final = "h200/dataplane-green.sock"
 _LONGEST_PATH: Final = 107

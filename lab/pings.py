@@ -11,8 +11,7 @@ from itertools import count
 from typing import Final, Self
 
 from flannelette.services.core.family import FAMILIES, IPV6, Family
-from flannelette.services.dataplane.probes.echo import REPLY, REQUEST, Echo, echo_in, request
-from flannelette.services.dataplane.probes.echo_socket import open_echo_socket
+from flannelette.services.dataplane.probes.sockets import REPLY, REQUEST, Echo, echo_in, open_echo_socket, request
 from lab.netns import NetworkNamespace
 from lab.topology import Address
 

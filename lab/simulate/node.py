@@ -23,7 +23,7 @@ from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.node.progress_reporter import Reporter, progress_after
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from lab.simulate.kernel import SimulatedKernel
 from lab.simulate.sharing import Shared, SharedFeed, SharedTransport

@@ -21,7 +21,7 @@ from flannelette.services.dataplane.api.service import DataplaneServicer
 from flannelette.services.dataplane.api.status import findings_of, reported_findings, states
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.task import TaskReports, run_backend_tasks
-from flannelette.services.dataplane.commands.runner import HookRunner
+from flannelette.services.dataplane.commands import HookRunner
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.diagnosis import Diagnosis
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
@@ -30,9 +30,8 @@ from flannelette.services.dataplane.events.causes import Cause
 from flannelette.services.dataplane.events.journal import EventKind, Journal
 from flannelette.services.dataplane.events.metrics import NumberCollector
 from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
-from flannelette.services.dataplane.kernel.namespace import require_rights, sole_dataplane
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
-from flannelette.services.dataplane.netlink.fou.fou_actuator import FouActuator
+from flannelette.services.dataplane.netlink.fou.ports import FouActuator
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.monitor import Monitor
@@ -49,7 +48,7 @@ from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.os.claims import Claims, claims_of
 from flannelette.services.runtime.os.names import stranger_findings
-from flannelette.services.runtime.os.single_instance import lock_name
+from flannelette.services.runtime.os.single_instance import lock_name, single_instance
 from flannelette.services.runtime.process.options import node_name
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.state import unwritten
@@ -78,7 +77,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
     machine = MachineToken(settings.state_dir)
     health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
     with (
-        sole_dataplane(service=service),
+        single_instance(service, "stop it first: two would undo each other's changes"),
         Monitor() as monitor,
         KernelSocket(monitor=monitor) as rtnetlink,
         WireguardSocket() as wireguard,
@@ -90,7 +89,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         StateFile(settings.state_dir, service, machine.token) as state,
         Claims("dataplane", network.name) as claims,
     ):
-        await require_rights(rtnetlink)
+        await rtnetlink.require_rights()
         monitor.beside = () if is_named else (policy_events,)
         place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None
         events = EventFile(place, EventKind, Cause)

@@ -12,7 +12,7 @@ from flannelette.services.core.family import FAMILIES, Address, Network
 from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
 from flannelette.services.dataplane.backends.backend import NodeFiles
 from flannelette.services.dataplane.peers.validation import OperatorLimits
-from flannelette.services.dataplane.underlay.selection import InterfaceChoice, compile_pattern
+from flannelette.services.dataplane.underlay import InterfaceChoice, compile_pattern
 from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, network_of
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import flag

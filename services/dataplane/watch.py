@@ -15,7 +15,7 @@ from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
 from flannelette.services.dataplane.netlink.uapi import AF_BRIDGE, AF_INET
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _SETTLE_SECONDS: Final = 0.01
 """One fault is many notifications (a link that goes down takes every route along): they end in one comparison."""

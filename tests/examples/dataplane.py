@@ -13,7 +13,7 @@ from flannelette.services.dataplane.netlink import actuator
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 ETH0 = 2
 FLANNEL = 3

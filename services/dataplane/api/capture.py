@@ -10,8 +10,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
 from flannelette.services.core.family import Address
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.capture.capture import Batch, Capture, Limits, batches
-from flannelette.services.dataplane.capture.filter import Expression, Some, inner, outer
+from flannelette.services.dataplane.capture import Batch, Capture, Expression, Limits, Some, batches, inner, outer
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.events.journal import Event, EventKind
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer

@@ -14,12 +14,11 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import FAMILIES
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
-from flannelette.services.dataplane.kernel.namespace import require_rights, sole_dataplane
 from flannelette.services.dataplane.kernel.ownership import DEFAULT_METRIC, OwnershipRules, flannel_shape
 from flannelette.services.dataplane.kernel.reconciler import Reconciler, Scope
 from flannelette.services.dataplane.links.reconcile import find_leftovers, remove_devices
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
-from flannelette.services.dataplane.netlink.fou.fou_actuator import FouActuator
+from flannelette.services.dataplane.netlink.fou.ports import FouActuator
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicySocket
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.kinds import command
@@ -29,6 +28,7 @@ from flannelette.services.dataplane.node.subnet_file import read_previous_subnet
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
 from flannelette.services.runtime.os.claims import DEVICE, MARK, Claims
 from flannelette.services.runtime.os.processes import processes
+from flannelette.services.runtime.os.single_instance import single_instance
 from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.once import run_once
 from flannelette.services.runtime.process.settings import flag
@@ -76,7 +76,7 @@ def leftovers(routes: Set[Route], neighbours: Set[Neighbour], protocol: int) -> 
 
 async def clean_up(kernel: KernelSocket, settings: CleanupSettings) -> pb.TeardownKernelResponse:
     """Carries out `leftovers`. Raises Misconfigured without NET_ADMIN, Unavailable."""
-    await require_rights(kernel)
+    await kernel.require_rights()
     routes = frozenset().union(*[await kernel.routes(family.af) for family in FAMILIES])
     ours = [route for route in routes if route.protocol == settings.route_protocol and route.onlink]
     devices = {(route.family, route.ifindex) for route in ours}
@@ -94,7 +94,7 @@ async def remove_everything(rtnetlink: KernelSocket, settings: CleanupSettings) 
     network, flannelds = NodeNetwork(settings.network), list(processes("flanneld"))
     for each in () if network.suffix else flannelds:
         raise Misconfigured(f"{each} runs here and needs the devices: `{each.end}` first, or give --keep-foreign")
-    await require_rights(rtnetlink)
+    await rtnetlink.require_rights()
     former = () if flannelds else read_previous_subnets(network.place(settings.subnet_file))
     with (
         WireguardSocket() as wireguard,
@@ -129,7 +129,7 @@ def _work(settings: CleanupSettings) -> pb.TeardownKernelResponse:
     remove, advice = (remove_everything, "stop it first") if settings.everything else (clean_up, _ADVICE)
     network = NodeNetwork(settings.network)
     mark = mark_of(network, settings.route_protocol)
-    with sole_dataplane(advice, f"dataplane{network.suffix}"), KernelSocket() as kernel:
+    with single_instance(f"dataplane{network.suffix}", advice), KernelSocket() as kernel:
         for name, claim in Claims("dataplane", network.name).others():
             if claim == (MARK, str(mark)):
                 raise Misconfigured(

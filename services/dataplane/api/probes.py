@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from statistics import fmean, median
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.dataplane.probes.checksum import Offload
 from flannelette.services.dataplane.probes.path import Layer, ProbedPath
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.dataplane.probes.record import Answering, Record
+from flannelette.services.dataplane.probes.record import Answering, Offload, Record
 
 _NAMED = 10
 ANSWERING = {

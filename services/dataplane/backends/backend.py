@@ -18,8 +18,7 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkSpec
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
-from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import ConnectedRoutes, Underlay
 from flannelette.services.runtime.os.claims import Claims
 
 

@@ -11,7 +11,7 @@ from flannelette.services.dataplane.backends.backend import Backend, NodeIdentit
 from flannelette.services.dataplane.backends.routes import direct_route
 from flannelette.services.dataplane.links.desired import LinkSpec
 from flannelette.services.dataplane.netlink.objects import KernelObject
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from flannelette.services.dataplane.backends.backend import Backend, NodeIdentit
 from flannelette.services.dataplane.backends.routes import direct_route, tunnel_route
 from flannelette.services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _OVERHEAD: Final = 20
 """Bytes: the outer IPv4 header (RFC 2003)."""

@@ -40,7 +40,7 @@ from flannelette.services.dataplane.netlink.ipsec.values import (
     XfrmPolicy,
 )
 from flannelette.services.dataplane.netlink.objects import KernelObject
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _OVERHEAD: Final = 77
 """Bytes that flannel takes off; the largest packet that fits is 23 bytes larger."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flannelette.services.dataplane.backends.backend import Backend, Host
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 InForce: TypeAlias = tuple[Backend, Underlay]
 """A backend and the underlay that it uses."""

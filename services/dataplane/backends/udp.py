@@ -27,12 +27,11 @@ from flannelette.services.dataplane.backends.backend import (
 from flannelette.services.dataplane.backends.ipip import IpipLink
 from flannelette.services.dataplane.backends.routes import device_route, tunnel_route
 from flannelette.services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
-from flannelette.services.dataplane.netlink.fou.ports import FouPorts
+from flannelette.services.dataplane.netlink.fou.ports import FouPorts, watch_port
 from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU, FouPort
 from flannelette.services.dataplane.netlink.objects import KernelObject
-from flannelette.services.dataplane.udp.fou_watch import watch_port
 from flannelette.services.dataplane.udp.supervisor import keep_running
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _OVERHEAD: Final = 28
 """Bytes: the outer IPv4 and UDP headers."""

@@ -18,7 +18,7 @@ from flannelette.services.dataplane.backends.backend import (
 from flannelette.services.dataplane.backends.routes import direct_route, tunnel_route
 from flannelette.services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _IN_PLACE: Final[Mapping[str, Callable[[int], str]]] = {
     "learning": lambda on: "learning" if on else "nolearning",

@@ -25,7 +25,7 @@ from flannelette.services.dataplane.links.desired import BareLink, Device, LinkS
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _PRIVATE: Final = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 """RFC 1918 and RFC 4193: what Go's IsPrivate knows."""

@@ -53,8 +53,8 @@ def lookup_request(question: Lookup) -> bytes:
     body += attribute(uapi.RTA_DST, question.dst)
     body += attribute(uapi.RTA_SRC, question.src) if question.src else b""
     body += attribute(uapi.RTA_IIF, struct.pack("=I", question.iif)) if question.iif else b""
-    body += attribute(uapi.RTA_IP_PROTO, bytes((question.protocol,))) + bytes(3) if question.protocol else b""
-    body += attribute(uapi.RTA_DPORT, question.port.to_bytes(2)) + bytes(2) if question.port else b""
+    body += attribute(uapi.RTA_IP_PROTO, bytes((question.protocol,))) if question.protocol else b""
+    body += attribute(uapi.RTA_DPORT, question.port.to_bytes(2)) if question.port else b""
     return request(uapi.RTM_GETROUTE, body)
 
 

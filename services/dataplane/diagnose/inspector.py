@@ -44,10 +44,15 @@ from flannelette.services.dataplane.diagnose.seen import (
     PolicyRule,
 )
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.dump_reader import DumpReader, dumped
 from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NoSuchProtocol, RawTransport
+from flannelette.services.dataplane.netlink.raw_socket import (
+    AnswersLost,
+    DumpReader,
+    NoSuchProtocol,
+    RawTransport,
+    dumped,
+)
 from flannelette.services.dataplane.netlink.uapi import KernelError, attribute, numbered, request
 
 _DUMP_ATTEMPTS: Final = 3

@@ -10,7 +10,7 @@ from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.iproute2_text import address as ip_text
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.netlink.uapi import NUD_FAILED, NUD_NOARP, NUD_PERMANENT, KernelError
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 from flannelette.services.runtime.os.processes import Process
 
 BRIDGE: Final = "cni0"

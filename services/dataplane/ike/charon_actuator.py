@@ -10,8 +10,13 @@ from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.ike.tunnels import Tunnel
 from flannelette.services.dataplane.ike.vici import Charon
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name
-from flannelette.services.dataplane.netlink.ipsec.values import IKE_CONNECTION, IKE_KEY, IkeConnection, IkeKey
+from flannelette.services.dataplane.netlink.ipsec.values import (
+    IKE_CONNECTION,
+    IKE_KEY,
+    IkeConnection,
+    IkeKey,
+    connection_name,
+)
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan
 
 PATIENCE_SECONDS: Final = 15.0

@@ -11,8 +11,7 @@ from typing import Final
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.dataplane.ike.tunnels import Tunnel
 from flannelette.services.dataplane.ike.vici import REGISTRATION, Charon, away
-from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, connection_name
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

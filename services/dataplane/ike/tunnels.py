@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_of
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, connection_of
 
 Section = Mapping[str, Any]
 """A section of vici: keys with texts, lists of texts, or sections."""

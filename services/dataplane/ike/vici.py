@@ -17,8 +17,15 @@ from flannelette.services.dataplane.ike.tunnels import (
     superseded_in,
     tunnels_in,
 )
-from flannelette.services.dataplane.netlink.ipsec.ipsec_text import MARK, connection_name, connection_of, key_id
-from flannelette.services.dataplane.netlink.ipsec.values import REQID, IkeConnection, IkeKey
+from flannelette.services.dataplane.netlink.ipsec.values import (
+    MARK,
+    REQID,
+    IkeConnection,
+    IkeKey,
+    connection_name,
+    connection_of,
+    key_id,
+)
 
 REGISTRATION: Final = b"\0\0\0\x0e\x03\x0cchild-updown"
 """The packet that asks charon to tell of tunnels that come and go."""

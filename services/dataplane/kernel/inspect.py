@@ -13,8 +13,8 @@ from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import RTPROT_BOOT, FdbEntry, Hook, KernelObject, Neighbour, Route
-from flannelette.services.dataplane.netlink.wireguard.genetlink import WireguardPeerState
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardPeerState
 from flannelette.services.dataplane.peers.peer import Peer
 
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"

@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.dump_reader import DumpReader
 from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
+from flannelette.services.dataplane.netlink.raw_socket import DumpReader
 from flannelette.services.dataplane.netlink.uapi import spans
 
 T = TypeVar("T", Route, Neighbour, FdbEntry)

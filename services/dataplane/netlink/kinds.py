@@ -17,7 +17,7 @@ from flannelette.services.dataplane.netlink.dumps import MessageFormat, Request
 from flannelette.services.dataplane.netlink.fou import values as fou
 from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
-from flannelette.services.dataplane.netlink.ipsec import ipsec_text
+from flannelette.services.dataplane.netlink.ipsec import values as ipsec
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from flannelette.services.dataplane.netlink.objects import (
     RT_TABLE_MAIN,
@@ -29,7 +29,7 @@ from flannelette.services.dataplane.netlink.objects import (
     Verb,
 )
 from flannelette.services.dataplane.netlink.templates import Template
-from flannelette.services.dataplane.netlink.wireguard import wg_text
+from flannelette.services.dataplane.netlink.wireguard import values as wg
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 
 T = TypeVar("T", bound=KernelObject)
@@ -132,17 +132,17 @@ HOOKS: Final = ObjectKind(
 )
 FOU_PORTS: Final = ObjectKind(FouPort, "fou", "FOU port", "FOU ports", fou.text, fou.command)
 WIREGUARD_DEVICES: Final = ObjectKind(
-    WireguardDevice, "wg", "WireGuard device", "WireGuard devices", wg_text.device, wg_text.device_command
+    WireguardDevice, "wg", "WireGuard device", "WireGuard devices", wg.device, wg.device_command
 )
 WIREGUARD_PEERS: Final = ObjectKind(
-    WireguardPeer, "wg", "WireGuard peer", "WireGuard peers", wg_text.peer, wg_text.peer_command
+    WireguardPeer, "wg", "WireGuard peer", "WireGuard peers", wg.peer, wg.peer_command
 )
 XFRM_POLICIES: Final = ObjectKind(
-    XfrmPolicy, "xfrm policy", "xfrm policy", "xfrm policies", ipsec_text.policy, ipsec_text.policy_command
+    XfrmPolicy, "xfrm policy", "xfrm policy", "xfrm policies", ipsec.policy, ipsec.policy_command
 )
-IKE_KEYS: Final = ObjectKind(IkeKey, "ike", "IKE key", "IKE keys", ipsec_text.key, ipsec_text.key_command)
+IKE_KEYS: Final = ObjectKind(IkeKey, "ike", "IKE key", "IKE keys", ipsec.key, ipsec.key_command)
 IKE_CONNECTIONS: Final = ObjectKind(
-    IkeConnection, "ike", "IKE connection", "IKE connections", ipsec_text.connection, ipsec_text.connection_command
+    IkeConnection, "ike", "IKE connection", "IKE connections", ipsec.connection, ipsec.connection_command
 )
 
 

@@ -1,16 +1,31 @@
-"""A raw NETLINK_ROUTE socket in asyncio: batches out, refusals and dumps in."""
+"""Raw netlink sockets in asyncio: batches out, refusals in; complete dumps, and the families of generic netlink."""
 
 import asyncio
 import ctypes
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from errno import EACCES, EAFNOSUPPORT, ENOBUFS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
-from typing import Final, Protocol
+from functools import partial
+from itertools import islice
+from typing import Final, Protocol, TypeVar
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, error_in, messages
+from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.uapi import (
+    HEADER,
+    NLM_F_DUMP_INTR,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    KernelError,
+    error_in,
+    messages,
+    numbered,
+    spans,
+)
 
 ANSWER_SECONDS: Final = 5.0
 """The kernel answers within the very system call that asks; later than this, something is very wrong."""
@@ -20,6 +35,9 @@ _KINDS: Final = {uapi.NETLINK_ROUTE: "rtnetlink", uapi.NETLINK_XFRM: "xfrm", uap
 _NO_SUCH_PROTOCOL: Final = (EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT)
 QUEUE_BYTES: Final = 4 * 1024 * 1024
 """For answers: each refusal takes about 832 bytes of it, and a batch has up to 500 messages."""
+
+
+LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
 
 
 class AnswersLost(Exception):
@@ -226,3 +244,136 @@ def _in_network_order(layout: str, value: int) -> int:
 def _attach(opened: socket.socket, program: Sequence[Instruction]) -> None:
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in program))
     opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(code)))
+
+
+T = TypeVar("T")
+
+
+async def applied(
+    transport: NetlinkTransport, changes: Iterable[tuple[T, bytes]], at_once: int
+) -> dict[T, KernelError | None]:
+    """What was refused of changes, each with its message without a number, so many in one send; None: the answer was
+    lost (see LOST).
+    """
+    refused, rest = dict[T, KernelError | None](), iter(changes)
+    while some := list(islice(rest, at_once)):
+        first = transport.reserve(len(some))
+        data = b"".join(numbered(message, number) for number, (_, message) in enumerate(some, first))
+        try:
+            answers = await transport.exchange(data, first, first + len(some) - 1)
+        except AnswersLost:
+            refused.update((item, None) for item, _ in some)
+            continue
+        refused.update((some[number - first][0], why) for number, why in answers.items())
+        await asyncio.sleep(0)
+    return refused
+
+
+ANY_REFUSAL: Final = range(1, 4096)
+"""Every errno."""
+_ATTEMPTS: Final = 10
+
+
+class DumpReader(ABC):
+    """Takes the datagrams that answer the request with this number; a subclass reads the messages in them."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.inconsistent = False
+        """Something is missing, or the table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
+        self.refusal: KernelError | None = None
+
+    def take(self, block: bytes) -> bool:
+        """Reads one datagram; True: the dump is complete, or refused."""
+        offset, size = 0, len(block)
+        while offset + HEADER.size <= size:
+            length, kind, flags, sequence, _ = HEADER.unpack_from(block, offset)
+            end = offset + length
+            if length < HEADER.size or end > size:
+                self.inconsistent = True  # cut off
+                return False
+            following = None
+            if sequence == self.sequence:
+                self.inconsistent |= bool(flags & NLM_F_DUMP_INTR)
+                if kind in (NLMSG_DONE, NLMSG_ERROR):
+                    self.refusal = error_in(block, offset)
+                    return True
+                following = self.read(kind, block, offset, end)
+            offset = following or (end + 3) & ~3
+        return False
+
+    @abstractmethod
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> int | None:
+        """Reads the message that lies there; returns where the next one is, if it has read more than this one."""
+
+
+R = TypeVar("R", bound=DumpReader)
+
+
+async def dumped(
+    transport: NetlinkTransport, request: bytes, make: Callable[[int], R], attempts: int = _ATTEMPTS
+) -> R:
+    """What a request without its number brings, in the reader that `make` makes for a number.
+
+    Asks again, after a growing pause, while that is inconsistent. After the last attempt the reader has what there
+    was, and nothing if the kernel dropped answers.
+    """
+    for attempt in range(attempts):
+        await asyncio.sleep(attempt / 100)
+        reader = make(transport.reserve(1))
+        try:
+            await transport.dump(numbered(request, reader.sequence), reader.take)
+        except AnswersLost:
+            reader = make(reader.sequence)
+            reader.inconsistent = True
+        if not reader.inconsistent:
+            break
+    return reader
+
+
+async def complete(
+    transport: NetlinkTransport, request: bytes, make: Callable[[int], R], what: str, nowhere: Container[int] = ()
+) -> R:
+    """`dumped`, if that is all of `what`, or the kernel has refused it for one of the reasons (errno) in `nowhere`.
+
+    Raises Unavailable.
+    """
+    reader = await dumped(transport, request, make)
+    if reader.refusal is not None and reader.refusal.error not in nowhere:
+        why = refusal(reader.refusal.error, reader.refusal.detail)
+        raise Unavailable(f"the kernel does not list its {what}: {why}")
+    if reader.inconsistent:
+        raise Unavailable(f"the kernel's {what} kept changing while they were read: try again")
+    return reader
+
+
+GENL: Final = struct.Struct("=BBH")
+"""Command, version."""
+_CONTROL: Final = 16
+"""GENL_ID_CTRL."""
+_GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 3, 1, 2
+
+
+async def find_family(transport: RawTransport, name: str) -> int:
+    """The number; 0: the kernel has no such family, or has not loaded its module. Raises Unavailable.
+
+    By a dump of all families: to ask for one by its name would have its module loaded.
+    """
+    request = uapi.request(_CONTROL, GENL.pack(_GET_FAMILY, 1, 0), uapi.NLM_F_DUMP)
+    reader = partial(FamilyReader, name)
+    return (await complete(transport, request, reader, "families of generic netlink", ANY_REFUSAL)).number
+
+
+class FamilyReader(DumpReader):
+    """Finds a family in a dump of all."""
+
+    def __init__(self, name: str, sequence: int) -> None:
+        super().__init__(sequence)
+        self.number = 0
+        self._name = name.encode() + b"\0"
+
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        """See DumpReader."""
+        found = {key: block[first:last] for key, first, last in spans(block, offset + HEADER.size + GENL.size, end)}
+        if found.get(_FAMILY_NAME) == self._name:
+            self.number = int.from_bytes(found.get(_FAMILY_ID, b""), sys.byteorder)

@@ -168,8 +168,8 @@ def numbered(message: bytes, sequence: int) -> bytes:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, which is the last or a multiple of 4 bytes long."""
-    return _ATTRIBUTE.pack(4 + len(value), kind) + value
+    """One attribute, filled up to a multiple of 4 bytes."""
+    return _ATTRIBUTE.pack(4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def spans(block: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:

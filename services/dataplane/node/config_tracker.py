@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from ipaddress import ip_address
 from itertools import chain
 from typing import Final
 
@@ -12,7 +13,7 @@ from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
 from flannelette.services.dataplane.backends.task import TaskReports
-from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.causes import Cause, Observation, Observations
 from flannelette.services.dataplane.events.describe import describe_device
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
 from flannelette.services.dataplane.links.desired import Device
@@ -24,15 +25,6 @@ from flannelette.services.dataplane.links.reconcile import (
 )
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.node.config_events import (
-    deletions,
-    is_same_place,
-    tell_commands,
-    tell_network,
-    tell_refusal,
-    tell_underlay,
-    tell_warnings,
-)
 from flannelette.services.dataplane.node.other_networks import claim, keep_claims, unclaimed
 from flannelette.services.dataplane.node.overlay_config import (
     EarlierOverlay,
@@ -48,12 +40,13 @@ from flannelette.services.dataplane.node.overlay_config import (
 )
 from flannelette.services.dataplane.peers.peer import Overlay
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes
-from flannelette.services.dataplane.underlay.tenure import Tenure
+from flannelette.services.dataplane.underlay import ConnectedRoutes, Tenure, Underlay
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 
 log = get_logger()
 
+_VIRTUALBOX: Final = ip_address("10.0.2.15")
+"""Of the first, NATed interface of every guest of VirtualBox."""
 _RETRY_SECONDS: Final = 10.0
 """Until devices of a new configuration that could not be made are tried again, while the last one is in force."""
 
@@ -121,7 +114,7 @@ class ConfigTracker:
         if not is_asked_anew and not look:
             return False
         if is_news:
-            tell_warnings(network.warnings)
+            _tell_warnings(network.warnings)
         self._tenure.take_published(published.addresses if published else ())
         try:
             found = await resolve_config(network, *self._place, chosen, self._kept_addresses())
@@ -133,22 +126,22 @@ class ConfigTracker:
             if config is None and isinstance(error, Misconfigured | Unavailable):
                 raise
             if str(error) != self.error:
-                tell_refusal(self._journal, str(error))
+                _tell_refusal(self._journal, str(error))
             self.error = str(error)
             return False
         is_retry = self._impossible is not None and self._impossible[0] == found
         if self._impossible is not None and is_retry and time.monotonic() < self._impossible[1]:
             return False
-        tell_warnings(w for w in found.warnings if is_news or config is None or w not in config.warnings)
+        _tell_warnings(w for w in found.warnings if is_news or config is None or w not in config.warnings)
         self.error, self._is_overtaken = "", False
         if found == config:
             return False
         await self._put_in_force(found)
         was_in_force = config and (config.network, config.backend.way)
         if was_in_force != (found.network, found.backend.way) and not is_retry:
-            tell_network(self._journal, network, found.backend.way)
-        if config is None or not is_same_place(config.underlay, found.underlay):
-            tell_underlay(self._journal, found.underlay)
+            _tell_network(self._journal, network, found.backend.way)
+        if config is None or _place(config.underlay) != _place(found.underlay):
+            _tell_underlay(self._journal, found.underlay)
         return True
 
     async def _put_in_force(self, found: OverlayConfig) -> None:
@@ -261,7 +254,7 @@ class ConfigTracker:
                 self._left |= self.earlier.note(each, more.devices, str(more.error or ""))
                 done |= more.done
             if is_repair:
-                found = deletions(before, self.all_devices()) - observed.counts.keys()
+                found = _deletions(before, self.all_devices()) - observed.counts.keys()
                 deleted = Observations(dict.fromkeys(found, 1))
         known = observed + deleted
         told = {name: steps for name, steps in done.items() if steps}
@@ -271,7 +264,7 @@ class ConfigTracker:
         for name, steps in told.items():
             self._journal.note(describe_device(name, steps, known if is_repair else None, seconds))
             if not is_repair:  # the journal logs repairs
-                tell_commands(step.command for step in steps)
+                _tell_commands(step.command for step in steps)
         if result.error is not None:
             self._go_back(result)
             raise result.error
@@ -284,7 +277,7 @@ class ConfigTracker:
             return
         reason = str(result.error)
         if self._may_log(reason):
-            tell_refusal(self._journal, reason)
+            _tell_refusal(self._journal, reason)
         self._left |= {device.name for device in result.devices.values()}
         self._impossible = self.config, time.monotonic() + _RETRY_SECONDS
         self.config, self.devices, self.earlier.overlays = self._last
@@ -315,9 +308,64 @@ class ConfigTracker:
         """Removes devices and tells of each that is gone, whatever becomes of the next. Raises Unavailable."""
         _, outcome = await remove_devices(sorted(unclaimed(names, self._backends.claims)))
         commands = [step.command for step in outcome.done]
-        tell_commands(commands)
+        _tell_commands(commands)
         for command in commands:
             self._journal.note(Event(EventKind.DEVICE, f"device removed: {command}", cause))
         if outcome.error is not None:
             raise outcome.error
         return commands
+
+
+def _tell_network(journal: Journal, network: NetworkConfig, way: str) -> None:
+    """A configuration is in force; `way`: see Backend."""
+    words = ", ".join(filter(None, [*(str(n.cidr) for n in network.families), network.backend_type, way]))
+    journal.note(Event(EventKind.NETWORK, f"network configuration: {words}", "lease service"))
+
+
+def _tell_refusal(journal: Journal, reason: str) -> None:
+    """A configuration is not, and the last one stays."""
+    what = "the network configuration cannot be applied"
+    log.warning(what, reason=reason)
+    journal.note(Event(EventKind.FAILURE, what, reason))
+
+
+def _tell_warnings(warnings: Iterable[str]) -> None:
+    """What a configuration says and this version does otherwise."""
+    for warning in warnings:
+        log.warning("network configuration", warning=warning)
+
+
+def _tell_underlay(journal: Journal, underlay: Underlay) -> None:
+    """An underlay is chosen."""
+    words = f"{underlay.name}, {', '.join(map(str, underlay.addresses))}, mtu {underlay.mtu}"
+    journal.note(Event(EventKind.UNDERLAY, f"underlay chosen: {words}", underlay.reason))
+    log.info(
+        "underlay chosen",
+        interface=underlay.name,
+        addresses=[str(address) for address in underlay.addresses],
+        reason=underlay.reason,
+    )
+    if _VIRTUALBOX in underlay.addresses:
+        log.warning(
+            f"every VirtualBox guest has the address {_VIRTUALBOX}, so that no other can reach this one by it: "
+            "choose an interface with --iface",
+            interface=underlay.name,
+        )
+
+
+def _tell_commands(commands: Iterable[str]) -> None:
+    """What was done to devices."""
+    for command in commands:
+        log.info("device", command=command)
+
+
+def _deletions(before: Iterable[Device], now: Iterable[Device]) -> set[Observation]:
+    """The devices that had to be created again."""
+    indexes = {device.name: device.index for device in now}
+    again = {device.name for device in before if indexes.get(device.name) != device.index}
+    return {(Cause.LINK_DELETED, name) for name in again}
+
+
+def _place(underlay: Underlay) -> tuple[object, ...]:
+    """Returns what is the same where people call it the same underlay."""
+    return underlay.index, underlay.addresses, underlay.public_addresses

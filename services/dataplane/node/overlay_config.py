@@ -22,8 +22,14 @@ from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.uapi import RTA_MULTIPATH, attributes
 from flannelette.services.dataplane.peers.validation import OperatorLimits
 from flannelette.services.dataplane.settings import DataplaneSettings, wanted_offload
-from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
-from flannelette.services.dataplane.underlay.selection import Underlay, choose_underlay, is_still, with_chosen
+from flannelette.services.dataplane.underlay import (
+    ConnectedRoutes,
+    Underlay,
+    choose_underlay,
+    connected_routes,
+    is_still,
+    with_chosen,
+)
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -11,7 +11,7 @@ from typing import Final
 
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 _WINDOW: Final = 60.0
 """Seconds."""

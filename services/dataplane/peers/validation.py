@@ -9,7 +9,7 @@ from flannelette.services.core.leases.lease import Subnet, VxlanData
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.core.special_addresses import Block, address_blocks, not_hosts, subnet_blocks
 from flannelette.services.dataplane.netlink.objects import packed_mac
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 
 @dataclass(frozen=True, slots=True)

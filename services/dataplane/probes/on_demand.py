@@ -13,10 +13,8 @@ from typing import Final
 
 from flannelette.services.core.errors import Exhausted, NotYet
 from flannelette.services.core.family import Address
-from flannelette.services.dataplane.probes.datagram import Datagrams
-from flannelette.services.dataplane.probes.echo import Reply, round_trip_of
-from flannelette.services.dataplane.probes.echo_socket import EchoSockets, obstacle_of
 from flannelette.services.dataplane.probes.record import Answering
+from flannelette.services.dataplane.probes.sockets import Datagrams, EchoSockets, Reply, obstacle_of, round_trip_of
 
 _PACKETS_PER_SECOND: Final = 200
 _CALLS: Final = 4

@@ -9,8 +9,7 @@ from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.ike import charon_actuator, follower
 from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
 from flannelette.services.dataplane.ike.follower import follow_charon
-from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
+from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, connection_name
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, plan
 from tests.charon.fake import FakeCharon
 from tests.waiting import contains, eventually

@@ -20,7 +20,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.dataplane.backends import make_backend
-from flannelette.services.dataplane.commands.hook_file import HookFile
+from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.diagnose.cni_state import cni_pods
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
 from flannelette.services.dataplane.events.causes import Cause

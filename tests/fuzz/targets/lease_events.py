@@ -16,7 +16,7 @@ from flannelette.services.dataplane.backends.alloc import Alloc
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.peers.peer_set import peers_of
-from flannelette.services.dataplane.underlay.selection import InterfaceChoice, with_chosen
+from flannelette.services.dataplane.underlay import InterfaceChoice, with_chosen
 from flannelette.services.masq.rules.inputs import RuleInputs, next_inputs
 from flannelette.services.masq.rules.model import wanted_chains
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes

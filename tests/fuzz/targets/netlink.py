@@ -16,16 +16,19 @@ from flannelette.services.dataplane.diagnose import answers
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader
 from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader
-from flannelette.services.dataplane.netlink.generic.family import FamilyReader
-from flannelette.services.dataplane.netlink.ipsec.policy_messages import PolicyReader, policy_message
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import policy_changes
-from flannelette.services.dataplane.netlink.ipsec.state_messages import StateReader
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import (
+    PolicyReader,
+    StateReader,
+    policy_changes,
+    policy_message,
+)
 from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.monitor import read
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from flannelette.services.dataplane.netlink.wireguard.genetlink import DeviceReader, set_peer
+from flannelette.services.dataplane.netlink.raw_socket import FamilyReader
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import DeviceReader, set_peer
 from tests.examples.dataplane import NAMES
 from tests.examples.netlink_dumps import (
     DONE,
@@ -70,13 +73,13 @@ FOU: Final = message(
 
 def policy_dump(item: XfrmPolicy) -> bytes:
     """As a dump has it."""
-    made = policy_message("replace", item, SEQUENCE)
+    made = uapi.numbered(policy_message("replace", item), SEQUENCE)
     return struct.pack("=IH", len(made), uapi.XFRM_MSG_NEWPOLICY) + made[6:]
 
 
 def peer_dump(item: WireguardPeer) -> bytes:
     """As a dump has it."""
-    return set_peer(GENERIC, item, SEQUENCE, with_endpoint=True, greets=False)
+    return uapi.numbered(set_peer(GENERIC, item, with_endpoint=True, greets=False), SEQUENCE)
 
 
 def _objects(form: MessageFormat[Any], good: KernelObject, told: bytes) -> Callable[[bytes], None]:

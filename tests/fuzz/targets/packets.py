@@ -1,7 +1,7 @@
 """Packets of anybody: replies to probes, and what the proxy of backend `udp` carries."""
 
 from flannelette.services.core.family import FAMILIES
-from flannelette.services.dataplane.probes.echo import reply
+from flannelette.services.dataplane.probes.sockets import reply
 from flannelette.services.dataplane.udp.packets import FRAGMENTATION_NEEDED, SMALLEST, decrement_ttl, icmp_error
 
 

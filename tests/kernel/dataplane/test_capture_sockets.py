@@ -7,8 +7,7 @@ from typing import Final
 
 import pytest
 
-from flannelette.services.dataplane.capture.capture import Capture, Limits
-from flannelette.services.dataplane.capture.filter import inner
+from flannelette.services.dataplane.capture import Capture, Limits, inner
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 

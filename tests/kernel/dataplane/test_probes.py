@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.dataplane.probes.datagram import Datagrams
+from flannelette.services.dataplane.probes.sockets import Datagrams
 from lab.chaos.clock import OFFSET
 from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

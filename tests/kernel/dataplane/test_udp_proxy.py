@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.dataplane.udp.succession import inherit
+from flannelette.services.dataplane.udp.proxy import inherit
 from tests.flannel.udp import UserPeer
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import Row

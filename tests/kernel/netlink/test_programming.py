@@ -9,7 +9,7 @@ import pytest
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.messages import batches
+from flannelette.services.dataplane.netlink.kernel import batches
 from flannelette.services.dataplane.netlink.objects import (
     RTPROT_BOOT,
     FdbEntry,

@@ -10,7 +10,7 @@ import pytest
 from flannelette.services.core.conditions import Condition
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
 from flannelette.services.dataplane.diagnose.seen import Seen, Subject
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 from tests.findings.file_rows import FILE_FAULTS
 
 SUBJECT = Subject({}, {}, Underlay(1, "eth0", 1500, (), (), ""), {}, 0, frozenset(), (), list, [])

@@ -12,7 +12,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import IPV4
 from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.dataplane.underlay.selection import choose_underlay
+from flannelette.services.dataplane.underlay import choose_underlay
 from flannelette.services.runtime.process.settings import parse_settings
 from tests.services.renewer import DAY, FakeService, Scene, play
 

@@ -24,7 +24,7 @@ from flannelette.services.dataplane.diagnose.seen import (
     Subject,
 )
 from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
-from flannelette.services.dataplane.underlay.selection import Underlay
+from flannelette.services.dataplane.underlay import Underlay
 
 OWN = IPv4Network("10.5.1.0/24")
 SUBJECT = Subject(

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from flannelette.services.dataplane.commands.program import run_program
+from flannelette.services.dataplane.commands import run_program
 
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 

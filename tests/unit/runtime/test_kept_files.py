@@ -24,7 +24,7 @@ import pytest
 
 from flannelette.services.cloud.writer import OwnedRoutes
 from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
-from flannelette.services.dataplane.commands.hook_file import HookFile
+from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
 from flannelette.services.dataplane.netlink.objects import Hook
 from flannelette.services.lease.admission.cache_file import SnapshotCache

@@ -1,35 +1,218 @@
-"""The actuator of WireGuard's objects, over generic netlink: what a device has, and a plan carried out.
+"""The actuator of WireGuard's objects, over generic netlink (linux/wireguard.h): its messages, what a device has, and
+a plan carried out.
 
-Of peers the kernel reports no change: what others do to them is found by the next dump.
+Of peers the kernel reports no change: what others do to them is found by the next dump. The bytes are those of
+pyroute2's `wgmsg` (a test compares them); a dump of 10,000 peers is read ten times as fast.
 """
 
-import asyncio
+import struct
 import sys
 import time
 from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
 from functools import partial
-from itertools import islice
 from typing import Final, Self, TypeAlias
 
+from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.dump_reader import complete
-from flannelette.services.dataplane.netlink.generic.family import find_family
 from flannelette.services.dataplane.netlink.iproute2_text import refusal
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
-from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
-from flannelette.services.dataplane.netlink.uapi import KernelError
-from flannelette.services.dataplane.netlink.wireguard import genetlink, wg_text
-from flannelette.services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
+from flannelette.services.dataplane.netlink.raw_socket import (
+    GENL,
+    LOST,
+    DumpReader,
+    RawTransport,
+    applied,
+    complete,
+    find_family,
+)
+from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, attribute, spans
+from flannelette.services.dataplane.netlink.wireguard import values as wg
 from flannelette.services.dataplane.netlink.wireguard.values import (
+    KEY_BYTES,
     WIREGUARD_DEVICE,
     WIREGUARD_PEER,
     WireguardDevice,
     WireguardPeer,
 )
 from flannelette.services.runtime.os.processes import udp_port_is_taken
+
+_BODY: Final = HEADER.size + GENL.size
+_NESTED: Final = 0x8000
+
+_GET_DEVICE, _SET_DEVICE = 0, 1
+_IFINDEX, _PRIVATE_KEY, _PUBLIC_KEY, _LISTEN_PORT, _FWMARK, _PEERS = 1, 3, 4, 6, 7, 8
+_KEY, _PRESHARED_KEY, _FLAGS, _ENDPOINT, _KEEPALIVE, _HANDSHAKE, _RECEIVED, _SENT, _ALLOWED = range(1, 10)
+_FAMILY, _ADDRESS, _LENGTH = 1, 2, 3
+_REMOVE, _REPLACE_ALLOWED, _UPDATE_ONLY = 0x1, 0x2, 0x4
+_SOCKADDR_BYTES: Final = (16, 28)
+"""struct sockaddr_in, sockaddr_in6."""
+_NO_KEY: Final = bytes(KEY_BYTES)
+
+
+@dataclass(slots=True)
+class WireguardPeerState:
+    """A peer as the kernel has it: its configuration, and what it did. Its text is that of `wg show`."""
+
+    public_key: bytes
+    preshared_key: Secret = Secret()
+    endpoint: bytes = b""
+    """Where packets go to now."""
+    port: int = 0
+    keepalive: int = 0
+    handshake: float = 0.0
+    """Of the last one, Unix time; 0: there was none."""
+    received: int = 0
+    """Bytes."""
+    sent: int = 0
+    allowed: list[tuple[bytes, int]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        where = f"endpoint: {wg.endpoint(self.endpoint, self.port)}, " if self.endpoint else ""
+        return f"{where}{wg.handshake(self.handshake)}, {wg.transfer(self.received, self.sent)}"
+
+    def value(self, ifindex: int, endpoint: bytes, port: int) -> WireguardPeer:
+        """Returns the peer as an object, with an endpoint that stands for its own."""
+        allowed = tuple(sorted(self.allowed))
+        return WireguardPeer(self.public_key, allowed, endpoint, port, self.preshared_key, self.keepalive, ifindex)
+
+
+def device_request(family: int, ifindex: int) -> bytes:
+    """Asks for a dump of a device with its peers; the message has no number yet."""
+    body = GENL.pack(_GET_DEVICE, 1, 0) + attribute(_IFINDEX, struct.pack("=I", ifindex))
+    return uapi.request(family, body, uapi.NLM_F_DUMP)
+
+
+def set_device(family: int, item: WireguardDevice) -> bytes:
+    """Key, port and mark; what is so already is left alone by the kernel."""
+    attributes = (
+        attribute(_PRIVATE_KEY, item.private_key)
+        + attribute(_LISTEN_PORT, struct.pack("=H", item.port))
+        + attribute(_FWMARK, struct.pack("=I", item.fwmark))
+    )
+    return _set(family, item.ifindex, attributes)
+
+
+def set_peer(family: int, item: WireguardPeer, *, with_endpoint: bool, greets: bool) -> bytes:
+    """Sets all of a peer, the endpoint if asked for; `greets`: a packet is sent to it at once."""
+    parts = [
+        attribute(_KEY, item.public_key),
+        attribute(_PRESHARED_KEY, item.preshared_key or _NO_KEY),
+        attribute(_FLAGS, struct.pack("=I", _REPLACE_ALLOWED)),
+        attribute(_ENDPOINT, _sockaddr(item.endpoint, item.port)) if with_endpoint and item.endpoint else b"",
+        b"" if greets else _keepalive(item.keepalive),
+        attribute(_ALLOWED | _NESTED, b"".join(map(_allowed, item.allowed_ips))),
+    ]
+    peers = attribute(_NESTED, b"".join(parts)) + (_greeting(item) if greets else b"")
+    return _set(family, item.ifindex, attribute(_PEERS | _NESTED, peers))
+
+
+def greet_peer(family: int, item: WireguardPeer) -> bytes:
+    """Has the kernel send a packet to a peer, so that a session that is lost begins anew."""
+    return _set(family, item.ifindex, attribute(_PEERS | _NESTED, _greeting(item)))
+
+
+def remove_peer(family: int, item: WireguardPeer) -> bytes:
+    """Deletes a peer; one that is not there is no error."""
+    parts = attribute(_KEY, item.public_key) + attribute(_FLAGS, struct.pack("=I", _REMOVE))
+    return _set(family, item.ifindex, attribute(_PEERS | _NESTED, attribute(_NESTED, parts)))
+
+
+class DeviceReader(DumpReader):
+    """Collects a device with its peers.
+
+    The kernel tells of the device in the first message, and may divide the allowed IPs of a peer between two.
+    """
+
+    def __init__(self, family: int, ifindex: int, sequence: int) -> None:
+        super().__init__(sequence)
+        self.device: WireguardDevice | None = None
+        """None: it has no private key."""
+        self.peers: dict[bytes, WireguardPeerState] = {}
+        self._family = family
+        self._ifindex = ifindex
+
+    def read(self, kind: int, block: bytes, offset: int, end: int) -> None:
+        """See DumpReader."""
+        if kind != self._family:
+            return
+        found: dict[int, bytes] = {}
+        for key, first, last in spans(block, offset + _BODY, end):
+            if key == _PEERS:
+                for _, inner, after in spans(block, first, last):
+                    self._read_peer(block, inner, after)
+            else:
+                found[key] = block[first:last]
+        private = Secret(found.get(_PRIVATE_KEY, _NO_KEY))
+        if private != _NO_KEY:
+            port, mark = _number(found.get(_LISTEN_PORT, b"")), _number(found.get(_FWMARK, b""))
+            self.device = WireguardDevice(found.get(_PUBLIC_KEY, b""), private, port, mark, self._ifindex)
+
+    def _read_peer(self, block: bytes, start: int, end: int) -> None:
+        found = {kind: (first, last) for kind, first, last in spans(block, start, end)}
+        values = {kind: block[first:last] for kind, (first, last) in found.items() if kind != _ALLOWED}
+        if _KEY not in values:
+            return
+        peer = self.peers.setdefault(values[_KEY], WireguardPeerState(values[_KEY]))
+        if _SENT in values:
+            _fill(peer, values)
+        if _ALLOWED in found:
+            for _, inner, after in spans(block, *found[_ALLOWED]):
+                each = {kind: block[first:last] for kind, first, last in spans(block, inner, after)}
+                address = each.get(_ADDRESS, b"")
+                if len(address) in (4, 16) and (length := each.get(_LENGTH)):
+                    peer.allowed.append((address, length[0]))
+
+
+def _fill(peer: WireguardPeerState, values: Mapping[int, bytes]) -> None:
+    secret = values.get(_PRESHARED_KEY, _NO_KEY)
+    peer.preshared_key = Secret() if secret == _NO_KEY else Secret(secret)
+    peer.keepalive = _number(values.get(_KEEPALIVE, b""))
+    peer.received, peer.sent = _number(values.get(_RECEIVED, b"")), _number(values[_SENT])
+    if len(moment := values.get(_HANDSHAKE, b"")) == 16:
+        seconds, nanoseconds = struct.unpack("=qq", moment)
+        peer.handshake = seconds + nanoseconds / 1e9
+    if len(where := values.get(_ENDPOINT, b"")) in _SOCKADDR_BYTES:
+        peer.port = int.from_bytes(where[2:4])
+        peer.endpoint = where[4:8] if len(where) == 16 else where[8:24]
+
+
+def _sockaddr(address: bytes, port: int) -> bytes:
+    if len(address) == 4:
+        return struct.pack("=H", uapi.AF_INET) + port.to_bytes(2) + address + bytes(8)
+    return struct.pack("=H", uapi.AF_INET6) + port.to_bytes(2) + bytes(4) + address + bytes(4)
+
+
+def _allowed(row: tuple[bytes, int]) -> bytes:
+    packed, length = row
+    af = uapi.AF_INET if len(packed) == 4 else uapi.AF_INET6
+    parts = (
+        attribute(_FAMILY, struct.pack("=H", af)) + attribute(_ADDRESS, packed) + attribute(_LENGTH, bytes([length]))
+    )
+    return attribute(_NESTED, parts)
+
+
+def _greeting(item: WireguardPeer) -> bytes:
+    """A keepalive interval that is turned on sends a packet at once (set_peer in drivers/net/wireguard/netlink.c)."""
+    on_and_off = (0, item.keepalive) if item.keepalive else (1, 0)
+    known = attribute(_KEY, item.public_key) + attribute(_FLAGS, struct.pack("=I", _UPDATE_ONLY))
+    return b"".join(attribute(_NESTED, known + _keepalive(seconds)) for seconds in on_and_off)
+
+
+def _keepalive(seconds: int) -> bytes:
+    return attribute(_KEEPALIVE, struct.pack("=H", seconds))
+
+
+def _set(family: int, ifindex: int, attributes: bytes) -> bytes:
+    body = GENL.pack(_SET_DEVICE, 1, 0) + attribute(_IFINDEX, struct.pack("=I", ifindex)) + attributes
+    return uapi.request(family, body, uapi.NLM_F_ACK)
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, sys.byteorder)
+
 
 _AT_ONCE: Final = 100
 """Messages in one send, about 16 KiB."""
@@ -38,7 +221,6 @@ _SAMPLE_SECONDS: Final = 15.0
 _STRIKES: Final = 2
 """Samples in which packets went to a peer and none came back, after which its handshakes count as failing."""
 _NO_MODULE: Final = "the kernel has no WireGuard: load its module with `modprobe wireguard`, or use vxlan"
-_LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
 
 Change: TypeAlias = tuple[KernelObject, bytes]
 """An object, and the message about it."""
@@ -185,20 +367,20 @@ class WireguardSocket:
         for item in lost:
             self._sessions[item.key].greeted_at = time.monotonic()
         if lost:
-            await self._send([(item, genetlink.greet_peer(self._family, item, 0)) for item in lost])
+            await self._send([(item, greet_peer(self._family, item)) for item in lost])
 
     def _put(self, item: KernelObject) -> Change | None:
         if isinstance(item, WireguardDevice):
-            return item, genetlink.set_device(self._family, item, 0)
+            return item, set_device(self._family, item)
         if not isinstance(item, WireguardPeer):
             return None
         known, session = self._known.get(item.key), self._sessions.get(item.key)
         is_same = session is not None and session.given == (item.endpoint, item.port)
         is_kept = is_same and known is not None and session is not None and session.keeps(known.state)
-        return item, genetlink.set_peer(self._family, item, 0, with_endpoint=not is_kept, greets=known is None)
+        return item, set_peer(self._family, item, with_endpoint=not is_kept, greets=known is None)
 
     def _remove(self, item: KernelObject) -> Change | None:
-        return (item, genetlink.remove_peer(self._family, item, 0)) if isinstance(item, WireguardPeer) else None
+        return (item, remove_peer(self._family, item)) if isinstance(item, WireguardPeer) else None
 
     def _note(self, item: WireguardPeer, *, is_put: bool) -> None:
         if not is_put:
@@ -212,28 +394,15 @@ class WireguardSocket:
 
     async def _send(self, changes: Iterable[Change]) -> dict[KernelObject, str]:
         """Sends all; what was refused, with the reason."""
-        failures: dict[KernelObject, str] = {}
-        rest = iter(changes)
-        while some := list(islice(rest, _AT_ONCE)):
-            first = self._transport.reserve(len(some))
-            data = b"".join(_numbered(message, number) for number, (_, message) in enumerate(some, first))
-            try:
-                refused = await self._transport.exchange(data, first, first + len(some) - 1)
-            except AnswersLost:
-                failures.update((item, _LOST) for item, _ in some)
-                continue
-            for number, why in refused.items():
-                item = some[number - first][0]
-                failures[item] = await _words(item, why)
-            await asyncio.sleep(0)
-        return failures
+        refused = await applied(self._transport, changes, _AT_ONCE)
+        return {item: await _words(item, why) if why else LOST for item, why in refused.items()}
 
     async def _dump(self, ifindex: int) -> DeviceReader | None:
         """What a device has; None: it is not there, or not WireGuard's."""
         family = await self._find_family()
         if not family:
             return None
-        request, make = genetlink.device_request(family, ifindex), partial(DeviceReader, family, ifindex)
+        request, make = device_request(family, ifindex), partial(DeviceReader, family, ifindex)
         reader = await complete(self._transport, request, make, "WireGuard peers", (ENODEV, EOPNOTSUPP))
         return None if reader.refusal else reader
 
@@ -244,10 +413,6 @@ class WireguardSocket:
         return self._family
 
 
-def _numbered(message: bytes, number: int) -> bytes:
-    return message[:8] + number.to_bytes(4, sys.byteorder) + message[12:]
-
-
 async def _words(item: KernelObject, why: KernelError) -> str:
     if isinstance(item, WireguardDevice) and why.error == EADDRINUSE:
         return f"{await udp_port_is_taken(item.port)}, or change ListenPort"
@@ -255,8 +420,8 @@ async def _words(item: KernelObject, why: KernelError) -> str:
 
 
 def _fault(state: WireguardPeerState) -> str:
-    where = f" with {wg_text.endpoint(state.endpoint, state.port)}" if state.endpoint else ""
+    where = f" with {wg.endpoint(state.endpoint, state.port)}" if state.endpoint else ""
     return (
-        f"no WireGuard handshake{where} succeeds ({wg_text.handshake(state.handshake)}): is the peer up, does a "
+        f"no WireGuard handshake{where} succeeds ({wg.handshake(state.handshake)}): is the peer up, does a "
         "firewall let its UDP port through, and has it the same PSK?"
     )

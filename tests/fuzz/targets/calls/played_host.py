@@ -14,8 +14,7 @@ from flannelette.services.core.errors import NotYet
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, family_of
 from flannelette.services.dataplane.api import capture, on_demand, status
 from flannelette.services.dataplane.backends.backend import NodeIdentity
-from flannelette.services.dataplane.capture.capture import Limits
-from flannelette.services.dataplane.capture.filter import Expression, program
+from flannelette.services.dataplane.capture import Expression, Limits, program
 from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
     Answer,
@@ -32,7 +31,7 @@ from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RT_TA
 from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL, NUD_PERMANENT, NUD_REACHABLE, KernelError
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.probes import on_demand as sender
-from flannelette.services.dataplane.probes.echo import Reply
+from flannelette.services.dataplane.probes.sockets import Reply
 from tests.examples.dataplane import CAPTURED, DEVICE, DEVICE_V6, ETH0, FLANNEL, NAMES, FakeKernel, lease, subnet
 from tests.examples.peer_contexts import DUAL, OWN
 

@@ -21,7 +21,7 @@ from flannelette.services.dataplane.backends.udp import Udp
 from flannelette.services.dataplane.backends.vxlan import Vxlan, VxlanLink, stable_mac
 from flannelette.services.dataplane.backends.wireguard import Wireguard
 from flannelette.services.dataplane.links.desired import LinkSpec
-from flannelette.services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.dataplane.underlay import connected_routes
 from tests import paths
 from tests.examples.dataplane import (
     CAPTURED,

@@ -28,7 +28,7 @@ from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
 from flannelette.services.dataplane.probes.path import Layer, paths_of
-from flannelette.services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.dataplane.underlay import connected_routes
 from tests.examples.dataplane import ETH0, FLANNEL, NAMES, UNDERLAY, lease, route, subnet
 from tests.examples.leases import network
 

@@ -14,8 +14,7 @@ from flannelette.services.core.network import parse_network
 from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.api.capture import filters
 from flannelette.services.dataplane.backends.ipip import Ipip
-from flannelette.services.dataplane.capture.capture import attach
-from flannelette.services.dataplane.capture.filter import Expression, Some, inner, outer, program
+from flannelette.services.dataplane.capture import Expression, Some, attach, inner, outer, program
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from tests.examples.dataplane import LINKS
 

@@ -15,7 +15,7 @@ from flannelette.services.dataplane.kernel.reconciler import rules_of
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route, plan, steps
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
-from flannelette.services.dataplane.underlay.connected_routes import connected_routes
+from flannelette.services.dataplane.underlay import connected_routes
 from tests import paths
 from tests.examples.dataplane import ETH0, HOST_GW_LINKS, LINKS, NAMES, route, subnet
 from tests.examples.leases import SMALL_JSON, network

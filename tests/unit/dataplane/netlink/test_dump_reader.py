@@ -7,8 +7,7 @@ import pytest
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.dump_reader import ANY_REFUSAL, DumpReader, complete, dumped
-from flannelette.services.dataplane.netlink.raw_socket import AnswersLost
+from flannelette.services.dataplane.netlink.raw_socket import ANY_REFUSAL, AnswersLost, DumpReader, complete, dumped
 from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError
 
 REQUEST = uapi.request(uapi.RTM_GETRULE, b"", uapi.NLM_F_DUMP)

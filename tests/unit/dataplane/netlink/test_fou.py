@@ -4,8 +4,7 @@ import struct
 
 from flannelette.services.core.family import IPV4
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.fou.fou_actuator import port_in_link
-from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader, encode
+from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader, encode, port_in_link
 from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.kinds import command, kind_of, text
 from flannelette.services.dataplane.netlink.objects import Plan, steps

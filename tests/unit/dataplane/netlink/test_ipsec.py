@@ -8,9 +8,12 @@ import pytest
 from flannelette.services.dataplane.ike.tunnels import Tunnel, outdated_in, superseded_in, tunnels_in
 from flannelette.services.dataplane.ike.vici import away, connections_in, owners_in
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.ipsec.ipsec_text import connection_name, connection_of
-from flannelette.services.dataplane.netlink.ipsec.policy_messages import DUMP_REQUEST, PolicyReader, policy_message
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import policy_changes
+from flannelette.services.dataplane.netlink.ipsec.policy_socket import (
+    DUMP_REQUEST,
+    PolicyReader,
+    policy_changes,
+    policy_message,
+)
 from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,
     BLOCK,
@@ -21,6 +24,8 @@ from flannelette.services.dataplane.netlink.ipsec.values import (
     TUNNEL_PRIORITY,
     IkeConnection,
     XfrmPolicy,
+    connection_name,
+    connection_of,
 )
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 
@@ -38,9 +43,9 @@ def as_dumped(*items: XfrmPolicy, more: bytes = b"", sequence: int = 7) -> bytes
     """As the kernel tells them: with an index, what was used of them, and the type of the policy."""
     blocks = b""
     for item in items:
-        body = bytearray(policy_message("replace", item, sequence)[16:])
+        body = bytearray(policy_message("replace", item)[16:])
         struct.pack_into("=4QII", body, 120, 5, 6, 7, 8, item.priority, 0x99)
-        body += uapi.attribute(16, bytes(6)) + bytes(2) + more
+        body += uapi.attribute(16, bytes(6)) + more
         blocks += uapi.HEADER.pack(16 + len(body), uapi.XFRM_MSG_NEWPOLICY, 2, sequence, 1) + bytes(body)
     return blocks + uapi.HEADER.pack(20, uapi.NLMSG_DONE, 2, sequence, 1) + bytes(4)
 
@@ -77,10 +82,12 @@ def test_the_bytes_of_a_policy_are_those_of_the_kernels_headers() -> None:
         "01000000"
         "ffffffffffffffffffffffff"
     )
-    assert policy_message("replace", OUT, 9).hex() == (
+    assert uapi.numbered(policy_message("replace", OUT), 9).hex() == (
         "fc000000190005000900000000000000" + selector + limits + used + rest + template
     )
-    assert policy_message("del", OUT, 9).hex() == ("50000000140005000900000000000000" + selector + "0000000001000000")
+    assert uapi.numbered(policy_message("del", OUT), 9).hex() == (
+        "50000000140005000900000000000000" + selector + "0000000001000000"
+    )
     assert uapi.numbered(DUMP_REQUEST, 3).hex() == "50000000150001030300000000000000" + "00" * 64
 
 
@@ -124,7 +131,7 @@ def test_a_dump_that_is_cut_off_or_interrupted_is_inconsistent() -> None:
 
 def test_notifications_tell_the_other_end() -> None:
     new = as_dumped(OUT)[:-20]
-    gone = bytearray(policy_message("del", DROP, 1))
+    gone = bytearray(policy_message("del", DROP))
     af = uapi.AF_INET
     assert policy_changes(new) == [Change(ChangedObject.POLICY, False, af, port=1, dst=THEIRS, length=24)]
     assert policy_changes(bytes(gone)) == [

@@ -10,7 +10,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.messages import BATCH_BYTES, batches, encode
+from flannelette.services.dataplane.netlink.kernel import BATCH_BYTES, batches, encode
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, Verb
 
 PUT_FLAGS, DELETE_FLAGS = 0x501, 0x001

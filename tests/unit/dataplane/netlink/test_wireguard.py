@@ -13,10 +13,14 @@ from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.netlink.objects import Plan
 from flannelette.services.dataplane.netlink.uapi import KernelError
-from flannelette.services.dataplane.netlink.wireguard import genetlink, wireguard_socket
-from flannelette.services.dataplane.netlink.wireguard.genetlink import DeviceReader, WireguardPeerState
+from flannelette.services.dataplane.netlink.wireguard import wireguard_socket
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import Session, WireguardSocket
+from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import (
+    DeviceReader,
+    Session,
+    WireguardPeerState,
+    WireguardSocket,
+)
 
 PRIVATE = Secret(bytes(range(32)))
 PSK = Secret(bytes(range(100, 132)))
@@ -49,7 +53,7 @@ def encoded(peers: list[dict[str, object]], command: int = 1) -> bytes:
 
 def dumped(*peers: bytes, key: bytes = PRIVATE) -> bytes:
     """A message of a dump, as the kernel writes it, from the attributes of peers."""
-    own = genetlink.set_device(FAMILY, DEVICE._replace(private_key=Secret(key)), 9)[20:] if key else b""
+    own = wireguard_socket.set_device(FAMILY, DEVICE._replace(private_key=Secret(key)))[20:] if key else b""
     body = (
         struct.pack("=BBH", 0, 1, 0)
         + own
@@ -65,7 +69,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 def state_of(item: WireguardPeer, handshake: int = 0, received: int = 0, sent: int = 0) -> bytes:
     """The attributes of a peer in a dump: as in a request, and what it did."""
-    message = genetlink.set_peer(FAMILY, item, 9, with_endpoint=True, greets=False)
+    message = wireguard_socket.set_peer(FAMILY, item, with_endpoint=True, greets=False)
     inner = message[36:]  # behind the headers, the device and the two nests
     moment = struct.pack("=qq", handshake, 500_000_000)
     counts = attribute(7, struct.pack("=Q", received)) + attribute(8, struct.pack("=Q", sent))
@@ -80,7 +84,7 @@ def test_a_peer_is_the_message_that_pyroute2_makes() -> None:
         "WGPEER_A_ENDPOINT": {"addr": "10.99.0.12", "port": 51820},
         "WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL": 25,
     }
-    ours = decode(genetlink.set_peer(FAMILY, PEER, 9, with_endpoint=True, greets=False))
+    ours = decode(wireguard_socket.set_peer(FAMILY, PEER, with_endpoint=True, greets=False))
     theirs = decode(encoded([wanted]))
     (peer,), (expected,) = ours.get_attr("WGDEVICE_A_PEERS"), theirs.get_attr("WGDEVICE_A_PEERS")
     for name in wanted:
@@ -94,7 +98,7 @@ def test_a_peer_is_the_message_that_pyroute2_makes() -> None:
 
 def test_removing_a_peer_is_the_message_that_pyroute2_makes() -> None:
     theirs = encoded([{"WGPEER_A_PUBLIC_KEY": b64encode(KEY), "WGPEER_A_FLAGS": 1}])
-    ours = genetlink.remove_peer(FAMILY, PEER, 9)
+    ours = wireguard_socket.remove_peer(FAMILY, PEER)
     (peer,), (expected,) = (decode(each).get_attr("WGDEVICE_A_PEERS") for each in (ours, theirs))
     for name in ("WGPEER_A_PUBLIC_KEY", "WGPEER_A_FLAGS"):
         assert peer.get_attr(name) == expected.get_attr(name)
@@ -102,17 +106,17 @@ def test_removing_a_peer_is_the_message_that_pyroute2_makes() -> None:
 
 def test_a_new_peer_gets_a_packet_at_once_by_a_keepalive_that_is_turned_on() -> None:
     for item, seconds in ((PLAIN, [None, 1, 0]), (PEER, [None, 0, 25])):
-        message = decode(genetlink.set_peer(FAMILY, item, 9, with_endpoint=True, greets=True))
+        message = decode(wireguard_socket.set_peer(FAMILY, item, with_endpoint=True, greets=True))
         told = [
             each.get_attr("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL") for each in message.get_attr("WGDEVICE_A_PEERS")
         ]
         assert told == seconds
-    message = decode(genetlink.greet_peer(FAMILY, PLAIN, 9))
+    message = decode(wireguard_socket.greet_peer(FAMILY, PLAIN))
     assert [each.get_attr("WGPEER_A_FLAGS") for each in message.get_attr("WGDEVICE_A_PEERS")] == [4, 4], "update only"
 
 
 def test_a_device_is_set_with_its_key_and_port() -> None:
-    message = decode(genetlink.set_device(FAMILY, DEVICE, 9))
+    message = decode(wireguard_socket.set_device(FAMILY, DEVICE))
     assert message.get_attr("WGDEVICE_A_PRIVATE_KEY") == b64encode(PRIVATE)
     assert message.get_attr("WGDEVICE_A_LISTEN_PORT") == 51820
     assert message.get_attr("WGDEVICE_A_IFINDEX") == 7
@@ -134,7 +138,7 @@ def test_a_dump_is_the_objects_that_were_put() -> None:
 
 def test_a_peer_whose_allowed_ips_are_divided_between_two_messages_is_one() -> None:
     first, second = PEER._replace(allowed_ips=NETWORKS[:1]), PEER._replace(allowed_ips=NETWORKS[1:])
-    message = genetlink.set_peer(FAMILY, second, 9, with_endpoint=False, greets=False)
+    message = wireguard_socket.set_peer(FAMILY, second, with_endpoint=False, greets=False)
     allowed = message[message.index(struct.pack("=H", 0x8009)) - 2 :]
     reader = DeviceReader(FAMILY, 7, 9)
     reader.take(dumped(state_of(first, 5)))

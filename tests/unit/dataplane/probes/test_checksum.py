@@ -4,8 +4,7 @@ from collections.abc import Collection
 
 import pytest
 
-from flannelette.services.dataplane.probes.checksum import PROOFS, ChecksumRecord, LargeProbe, Offload
-from flannelette.services.dataplane.probes.record import Record
+from flannelette.services.dataplane.probes.record import PROOFS, ChecksumRecord, LargeProbe, Offload, Record
 
 ECHO, OFFLOADED, COMPUTED = ALL = tuple(LargeProbe)
 MTU = 1450

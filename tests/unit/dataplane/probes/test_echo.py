@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
-from flannelette.services.dataplane.probes.echo import REQUEST, Echo, Reply, echo_in, reply, request
+from flannelette.services.dataplane.probes.sockets import REQUEST, Echo, Reply, echo_in, reply, request
 
 REPLIES = {IPV4: 0, IPV6: 129}
 IP_HEADER = {IPV4: 20, IPV6: 40}

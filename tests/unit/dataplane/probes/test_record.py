@@ -2,8 +2,7 @@
 
 import pytest
 
-from flannelette.services.dataplane.probes.checksum import LargeProbe
-from flannelette.services.dataplane.probes.record import Answering, Record
+from flannelette.services.dataplane.probes.record import Answering, LargeProbe, Record
 
 NOW = 1_000_000.0
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from flannelette.services.dataplane.probes.schedule import Schedule
+from flannelette.services.dataplane.probes.prober import Schedule
 
 
 def simulated(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flannelette.services.dataplane.underlay.connected_routes import ConnectedRoutes, connected_routes
+from flannelette.services.dataplane.underlay import ConnectedRoutes, connected_routes
 from tests.examples.dataplane import ETH0, route
 
 ROUTES = (

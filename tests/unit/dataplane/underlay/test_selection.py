@@ -11,14 +11,14 @@ from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import IPV4, IPV6, Address, Family
 from flannelette.services.core.leases.node_overrides import PublicIpOverride
 from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
-from flannelette.services.dataplane.underlay.selection import (
+from flannelette.services.dataplane.underlay import (
     InterfaceChoice,
+    Tenure,
     Underlay,
     choose_underlay,
     is_still,
     with_chosen,
 )
-from flannelette.services.dataplane.underlay.tenure import Tenure
 
 
 def has(

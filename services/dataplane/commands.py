@@ -1,19 +1,196 @@
-"""Puts and deletes hooks: runs their commands, side by side, and tries again later what has failed."""
+"""Runs programs of the network configuration (flannel's `extension`), where the operator of the node allows it.
+
+The one place that starts programs: with limits, and without a shell. What shall be run is decided by the backend, as
+hooks: their commands run side by side, and what has failed is tried again later. The file `dataplane.hooks` in
+--state-dir has the hooks that were put, so that a restart knows which to take back.
+"""
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Set
+import signal
+from asyncio.subprocess import STDOUT, Process
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.formats.shell_words import expand_words, split_words
-from flannelette.services.dataplane.commands.hook_file import HookFile
-from flannelette.services.dataplane.commands.program import Outcome, run_program
 from flannelette.services.dataplane.events.journal import Event, EventKind
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
+from flannelette.services.runtime.older_state import rows
+from flannelette.services.runtime.state import Record, RecordFile, UnreadableState
+
+_MOST_OUTPUT: Final = 64 * 1024
+"""Bytes that are kept; the rest is read and thrown away, so that the program does not wait."""
+_END_SECONDS: Final = 2.0
+"""From SIGTERM to SIGKILL."""
+_LINGER_SECONDS: Final = 0.2
+"""For output that is still in the pipe when the program has ended: what it left running may hold the pipe open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a run."""
+
+    error: str
+    """Why it failed; empty: exit status 0."""
+    output: str = ""
+    """stdout and stderr together, without blanks around, as far as it is kept."""
+    is_cut: bool = False
+    """There was more output."""
+
+
+async def run_program(argv: Sequence[str], variables: dict[str, str], stdin: str, seconds: float) -> Outcome:
+    """Runs a program with our environment and these variables, in a process group of its own, until it ends.
+
+    After so many seconds, and when this is cancelled, the group is ended; what the program itself leaves running in
+    the background stays. Never raises but for a cancellation.
+    """
+    try:
+        with os.fdopen(os.memfd_create("stdin"), "wb", 0) as source, _Output() as pipe:
+            source.write(stdin.encode(errors="replace"))
+            source.seek(0)
+            with pipe.sender as stdout:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    env=os.environ | variables,
+                    stdin=source,
+                    stdout=stdout,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
+            status = await _wait(process, seconds)
+            await pipe.ended(_LINGER_SECONDS)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a word
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return Outcome(f"cannot run {argv[0]}: {reason}")
+    output = pipe.kept.decode(errors="replace").strip()
+    return Outcome(_error(status, seconds), output, pipe.is_cut)
+
+
+async def _wait(process: Process, seconds: float) -> int | None:
+    """The exit status; None: it had no end by itself."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await process.wait()
+    except TimeoutError:
+        _signal(process, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await process.wait()
+        return None
+    finally:
+        if process.returncode is None or process.returncode == -signal.SIGTERM:
+            _signal(process, signal.SIGKILL)  # also children of one that has obeyed SIGTERM
+
+
+def _signal(process: Process, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _error(status: int | None, seconds: float) -> str:
+    if status is None:
+        return f"ended because it ran longer than {seconds:g} s"
+    if status < 0:
+        return f"ended by signal {-status}"
+    return f"exit status {status}" if status else ""
+
+
+class _Output:
+    """A pipe that is emptied as data come."""
+
+    def __init__(self) -> None:
+        self.kept = bytearray()
+        self.is_cut = False
+        self._descriptor, sender = os.pipe2(os.O_CLOEXEC)
+        self.sender = os.fdopen(sender, "wb", 0)
+        """The end for the program."""
+        self._end = asyncio.Event()
+        os.set_blocking(self._descriptor, False)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        self.sender.close()
+        os.close(self._descriptor)
+
+    async def ended(self, seconds: float) -> None:
+        """Returns once every writer has closed the pipe, and after so many seconds at the latest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._end.wait()
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            data = os.read(self._descriptor, _MOST_OUTPUT)
+            if not data:
+                self._end.set()
+                asyncio.get_running_loop().remove_reader(self._descriptor)
+            room = _MOST_OUTPUT - len(self.kept)
+            self.kept += data[:room]
+            self.is_cut = self.is_cut or len(data) > room
+
+
+_KIND: Final = "dataplane.hooks"
+_KEYS: Final = ("subject", "put", "delete", "stdin")
+
+
+class HookFile:
+    """The file; without a path nothing is kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.file = RecordFile(path, _KIND, older=rows)
+        self._records: list[Record] = []
+
+    def read(self) -> list[Hook]:
+        """The hooks, each marked as an earlier process's; without those that cannot be read."""
+        hooks = []
+        for record in self.file.read():
+            try:
+                hooks.append(_hook(record.json()))
+                self._records.append(record)
+            except (UnreadableState, ValueError, KeyError, TypeError, InvalidInput) as error:
+                self.file.reject(error)
+        return hooks
+
+    def write(self, hooks: Iterable[Hook]) -> None:
+        """Replaces the file. A failure is logged, and stops nothing."""
+        records = [_record(hook) for hook in hooks]
+        if records != self._records and self.file.write(records):
+            self._records = records
+
+
+def _record(hook: Hook) -> Record:
+    row = {key: getattr(hook, key) for key in _KEYS}
+    return Record.of_json(hook.subject, {**row, "environment": dict(hook.environment)})
+
+
+def _hook(row: dict[str, Any]) -> Hook:
+    """Raises KeyError, TypeError, ValueError, InvalidInput for what is none."""
+    texts = [row[key] for key in _KEYS]
+    environment = row["environment"]
+    if not isinstance(environment, dict):
+        raise TypeError("environment")
+    subject, put, delete, stdin = map(_text, texts)
+    for command in (put, delete):
+        split_words(command, "a command")
+    pairs = tuple((_text(key), _text(value)) for key, value in environment.items())
+    return Hook(subject, put, delete, pairs, stdin, is_earlier=True)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    value.encode()  # half of a surrogate pair, which JSON may have and no message
+    return value
+
 
 ALLOW: Final = "--allow-extension-commands"
 _PRE: Final = "PreStartupCommand"

@@ -1,15 +1,20 @@
-"""The choice of the interface that carries the overlay: flannel's flags and order of choice, as a pure function."""
+"""The underlay: which interface carries the overlay, and which addresses it reaches without a gateway. Pure.
+
+The interface is chosen by flannel's flags and order of choice. Of its addresses the node keeps the one that it was
+known by for the longest time.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.core.family import IPV6, Address, Family, Network
+from flannelette.services.core.family import FAMILIES, IPV6, Address, Family, Network
 from flannelette.services.core.formats.ip_text import parse_address
 from flannelette.services.core.formats.word_list import word_list
 from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 
 _FLAGS: Final = {4: "--public-ip", 6: "--public-ipv6"}
 
@@ -320,3 +325,89 @@ def _available(interfaces: Iterable[Interface]) -> str:
         if not any(a.ip.is_loopback for a in i.addresses)
     ]
     return ", ".join(shown) or "none"
+
+
+_BEFORE: Final = 3600.0
+"""Seconds credited at the start to the address that the lease had then, or else to the first one."""
+_MOST: Final = 8
+
+
+class Tenure:
+    """Counts seconds; time is an argument.
+
+    When an address goes for a moment (a DHCP client that flushes its interface), the node takes another one, maybe a
+    virtual IP that is there for a while; it goes back as soon as it can.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[Address, float] = {}
+        self._now: tuple[Address, ...] = ()
+        self._at = 0.0
+
+    def enter(self, addresses: Iterable[Address], now: float) -> None:
+        """Records that the node has these addresses from now on."""
+        self._count(now)
+        self._now = tuple(addresses)
+        self.take_published(self._now)
+
+    def take_published(self, addresses: Iterable[Address]) -> None:
+        """Records the addresses of the node's lease at the start of this process, or the first ones that it gets."""
+        for address in () if self._seconds else tuple(addresses):
+            self._seconds[address] = _BEFORE
+
+    def order(self, now: float) -> tuple[Address, ...]:
+        """The addresses that the node is known by, the longest first."""
+        self._count(now)
+        found = sorted(self._seconds, key=lambda address: -self._seconds[address])
+        self._seconds = {address: self._seconds[address] for address in found[:_MOST]}
+        return tuple(self._seconds)
+
+    def _count(self, now: float) -> None:
+        for address in self._now:
+            self._seconds[address] = self._seconds.get(address, 0.0) + now - self._at
+        self._at = now
+
+
+_Row: TypeAlias = tuple[int, int, int, bool]
+"""Version, first and last address, whether they are neighbours."""
+
+_FAMILY_OF = {family.af: family for family in FAMILIES}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedRoutes:
+    """Equal if the same addresses are neighbours by the same routes."""
+
+    rows: tuple[_Row, ...] = ()
+    """The first that holds an address decides, as in the kernel: the narrowest, and of those the lowest metric."""
+
+    def reaches(self, address: Address) -> bool:
+        """Whether the address is a neighbour."""
+        version, value = address.version, int(address)
+        for each, first, last, is_neighbour in self.rows:
+            if each == version and first <= value <= last:
+                return is_neighbour
+        return False
+
+
+def connected_routes(routes: Iterable[Route], underlay: int) -> ConnectedRoutes:
+    """The neighbours that these routes of the main table give an interface.
+
+    A default route without a gateway (a point-to-point link) makes nobody a neighbour: the world is behind it.
+    Routes that take nothing out of a neighbourhood are left out, so that pods that come and go change nothing.
+    """
+    found = sorted(routes, key=lambda route: (-route.length, route.metric))
+    rows = [_row(route, underlay) for route in found if route.length]
+    direct = [row for row in rows if row[3]]
+    return ConnectedRoutes(tuple(row for row in rows if row[3] or any(_is_inside(row, each) for each in direct)))
+
+
+def _row(route: Route, underlay: int) -> _Row:
+    family = _FAMILY_OF[route.family]
+    first = int.from_bytes(route.dst)
+    is_neighbour = not route.gateway and route.ifindex == underlay and route.route_type == RTN_UNICAST
+    return family.version, first, first + (1 << (family.bits - route.length)) - 1, is_neighbour
+
+
+def _is_inside(row: _Row, other: _Row) -> bool:
+    return row[0] == other[0] and other[1] <= row[1] and row[2] <= other[2]

@@ -1,4 +1,0 @@
-"""Generic netlink: the numbers of its families.
-
-What the messages of a family say is in the package of that family.
-"""
