@@ -2,14 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Table
+from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends
 from flannelette.services.dataplane.diagnose.seen import KnownPods
 from flannelette.services.dataplane.events.causes import Observations
@@ -36,6 +39,44 @@ log = get_logger()
 
 _RETRY_SECONDS = 1.0
 _RETRY_FAILED_SECONDS = 5.0
+_FAILED: Final = "the kernel could not be reconciled; retrying"
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What one turn holds the kernel to: the leases in force, and the configuration by which nodes are reached."""
+
+    table: Table
+    network: NetworkConfig
+    """That of the table, unless this node keeps another one (see NetworkChange)."""
+    config: OverlayConfig
+    """That of the network, or the last one that could be applied."""
+    is_told: bool
+    """The leases are those of the lease service, not cached ones."""
+    is_current: bool
+    """Lease service and store answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStatus:
+    """What the turns have come to so far."""
+
+    error: str = ""
+    """Why the last one failed; empty: it succeeded."""
+    cursor: str = ""
+    """Of the leases that are in the kernel."""
+    progress: Progress | None = None
+    """What the lease service is told; None until we have been ready for the first time."""
+    is_ready: bool = False
+    reasons: tuple[str, ...] = ()
+    """Why the node is not ready."""
+
+    def events_since(self, former: "TurnStatus") -> Iterator[Event]:
+        """What has to be told of the difference: another failure, and whether the node is ready."""
+        if self.error and self.error != former.error:
+            yield Event(EventKind.FAILURE, _FAILED, self.error)
+        if self.is_ready != former.is_ready:
+            yield Event(EventKind.READINESS, "ready" if self.is_ready else "not ready", "; ".join(self.reasons))
 
 
 class Controller:
@@ -65,18 +106,13 @@ class Controller:
         self.renewer = LeaseRenewer(connection, margin, self.wake_up, self.journal, clock, former=former)
         self.reporter = Reporter(connection)
         self.programmer = PeerProgrammer(connection.node, kernel, self.journal)
-        self.cursor = ""
-        """Of the leases that are in the kernel."""
+        self.status = TurnStatus()
         self.iterations = 0
         """How many have ended."""
         self.changed = asyncio.Condition()
         """Notified after every iteration."""
         self.lock = Exclusive()
         """Held while the kernel is compared or changed."""
-        self.error = ""
-        """Why the last iteration failed; empty: it succeeded."""
-        self.progress: Progress | None = None
-        """What the lease service is told; None until we have been ready for the first time."""
         self.findings: tuple[Condition, ...] = ()
         """What other programs have done on this host that keeps packets from peers or pods."""
         self.detours: Mapping[str, Condition] = {}
@@ -98,12 +134,12 @@ class Controller:
         self._limits = settings.limits()
         self._patient_until = 0.0
         """The loop's time until which a lease service may begin a snapshot before the cached table is used."""
-        self._touched: set[str] = set()
-        self._touched_at: float | None = None
-        """When the first of them was, on the monotonic clock."""
-        self._observed = Observations()
-        self._was_connected, self._was_ready = False, False
-        self._may_log, self._resync_due = LogLimiter(), True
+        self._touched: dict[str, float] = {}
+        """Leases that have changed since they were programmed, in that order, with when, on the monotonic clock."""
+        self._due: Observations | None = Observations()
+        """What others did to the kernel since everything was compared; None: there is no need to compare it again."""
+        self._was_connected = False
+        self._may_log = LogLimiter()
         self._looked_at = 0.0
         """When everything was last compared, or that was last tried; the loop's time."""
         self._wake = asyncio.Event()
@@ -119,12 +155,9 @@ class Controller:
             async with self.lock:
                 try:
                     await self.reconcile_once()
-                    self.error = ""
+                    self._end_turn("")
                 except Unavailable as error:
-                    self._note_failure(str(error))
-                self.iterations += 1
-                self._note_readiness()
-                self.tell(self.progress)
+                    self._end_turn(str(error))
             async with self.changed:
                 self.changed.notify_all()
             await self._wait(self._looked_at + self._pause())
@@ -136,9 +169,7 @@ class Controller:
 
     def audit(self, observed: Observations | None = None) -> None:
         """Has everything compared at once; what was `observed` in the kernel says why."""
-        if observed is not None:
-            self._observed += observed
-        self._resync_due = True
+        self._make_due(observed)
         self._wake.set()
 
     def pause(self, reason: str) -> None:
@@ -164,13 +195,14 @@ class Controller:
 
     def tell(self, progress: Progress | None) -> None:
         """Reports the progress of this node to the lease service."""
-        self.progress = progress
+        self.status = replace(self.status, progress=progress)
         self.reporter.tell(progress, self.feed.streams if self.feed.connected else 0)
 
     def _notice(self, touched: frozenset[str]) -> None:
         if touched:
-            self._touched |= touched
-            self._touched_at = self._touched_at or time.monotonic()
+            now = time.monotonic()
+            for name in touched:
+                self._touched.setdefault(name, now)
         if self.feed.connected != self._was_connected:
             self._was_connected = self.feed.connected
             what = "connected" if self.feed.connected else "away; the last leases stay in force"
@@ -180,7 +212,7 @@ class Controller:
         self._wake.set()
 
     def _pause(self) -> float:
-        if self.error:
+        if self.status.error:
             return _RETRY_SECONDS
         is_short = self.tracker.error or self.programmer.reconciler.failures or self.tracker.earlier.is_waiting
         return min(self.settings.audit_interval, _RETRY_FAILED_SECONDS if is_short else float("inf"))
@@ -191,12 +223,16 @@ class Controller:
             async with asyncio.timeout_at(deadline):
                 await self._wake.wait()
         except TimeoutError:
-            self._resync_due = True
+            self._make_due()
         self._wake.clear()
+
+    def _make_due(self, observed: Observations | None = None) -> None:
+        """Has the next turn compare everything."""
+        self._due = (self._due or Observations()) + (observed or Observations())
 
     async def reconcile_once(self) -> None:
         """One iteration, as far as what is known allows. Raises Unavailable: the kernel does not answer."""
-        if self._resync_due:
+        if self._due is not None:
             self._looked_at = asyncio.get_running_loop().time()
         told = self.feed.table
         store_error = "" if told.store is None or self.feed.error else told.store.error
@@ -204,60 +240,70 @@ class Controller:
         self.health.set("store", store_error, outage=True)
         if self.is_paused:
             self.renewer.observe(told)
-            if self._resync_due:
+            if self._due is not None:
                 with suppress(Unavailable):
                     await self.programmer.observe()
-                self._resync_due = False
+                self._due = None
             return
-        table = self._choose_table(is_away=bool(self.feed.error or store_error or told.network_error))
+        desired = await self._desired(told, is_current=not (self.feed.error or store_error))
+        if desired is not None:
+            await self._apply(desired)
+
+    async def _desired(self, told: Table, *, is_current: bool) -> Desired | None:
+        """What the kernel has to be held to; None: that is not known yet."""
+        table = self._choose_table(is_away=not is_current or bool(told.network_error))
         if table is None or table.network is None:
             reason = told.network_error or "waiting for the first complete snapshot of leases"
             self.health.set("leases", "" if self.feed.error else reason)
-            return
-        self.health.set("leases", "" if table is told else self.cached_reason)
+            return None
+        is_told = table is told
+        self.health.set("leases", "" if is_told else self.cached_reason)
         self.journal.cursor = table.cursor
-        network = await self.change.network(table, self.renewer.lease, is_told=table is told)
+        network = await self.change.network(table, self.renewer.lease, is_told=is_told)
         chosen = table.overrides.get(self.node, ())
-        if await self.tracker.update(network, chosen, self.own.published(table), look=self._resync_due):
-            self._resync_due = True
+        if await self.tracker.update(network, chosen, self.own.published(table), look=self._due is not None):
+            self._make_due()
             self.health.set("kernel", "a new network configuration or underlay is not programmed yet")
         self.health.set("network", self.tracker.error)
         config = self.tracker.config
-        if config is None:
-            return
-        if table is told and self.feed.connected:
+        return Desired(table, network, config, is_told, is_current) if config is not None else None
+
+    async def _apply(self, desired: Desired) -> None:
+        config, table = desired.config, desired.table
+        if desired.is_told and self.feed.connected:
             self.renewer.observe(table)
-        if self._resync_due or not self.own.is_settled:
-            self._observed += await self.own.apply(config, self.tracker, table, self._observed)
-        cursor = table.cursor
-        await self._program(config, table)
+        if self._due is not None or not self.own.is_settled:
+            observed = await self.own.apply(config, self.tracker, table, self._due or Observations())
+            if self._due is not None or observed.counts:
+                self._make_due(observed)
+        await self._program(desired)
         self.own.publish(config, self.tracker, table, is_programmed=True)
         if self.tracker.default_route_moved(self.programmer.reconciler.defaults):
             self.audit()
-        if table is told:
+        if desired.is_told:
             if not self.renewer.reason and self.tracker.retire(self.programmer.unused_overlays()):
                 self.audit()
             else:
                 await self.tracker.remove_stale()
-            own, is_current = self.own.confirmed_by(table), not (self.feed.error or store_error)
-            previous = self.renewer.previous_subnets
-            networks = (network, *self.tracker.earlier.networks)
-            self.cache_writer.update(table, own, previous, is_current=is_current, networks=networks)
+            own, previous = self.own.confirmed_by(table), self.renewer.previous_subnets
+            networks = (desired.network, *self.tracker.earlier.networks)
+            self.cache_writer.update(table, own, previous, is_current=desired.is_current, networks=networks)
         # It may have come while the kernel was programmed.
         state = self.own.refusal if self.own.is_settled else "the own subnet is being set up"
         self.health.set("own lease", self.own.reason or state)
-        self.cursor = cursor or self.cursor
         self.health.set("snapshot")
         self.health.set("kernel", self.programmer.node_failure)
-        if self.cursor and (self.health.ready or self.progress is not None):
-            failed, now = self.programmer.failed, time.monotonic()
-            self.progress = progress_after(self.progress, self.node, self.cursor, failed, now)
+        cursor, progress = table.cursor or self.status.cursor, self.status.progress
+        if cursor and (self.health.ready or progress is not None):
+            progress = progress_after(progress, self.node, cursor, self.programmer.failed, time.monotonic())
+        self.status = replace(self.status, cursor=cursor, progress=progress)
 
     def _choose_table(self, *, is_away: bool) -> Table | None:
         is_away = is_away and asyncio.get_running_loop().time() >= self._patient_until
         table = self.cached_table.choose(self.feed.table, is_away=is_away)
         if table is not self.table:
-            self.table, self._resync_due = table, True
+            self.table = table
+            self._make_due()
             is_cached = table is not None and table is self.cached_table.table
             self.own.use_cached(self.cached_table.confirmed_at if is_cached else None)
             if is_cached:
@@ -265,42 +311,40 @@ class Controller:
                 self.journal.note(Event(EventKind.LEASE_SERVICE, what, self.cached_reason))
         return table
 
-    async def _program(self, config: OverlayConfig, table: Table) -> None:
-        if self._resync_due:
+    async def _program(self, desired: Desired) -> None:
+        config, table = desired.config, desired.table
+        if self._due is not None:
             await self.tracker.read_connected_routes()
-        is_told, own = table is self.feed.table, self.own.subnets(table)
+        own = self.own.subnets(table)
         if config.backend.needs_own_subnet and not own:
             return
         links, works = self.tracker.links(config), self.tracker.is_working(config)
         where = (config.network, config.backend, links, own, self._limits, self.settings.ip_blackhole_route)
         change = tuple(self.tracker.earlier_overlays()), self.tracker.connected_by_tasks
-        context = PeerContext(*where, not is_told, works, *change).after(self.programmer.context)
-        touched, since, self._touched, self._touched_at = self._touched, self._touched_at, set(), None
-        is_whole = self._resync_due or context != self.programmer.context
-        if not is_whole:
-            if is_told and touched:
-                await self.programmer.program(context, table.leases, touched, since=since)
+        context = PeerContext(*where, not desired.is_told, works, *change).after(self.programmer.context)
+        touched, self._touched = self._touched, {}
+        since = next(iter(touched.values()), None)
+        if self._due is None and context == self.programmer.context:
+            if desired.is_told and touched:
+                await self.programmer.program(context, table.leases, touched.keys(), since=since)
             return
-        self._resync_due, observed, self._observed = False, self._observed, Observations()
+        observed, self._due = self._due or Observations(), None
         try:
             await self.programmer.program(context, table.leases, observed=observed, since=since)
         except Unavailable:
-            self._observed += observed
+            self._make_due(observed)
             raise
         self.suspicious.set()
 
-    def _note_failure(self, reason: str) -> None:
-        if reason != self.error:
-            what = "the kernel could not be reconciled; retrying"
-            if self._may_log(reason):
-                log.warning(what, reason=reason)
-            self.journal.note(Event(EventKind.FAILURE, what, reason))
-        self.error, self._resync_due = reason, True
-        self.health.set("kernel", reason)
-
-    def _note_readiness(self) -> None:
-        ready = self.health.ready
-        if ready != self._was_ready:
-            self._was_ready = ready
-            reasons = "; ".join(self.health.reasons)
-            self.journal.note(Event(EventKind.READINESS, "ready" if ready else "not ready", reasons))
+    def _end_turn(self, error: str) -> None:
+        former = self.status
+        if error:
+            if error != former.error and self._may_log(error):
+                log.warning(_FAILED, reason=error)
+            self._make_due()
+            self.health.set("kernel", error)
+        self.status = replace(former, error=error, is_ready=self.health.ready, reasons=tuple(self.health.reasons))
+        for event in self.status.events_since(former):
+            self.journal.note(event)
+        self.iterations += 1
+        self.tell(self.status.progress)

@@ -37,8 +37,8 @@ async def resync(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], li
         turn = dataplane.iterations + 1
     async with dataplane.changed:
         await dataplane.changed.wait_for(lambda: dataplane.iterations >= turn)
-    if dataplane.error:
-        raise Unavailable(dataplane.error)
+    if dataplane.status.error:
+        raise Unavailable(dataplane.status.error)
     return commands, _sentences(dataplane, dataplane.programmer.reconciler.failures)
 
 
@@ -100,7 +100,7 @@ async def _carry_out(dataplane: Controller, todo: KernelPlan, kind: EventKind, w
     failed = await dataplane.programmer.reconciler.kernel.apply(todo)
     dataplane.programmer.forget()
     dataplane.journal.note(Event(kind, what, "an operator", objects=len(todo)))
-    dataplane.tell(dataplane.progress and Progress(dataplane.node, ""))
+    dataplane.tell(dataplane.status.progress and Progress(dataplane.node, ""))
     return _sentences(dataplane, failed, todo)
 
 

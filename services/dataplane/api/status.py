@@ -56,7 +56,7 @@ def status_of(dataplane: Controller, prober: Prober, health: Health, started_at:
         peers=counts(programmer),
         lease_service_connected=feed.connected,
         store_connected=feed.connected and feed.table.store is not None and feed.table.store.connected,
-        cursor=dataplane.cursor,
+        cursor=dataplane.status.cursor,
         last_resync_changes=programmer.last_resync_changes,
         repairs=dataplane.journal.repairs.total(),
         repairs_by_cause=repair_counts(dataplane.journal),
