@@ -64,7 +64,7 @@ def _probe(path: ProbedPath, record: Record) -> pb.Probe:
         answered=record.answered,
         loss=record.loss,
         round_trip_microseconds=0 if record.is_mute else round(record.smoothed * 1_000_000),
-        largest_packet=record.largest,
+        largest_packet=record.sizes.largest,
         mtu=path.mtu,
         narrow=record.is_narrow,
         checksum_offload=_OFFLOADS[record.offload],

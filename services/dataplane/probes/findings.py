@@ -51,7 +51,7 @@ def probe_findings(
             (tunnels if Answering.ANSWERS in underlay else nodes).append(name)
         for path, record in overlay:
             if record.is_narrow:
-                narrow[path.family, path.mtu, 0 if record.is_searching else record.largest].append(name)
+                narrow[path.family, path.mtu, 0 if record.is_searching else record.sizes.largest].append(name)
     for names in diverted.values():
         yield replace(detours[names[0][0]], peers=tuple(names))
     is_general = not some_answer and len(tunnels) >= _MANY

@@ -7,7 +7,7 @@ ICMP error if the checksum is right. If it is not answered, the same datagram is
 has computed; if that is not answered either, an echo request.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 from typing import Final
 
@@ -100,6 +100,62 @@ class Answering(StrEnum):
     SILENT = "silent"
 
 
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """How many small probes of the last two intervals were lost."""
+
+    began: float = 0.0
+    """Unix time at which the present interval began."""
+    present: tuple[int, int] = (0, 0)
+    """Number of small probes in the present interval, and of those lost."""
+    before: tuple[int, int] = (0, 0)
+    """The same numbers of the interval before."""
+
+    @property
+    def part(self) -> float:
+        """The part that was lost, 0 to 1."""
+        sent, lost = self.present[0] + self.before[0], self.present[1] + self.before[1]
+        return lost / sent if sent else 0.0
+
+    def after(self, now: float, *, is_lost: bool) -> "Losses":
+        """Counts another probe."""
+        began, present, before = self.began, self.present, self.before
+        if not 0 <= now - began < _LOSS_SECONDS:
+            began, present, before = now, (0, 0), present if now - began < 2 * _LOSS_SECONDS else (0, 0)
+        return Losses(began, (present[0] + 1, present[1] + is_lost), before)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is known of the sizes that pass, in bytes of the IP packet."""
+
+    largest: int = 0
+    """The largest that was answered, of the last search; 0: not known."""
+    misses: int = 0
+    """Full-size probes since the last answer to one, while small ones were answered."""
+    too_large: int = 0
+    """The smallest that is known not to pass; 0: none."""
+
+    @property
+    def is_searching(self) -> bool:
+        """The largest size that passes is not known yet."""
+        return self.misses >= MISSES and self.too_large - max(self.largest, _LEAST) > 1
+
+    @property
+    def middle(self) -> int:
+        """The size that halves what is not known."""
+        return (max(self.largest, _LEAST) + self.too_large) // 2
+
+    def after(self, size: int, mtu: int, *, is_answered: bool) -> "Sizes":
+        """Takes the end of a probe where the largest packet should have `mtu` bytes."""
+        if is_answered:
+            return Sizes(size) if size >= mtu else replace(self, largest=max(self.largest, size))
+        if size < mtu:
+            return replace(self, too_large=min(self.too_large, size))
+        misses = self.misses + 1
+        return Sizes(0, misses, mtu) if misses == MISSES else replace(self, misses=misses)
+
+
 @dataclass(slots=True)
 class Record:
     """The results of the probes of one path: the overlay or the underlay, in one address family."""
@@ -112,8 +168,6 @@ class Record:
     """None: large probes are echo requests only."""
     sent: int = 0
     answered: int = 0
-    round_trip: float = 0.0
-    """Seconds, of the last answer."""
     smoothed: float = 0.0
     """Seconds, smoothed; 0: never answered."""
     answered_at: float = 0.0
@@ -124,18 +178,8 @@ class Record:
     """Datagrams that were answered since such a probe was not."""
     vain: int = 0
     """Datagrams since the last answer to one of them that were not."""
-    largest: int = 0
-    """Bytes of the largest packet that was answered, of the last search; 0: not known."""
-    full_misses: int = 0
-    """Full-size probes since the last answer to one, while small ones were answered."""
-    too_large: int = 0
-    """The smallest size that is known not to pass; 0: none."""
-    _began: float = field(default=0.0, repr=False)
-    """Unix time at which the present interval began."""
-    _counted: tuple[int, int] = field(default=(0, 0), repr=False)
-    """Number of small probes in the present interval, and of those lost."""
-    _earlier: tuple[int, int] = field(default=(0, 0), repr=False)
-    """The same numbers of the interval before."""
+    sizes: Sizes = Sizes()
+    losses: Losses = Losses()
 
     @property
     def state(self) -> Answering:
@@ -155,34 +199,31 @@ class Record:
 
         It is counted from the first answer on, and anew when a path answers again that had been silent.
         """
-        if self.is_mute:
-            return 0.0
-        sent, lost = self._counted[0] + self._earlier[0], self._counted[1] + self._earlier[1]
-        return lost / sent if sent else 0.0
+        return 0.0 if self.is_mute else self.losses.part
 
     @property
     def is_narrow(self) -> bool:
         """Small packets pass and full-size ones do not."""
-        return self.state is Answering.ANSWERS and self.full_misses >= MISSES
+        return self.state is Answering.ANSWERS and self.sizes.misses >= MISSES
 
     @property
     def is_searching(self) -> bool:
         """The largest size that passes is not known yet."""
-        return self.is_narrow and self.too_large - max(self.largest, _LEAST) > 1
+        return self.is_narrow and self.sizes.is_searching
 
     @property
     def next_size(self) -> int:
         """The size of the next large probe: full, or where the search for the largest size is."""
         if self.misses:
             return min(_SIGN, self.mtu)
-        return (max(self.largest, _LEAST) + self.too_large) // 2 if self.is_searching else self.mtu
+        return self.sizes.middle if self.is_searching else self.mtu
 
     @property
     def next_large(self) -> LargeProbe:
         """The kind of the next large probe: while a size does not pass, checksums have to wait."""
         if self.misses:
             return LargeProbe.COMPUTED  # does nothing pass, or no echo?
-        return LargeProbe.ECHO if self.checksums is None or self.full_misses else self.checksums.next
+        return LargeProbe.ECHO if self.checksums is None or self.sizes.misses else self.checksums.next
 
     @property
     def offload(self) -> Offload:
@@ -194,9 +235,9 @@ class Record:
         """Another probe soon tells more."""
         if self.misses:
             return self.misses < MISSES or (self.is_mute and self.vain > 0)
-        if 0 < self.full_misses < MISSES or self.next_size < self.mtu:
+        if 0 < self.sizes.misses < MISSES or self.next_size < self.mtu:
             return True
-        return self.checksums is not None and not self.full_misses and self.checksums.is_in_doubt
+        return self.checksums is not None and not self.sizes.misses and self.checksums.is_in_doubt
 
     def note(self, size: int, round_trip: float | None, now: float, large: LargeProbe = LargeProbe.ECHO) -> None:
         """Takes the end of a probe of so many bytes; `round_trip` None: it was not answered. 0 bytes: a small one."""
@@ -205,22 +246,15 @@ class Record:
             return
         self.sent += 1
         if round_trip is not None and (not self.answered or self.misses >= MISSES):
-            self._counted = self._earlier = 0, 0  # nobody was there, or that is over
-        self._count(now, is_lost=round_trip is None)
+            self.losses = Losses(self.losses.began)  # nobody was there, or that is over
+        self.losses = self.losses.after(now, is_lost=round_trip is None)
         if round_trip is None:
             self.misses += 1
             return
         self.answered += 1
         self.misses = self.signs = self.vain = 0
-        self.round_trip, self.answered_at = round_trip, now
+        self.answered_at = now
         self.smoothed += (round_trip - self.smoothed) / (_SMOOTHING if self.smoothed else 1)
-
-    def _count(self, now: float, *, is_lost: bool) -> None:
-        if not 0 <= now - self._began < _LOSS_SECONDS:
-            is_next = now - self._began < 2 * _LOSS_SECONDS
-            self._earlier = self._counted if is_next else (0, 0)
-            self._began, self._counted = now, (0, 0)
-        self._counted = self._counted[0] + 1, self._counted[1] + is_lost
 
     def _note_large(self, size: int, kind: LargeProbe, *, is_answered: bool) -> None:
         if kind is not LargeProbe.ECHO and self.misses:
@@ -231,15 +265,5 @@ class Record:
             return  # whether a datagram is answered has been noted
         if self.checksums is not None:
             self.checksums.note(kind, is_answered=is_answered)
-        if is_answered and size >= self.mtu:
-            self.largest, self.full_misses, self.too_large = size, 0, 0
-        elif is_answered:
-            self.largest = max(self.largest, size)
-        elif kind is not LargeProbe.ECHO:
-            return  # whether its size passes, an echo tells
-        elif size >= self.mtu:
-            self.full_misses += 1
-            if self.full_misses == MISSES:
-                self.largest, self.too_large = 0, self.mtu
-        else:
-            self.too_large = min(self.too_large, size)
+        if is_answered or kind is LargeProbe.ECHO:  # else an echo tells whether its size passes
+            self.sizes = self.sizes.after(size, self.mtu, is_answered=is_answered)

@@ -28,7 +28,7 @@ def new_record() -> Record:
 def test_where_all_is_well_a_datagram_is_the_only_large_probe() -> None:
     record = new_record()
     assert turns(record, ALL, 10) == [OFFLOADED] * 10
-    assert (record.offload, record.largest, record.is_in_doubt) == (Offload.WORKS, MTU, False)
+    assert (record.offload, record.sizes.largest, record.is_in_doubt) == (Offload.WORKS, MTU, False)
 
 
 def test_five_proofs_in_a_row_are_a_broken_offload_and_one_answer_is_none() -> None:
@@ -38,7 +38,7 @@ def test_five_proofs_in_a_row_are_a_broken_offload_and_one_answer_is_none() -> N
     assert (record.offload, record.is_in_doubt) == (Offload.WORKS, True)
     turns(record, [COMPUTED])
     assert (record.offload, record.is_in_doubt, record.is_narrow) == (Offload.BROKEN, False, False)
-    assert record.largest == MTU
+    assert record.sizes.largest == MTU
     turns(record, [COMPUTED], 20)
     told = [record.offload for _ in range(2) if turns(record, ALL)]
     assert told == [Offload.WORKS, Offload.WORKS]
@@ -58,7 +58,7 @@ def test_a_peer_that_answers_no_datagram_is_unknown_and_costs_no_more_turns(*, a
     turns(record, ALL if answered_before else [ECHO])
     assert set(turns(record, [ECHO], 12)) == set(LargeProbe)
     assert (record.offload, record.is_in_doubt, record.is_narrow) == (Offload.UNKNOWN, False, False)
-    assert record.largest == MTU
+    assert record.sizes.largest == MTU
     assert not any(record.is_in_doubt for _ in range(9) if turns(record, [ECHO]))
     turns(record, ALL, 3)
     assert record.offload is Offload.WORKS
