@@ -15,8 +15,7 @@ from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends
 from flannelette.services.dataplane.diagnose.seen import KnownPods
-from flannelette.services.dataplane.events.causes import Observations
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal, Observations
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker

@@ -26,8 +26,7 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.diagnosis import Diagnosis
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.events.causes import Cause
-from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, EventKind, Journal
 from flannelette.services.dataplane.events.metrics import NumberCollector
 from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator

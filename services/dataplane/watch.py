@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Set
 from typing import Final, TypeAlias
 
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.causes import Cause, Observation, Observations
+from flannelette.services.dataplane.events.journal import Cause, Observation, Observations
 from flannelette.services.dataplane.kernel.reconciler import Reconciler, rules_of
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.actuator import Actuator

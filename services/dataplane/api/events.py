@@ -3,8 +3,7 @@
 from typing import Final, TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.dataplane.events.causes import Cause
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import Cause, Journal
 from flannelette.services.runtime.events import Reading, RecordedEvent
 
 _CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for cause in Cause}

@@ -31,8 +31,7 @@ from flannelette.services.dataplane.diagnose.pods import (
 )
 from flannelette.services.dataplane.diagnose.seen import KnownPods, Seen, Subject, gateway_of
 from flannelette.services.dataplane.diagnose.underlay import detours
-from flannelette.services.dataplane.events.causes import Cause
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, Event, EventKind, Journal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.changes import LinkChange

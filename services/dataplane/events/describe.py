@@ -8,8 +8,7 @@ from typing import Final
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from flannelette.services.dataplane.events.causes import Observations
-from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.events.journal import Event, EventKind, Observations
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import kind_of, text

@@ -7,8 +7,7 @@ from typing import Final, Self
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.secret import Secret
-from flannelette.services.dataplane.ike.tunnels import Tunnel
-from flannelette.services.dataplane.ike.vici import Charon
+from flannelette.services.dataplane.ike.vici import Charon, Tunnel
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.ipsec.values import (
     IKE_CONNECTION,

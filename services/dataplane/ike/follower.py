@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
-from flannelette.services.dataplane.ike.tunnels import Tunnel
-from flannelette.services.dataplane.ike.vici import REGISTRATION, Charon, away
+from flannelette.services.dataplane.ike.vici import REGISTRATION, Charon, Tunnel, away
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, connection_name
 from flannelette.services.runtime.telemetry.logs import get_logger
 

@@ -10,7 +10,6 @@ from typing import TypeAlias
 from flannelette.services.core.leases.conflicts import Loss
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.events import metrics
-from flannelette.services.dataplane.events.causes import Observations
 from flannelette.services.dataplane.events.describe import (
     describe_failures,
     describe_peers,
@@ -18,7 +17,7 @@ from flannelette.services.dataplane.events.describe import (
     describe_resync,
     resync_cause,
 )
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal, Observations
 from flannelette.services.dataplane.kernel.peer_state import failed, unreached
 from flannelette.services.dataplane.kernel.reconciler import Comparison, KernelPlan, Reconciler, Scope, scope_of
 from flannelette.services.dataplane.netlink.actuator import Actuator

@@ -13,9 +13,8 @@ from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
 from flannelette.services.dataplane.backends.task import TaskReports
-from flannelette.services.dataplane.events.causes import Cause, Observation, Observations
 from flannelette.services.dataplane.events.describe import describe_device
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, Event, EventKind, Journal, Observation, Observations
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.links.reconcile import (
     LinkResult,

@@ -9,8 +9,7 @@ from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRe
 from flannelette.services.core.leases.network_moves import takes_away
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.causes import Observations
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, EventKind, Journal, Observations
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig

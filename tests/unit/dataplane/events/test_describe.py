@@ -5,14 +5,13 @@ from ipaddress import ip_address, ip_network
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.events.causes import Cause, Observations
 from flannelette.services.dataplane.events.describe import (
     describe_device,
     describe_peers,
     describe_repair,
     resync_cause,
 )
-from flannelette.services.dataplane.events.journal import EventKind
+from flannelette.services.dataplane.events.journal import Cause, EventKind, Observations
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext, peer_of

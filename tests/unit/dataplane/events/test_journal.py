@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.dataplane.api.events import reading_of, repair_counts
-from flannelette.services.dataplane.events.causes import Cause
-from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, EventKind, Journal
 from flannelette.services.runtime.events import REMEMBERED, Event, Subject
 
 N2, N3 = Subject("10.5.53.0-24", "n2"), Subject("10.5.97.0-24", "n3")

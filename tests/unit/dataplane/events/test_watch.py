@@ -9,7 +9,7 @@ import pytest
 
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.causes import Observations
+from flannelette.services.dataplane.events.journal import Observations
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
 from flannelette.services.dataplane.peers.peer import PeerContext

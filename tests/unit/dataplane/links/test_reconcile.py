@@ -12,8 +12,7 @@ from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.backends.wireguard import Wireguard
-from flannelette.services.dataplane.events.causes import Observations
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import Journal, Observations
 from flannelette.services.dataplane.links.actual import LinkOutcome
 from flannelette.services.dataplane.links.changes import LinkChange, LinkState, as_created
 from flannelette.services.dataplane.links.desired import LinkSpec

@@ -5,8 +5,15 @@ from typing import Any, Final
 
 import pytest
 
-from flannelette.services.dataplane.ike.tunnels import Tunnel, outdated_in, superseded_in, tunnels_in
-from flannelette.services.dataplane.ike.vici import away, connections_in, owners_in
+from flannelette.services.dataplane.ike.vici import (
+    Tunnel,
+    away,
+    connections_in,
+    outdated_in,
+    owners_in,
+    superseded_in,
+    tunnels_in,
+)
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import (
     DUMP_REQUEST,

@@ -13,8 +13,7 @@ from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.events.causes import Cause, Observations
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import Cause, Journal, Observations
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.links.reconcile import LinkResult
