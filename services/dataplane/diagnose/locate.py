@@ -9,7 +9,7 @@ import struct
 from collections.abc import Collection
 from typing import Final
 
-from flannelette.services.dataplane.capture.capture import attach
+from flannelette.services.dataplane.capture import attach
 
 _ALL_TYPES, _ARP = 0x0003, 0x0806  # ETH_P_
 _HEADER: Final = struct.Struct(">6s6sH")

@@ -118,7 +118,7 @@ class Losses:
         return lost / sent if sent else 0.0
 
     def after(self, now: float, *, is_lost: bool) -> "Losses":
-        """Counts another probe."""
+        """Counts one more probe, at this time."""
         began, present, before = self.began, self.present, self.before
         if not 0 <= now - began < _LOSS_SECONDS:
             began, present, before = now, (0, 0), present if now - began < 2 * _LOSS_SECONDS else (0, 0)
