@@ -404,6 +404,36 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
         is_broken=False,
     ),
+    "packets by chance": Shape(
+        "iptables-legacy -N CHAOS; iptables-legacy -A CHAOS -m statistic --mode random --probability 0.8 -j DROP; "
+        "iptables-legacy -A FORWARD -j CHAOS",
+        named="Packets of pods are in part dropped. A rule of another program drops some of them: `-A CHAOS ",
+        cure="iptables-legacy -t filter -I CHAOS 1 -s 10.5.",
+    ),
+    "packets by turns": Shape(
+        "iptables-nft -A FORWARD -m statistic --mode nth --every 4 --packet 0 -j ACCEPT; "
+        "iptables-nft -A FORWARD -j DROP",
+        named="Packets of pods are in part dropped.",
+        cure="iptables-nft -t filter -I FORWARD 2 -s 10.5.",
+    ),
+    "a share of what comes from peers": Shape(
+        _nft(
+            "table inet x { chain i { type filter hook input priority 0; udp dport 8472 "
+            "numgen random mod 10 < 8 drop; }; }"
+        ),
+        named="Packets between the nodes (UDP port 8472) are in part dropped.",
+        cure=f"nft insert rule inet x i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "shares of other packets": Shape(
+        "iptables-legacy -A FORWARD -s 192.0.2.0/24 -m statistic --mode random --probability 0.5 -j DROP; "
+        "iptables-nft -A INPUT -p tcp --dport 9999 -m statistic --mode nth --every 2 --packet 0 -j DROP; "
+        + _nft(
+            "table inet lb { chain i { type filter hook input priority 0; "
+            "numgen inc mod 2 vmap { 0 : jump a, 1 : jump b }; "
+            "}; chain a { counter; }; chain b { counter; }; }"
+        ),
+        is_broken=False,
+    ),
     "a rate that is not reached": Shape(
         "iptables-legacy -A INPUT -p udp --dport 8472 -m limit --limit 10000/s --limit-burst 10000 -j ACCEPT; "
         "iptables-legacy -A INPUT -p udp --dport 8472 -j DROP",

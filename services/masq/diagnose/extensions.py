@@ -407,6 +407,16 @@ def _pkttype(_revision: int, data: bytes) -> Asked:
     yield Condition(test=Test("kind", kind, kind), negated=bool(inverse)), "-m pkttype"
 
 
+def _statistic(_revision: int, data: bytes) -> Asked:
+    """Condition of the match `statistic`: a share of the packets, by chance or by turns."""
+    mode, flags, number = struct.unpack_from("=HHI", data)
+    share = number / 0x8000_0000 if mode == 0 else 1 / (number + 1)
+    said = f"--mode random --probability {share:.2f}" if mode == 0 else f"--mode nth --every {number + 1}"
+    match = Match.NO if not share else Match.YES if share >= 1 else Match.PART
+    negated = bool(flags & 1)
+    yield Condition(asks=lambda flow: match, negated=negated), f"-m statistic {_not(said, negated)}"
+
+
 def _arp(_revision: int, data: bytes) -> Asked:
     """Conditions of ebtables' match `arp`."""
     asked, inverse = data[48], data[49]
@@ -454,7 +464,7 @@ _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "connmark": _connmark, "dscp": _dscp, "tos": _tos, "helper": _helper, "physdev": _physdev,
     "mark": _mark, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
-    "arp": _arp, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
+    "arp": _arp, "statistic": _statistic, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
 }  # fmt: skip
 
 

@@ -42,6 +42,7 @@ from flannelette.services.masq.diagnose.verdict import (
     Effect,
     ForeignRule,
     Marking,
+    Match,
     State,
     Test,
     of_owner,
@@ -120,7 +121,7 @@ _LIMITING_OBJECTS: Final = frozenset((2, 4, 5))
 _DYNSET_EXPRESSIONS: Final = frozenset((7, 10))
 """NFTA_DYNSET_EXPR, _EXPRESSIONS: what each element of the set has, as a limit, and the rule goes on as it says."""
 _LIMITS: Final = frozenset(("limit", "quota", "connlimit"))
-_LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "numgen", "hash", "inner", "tunnel", "xfrm"))
+_LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "hash", "inner", "tunnel", "xfrm"))
 """What only brings something into a register: what asks for it is not understood."""
 _PLAIN: Final = frozenset(
     (
@@ -146,6 +147,8 @@ _RANGED: Final = frozenset(
     )
 )  # fmt: skip
 """Fields whose numbers are compared with a range."""
+SHARE: Final = Condition(asks=lambda flow: Match.PART)
+"""Condition that holds for a share of the packets."""
 _SLOT: Final = 4
 """Bytes of a register."""
 
@@ -299,6 +302,8 @@ class RuleReader:
                 self.kind, self.says = _ENDS[name]
             case _ if name in _LIMITS:
                 self._add(UNKNOWN, f"{name} ...")
+            case "numgen":
+                self._put(_number(values, 1), _Load((Part("share", 4),)))
             case _ if name in _LOADS:
                 self._put(_number(values, 1), _Load())
             case _ if name not in _QUIET:
@@ -434,6 +439,8 @@ class RuleReader:
             return self._is_of({2: 4, 10: 6}.get(int.from_bytes(value, "big"), 0), negated=negated)
         if what == "ethertype":
             return self._is_of_type(int.from_bytes(value, "big"), negated=negated)
+        if what == "share":
+            return SHARE, "numgen ..."
         number = integer(part, value)
         if what == "protocol" and not mask:
             self.protocol = 0 if negated or part.connection else number
@@ -494,7 +501,9 @@ class RuleReader:
         )
 
     def _within(self, load: _Load, first: int, last: int, said: str, *, negated: bool) -> None:
-        if load.what in _RANGED and not load.mask:
+        if load.what == "share":
+            self._add(SHARE, "numgen ...")
+        elif load.what in _RANGED and not load.mask:
             self._add(of_part(load.parts[0], Condition(test=Test(load.what, first, last), negated=negated)), said)
         else:
             self._add(UNKNOWN, said if load.what else "...")

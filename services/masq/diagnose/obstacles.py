@@ -426,6 +426,7 @@ def place_of(drop: Drop) -> tuple[str, str]:
 def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: str = "pods") -> Condition:
     is_legacy, (where, asked) = drop.firewall == LEGACY, place_of(drop)
     weight, are = (BROKEN, "are") if drop.is_certain else (WARNING, "may be")
+    are, some = (f"{are} in part", "drops some of") if drop.is_part else (are, "drops")
     keep = f" {cure.keep}" if cure.keep and not cure.commands else ""
     if drop.rule:
         return found(
@@ -433,7 +434,7 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: 
             packets=packets,
             are=are,
             owner=owner.name if owner else "another program",
-            drops="drops" if drop.is_certain else "may drop",
+            drops=some if drop.is_certain else "may drop",
             rule=drop.rule.text,
             place=where,
             keep=keep,
@@ -448,7 +449,9 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: 
         place=where,
         policy="DROP" if is_legacy else "drop",
         setter=f", which {owner.name} has set" if owner else "",
-        certain="no rule there accepts them" if drop.is_certain else "perhaps no rule there accepts all of them",
+        certain=f"no rule there accepts {'all of ' * drop.is_part}them"
+        if drop.is_certain
+        else "perhaps no rule there accepts all of them",
         keep=keep,
         cure=cure.text,
         evidence=f"{asked}: {f'-P {drop.chain} DROP' if is_legacy else 'policy drop'}",

@@ -101,6 +101,8 @@ class Match(Enum):
     YES = "yes"
     NO = "no"
     MAYBE = "maybe"
+    PART = "part"
+    """It holds for a share of the packets of each kind, by chance or by turns."""
 
 
 class Effect(Enum):
@@ -407,7 +409,7 @@ class Condition:
         if flow.operation and self._is_of_ip:
             return Match.NO  # nor does its negation: the kernel finds no such field
         found = self._holds(flow)
-        if self.negated and found is not Match.MAYBE:
+        if self.negated and found in (Match.YES, Match.NO):
             return Match.NO if found is Match.YES else Match.YES
         return found
 
@@ -536,6 +538,8 @@ class Drop:
     """None: the policy of the chain."""
     is_certain: bool
     """No rule before may accept them."""
+    is_part: bool = False
+    """It drops a share of them."""
     family: str = ""
     """Address family of the table, as nft writes it."""
     before: ForeignRule | None = None
@@ -632,17 +636,24 @@ def tracked(tables: Iterable[ForeignTable], way: Sequence[NfHook], flow: Flow) -
 
 def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) -> list[Drop]:
     is_certain = table.is_whole and not end.may_accept
-    found = [_drop_of(table, chain, rule, is_certain=False) for rule in end.may_end if rule.kind is kind]
+    found = [
+        _drop_of(table, chain, rule, is_certain=table.is_whole and rule in end.shares, is_part=rule in end.shares)
+        for rule in end.may_end
+        if rule.kind is kind
+    ]
     if end.kind is kind:
-        found.append(_drop_of(table, chain, end.rule, is_certain=is_certain))
+        found.append(_drop_of(table, chain, end.rule, is_certain=is_certain, is_part=end.is_part))
     elif end.kind is Effect.NOTHING and chain.drops and kind is Effect.DROP:
-        found.append(replace(_drop_of(table, chain, None, is_certain=is_certain), before=end.rule))
+        drop = _drop_of(table, chain, None, is_certain=is_certain, is_part=end.is_part)
+        found.append(replace(drop, before=end.rule))
     return found
 
 
-def _drop_of(table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool) -> Drop:
+def _drop_of(
+    table: ForeignTable, chain: ForeignChain, rule: ForeignRule | None, *, is_certain: bool, is_part: bool = False
+) -> Drop:
     where = (table.firewall, table.version, table.name, chain.name)
-    return Drop(*where, rule, is_certain, table.word, None, table.is_plain, chain.hook, chain.priority)
+    return Drop(*where, rule, is_certain, is_part, table.word, None, table.is_plain, chain.hook, chain.priority)
 
 
 def without(table: ForeignTable, chains: Collection[str]) -> ForeignTable:
@@ -692,6 +703,10 @@ class _End:
     may_end: tuple[ForeignRule, ...] = ()
     """Rules on the way that may drop or translate the packets."""
     untracking: ForeignRule | None = None
+    shares: tuple[ForeignRule, ...] = ()
+    """Those of `may_end` that drop a share of the packets for certain."""
+    is_part: bool = False
+    """A share of the packets has left before."""
 
 
 _Known = dict[tuple[str, Bits, Bits, State], tuple[_End, Flow]]
@@ -705,14 +720,16 @@ def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -
 
     The kernel lets no chain jump to itself, but chains are not read all at one moment.
     """
-    may_accept = may_have_left = False
+    may_accept = may_have_left = is_part = False
     may_end: dict[ForeignRule, None] = {}
+    shares: dict[ForeignRule, None] = {}
     untracking: ForeignRule | None = None
     for rule in chain.rules:
         match = rule.matches(flow)
         if match is Match.NO:
             continue
         is_certain = match is Match.YES and not may_have_left
+        is_share = match is Match.PART and not may_have_left
         if rule.kind is Effect.NOTHING:
             flow = _marked(flow, rule, is_certain=is_certain)
             continue
@@ -725,21 +742,26 @@ def _walk(table: ForeignTable, chain: ForeignChain, flow: Flow, known: _Known) -
         end, after = _end(table, rule, flow, known)
         flow = after if is_certain else _either(flow, after)
         untracking = end.untracking or untracking
-        may_accept = may_accept or end.may_accept or (end.kind in _LETS_GO and not is_certain)
+        shares |= dict.fromkeys(end.shares if is_certain and not may_accept else ())
+        is_part = is_part or (end.is_part and is_certain) or (is_share and end.kind in _ENDS)
+        may_accept = may_accept or end.may_accept or (end.kind in _LETS_GO and not is_certain and not is_share)
         may_end |= dict.fromkeys(end.may_end)
         if rule.kind in (Effect.RETURN, Effect.GOTO) and end.kind is Effect.NOTHING:
             if match is Match.YES:
                 left = None if may_have_left else rule
-                return _End(Effect.NOTHING, left, may_accept, tuple(may_end), untracking), flow
+                return _End(
+                    Effect.NOTHING, left, may_accept, tuple(may_end), untracking, tuple(shares), is_part
+                ), flow
             may_have_left = True
         elif end.kind in _ENDS and is_certain:
-            return _End(end.kind, end.rule, may_accept, tuple(may_end), untracking), flow
+            return _End(end.kind, end.rule, may_accept, tuple(may_end), untracking, tuple(shares), is_part), flow
         elif end.kind in _ENDS:
             if end.kind is not Effect.ACCEPT and end.rule:
                 may_end[end.rule] = None
+                shares |= {end.rule: None} if is_share and not may_accept else {}
             if match is Match.YES:
                 break  # it ends all that have not left before
-    return _End(Effect.NOTHING, None, may_accept, tuple(may_end), untracking), flow
+    return _End(Effect.NOTHING, None, may_accept, tuple(may_end), untracking, tuple(shares), is_part), flow
 
 
 def _end(table: ForeignTable, rule: ForeignRule, flow: Flow, known: _Known) -> tuple[_End, Flow]:
@@ -815,7 +837,9 @@ def all_of(matches: Sequence[Match]) -> Match:
     """Whether all of the conditions hold, given whether each of them does."""
     if Match.NO in matches:
         return Match.NO
-    return Match.MAYBE if Match.MAYBE in matches else Match.YES
+    if Match.MAYBE in matches:
+        return Match.MAYBE
+    return Match.PART if Match.PART in matches else Match.YES
 
 
 def _any_of(matches: Iterable[Match]) -> Match:
@@ -823,7 +847,7 @@ def _any_of(matches: Iterable[Match]) -> Match:
     for match in matches:
         if match is Match.YES:
             return match
-        found = Match.MAYBE if match is Match.MAYBE else found
+        found = match if match is Match.MAYBE or (match is Match.PART and found is Match.NO) else found
     return found
 
 
