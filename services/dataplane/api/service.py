@@ -11,9 +11,8 @@ from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.services.core.errors import InvalidInput, NotFound, Unavailable
 from flannelette.services.dataplane.api.capture import Captures
 from flannelette.services.dataplane.api.events import reading_of
-from flannelette.services.dataplane.api.on_demand import probe_addresses, probe_peers
 from flannelette.services.dataplane.api.operations import hand_over, resync, teardown
-from flannelette.services.dataplane.api.probes import add_round_trips, probes_of
+from flannelette.services.dataplane.api.probes import add_round_trips, probe_addresses, probe_peers, probes_of
 from flannelette.services.dataplane.api.status import (
     add_counters,
     chosen_peers,

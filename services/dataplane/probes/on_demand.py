@@ -13,8 +13,15 @@ from typing import Final
 
 from flannelette.services.core.errors import Exhausted, NotYet
 from flannelette.services.core.family import Address
-from flannelette.services.dataplane.probes.record import Answering
-from flannelette.services.dataplane.probes.sockets import Datagrams, EchoSockets, Reply, obstacle_of, round_trip_of
+from flannelette.services.dataplane.probes.record import SIGN_BYTES, Answering
+from flannelette.services.dataplane.probes.sockets import (
+    TIMEOUT_SECONDS,
+    Datagrams,
+    EchoSockets,
+    Reply,
+    obstacle_of,
+    round_trip_of,
+)
 
 _PACKETS_PER_SECOND: Final = 200
 _CALLS: Final = 4
@@ -22,9 +29,6 @@ _CALLS: Final = 4
 _AT_ONCE: Final = 50
 """Paths that are waited for together."""
 _TRIES: Final = 3
-_TIMEOUT_SECONDS: Final = 1.0
-_SIGN: Final = 100
-"""Bytes of a datagram that asks whether anything passes at all."""
 _NOT_OURS: Final = (EINVAL, EADDRNOTAVAIL)
 """The source is no address of this node."""
 
@@ -132,7 +136,7 @@ class _Call:
             if len(round_trips) == len((0, question.size)):
                 break
         if not round_trips:
-            sizes = [_SIGN, question.size] if question.size else [_SIGN]
+            sizes = [SIGN_BYTES, question.size] if question.size else [SIGN_BYTES]
             found = await asyncio.gather(*(self._ping(answer, size, is_datagram=True) for size in sizes))
             answer.is_mute = found[0] is not None
             round_trips |= {0: 0.0} if answer.is_mute else {}
@@ -156,7 +160,7 @@ class _Call:
                 )
             else:
                 self._send(answer, sequence, size)
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await sent.came.wait()
         except TimeoutError:
             pass

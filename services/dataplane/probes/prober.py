@@ -38,7 +38,14 @@ from flannelette.services.dataplane.probes.record import (
     Offload,
     Record,
 )
-from flannelette.services.dataplane.probes.sockets import Datagrams, EchoSockets, Reply, obstacle_of, round_trip_of
+from flannelette.services.dataplane.probes.sockets import (
+    TIMEOUT_SECONDS,
+    Datagrams,
+    EchoSockets,
+    Reply,
+    obstacle_of,
+    round_trip_of,
+)
 from flannelette.services.runtime.events import MOST_NAMED, Event, Subject
 from flannelette.services.runtime.os.ethtool import checksum_offload
 
@@ -109,7 +116,6 @@ class Schedule(Generic[K]):
         return bool(queue)
 
 
-_TIMEOUT_SECONDS: Final = 1.0
 _PACKETS: Final = 4
 """Of a turn, where a peer has one address family."""
 _LOOK_SECONDS: Final = 1.0
@@ -270,7 +276,7 @@ class Prober:
         if (turn := schedule.next_at()) is not None:
             times.append(turn)
         if self._in_order:
-            times.append(self._in_order[0].at + _TIMEOUT_SECONDS)
+            times.append(self._in_order[0].at + TIMEOUT_SECONDS)
         return min(times)
 
     def _look_for_peers(self, schedule: Schedule[str], now: float) -> None:
@@ -307,7 +313,7 @@ class Prober:
                         is_offloaded = kind is LargeProbe.OFFLOADED
                         self._datagrams.send(path.address, sequence, size, is_offloaded=is_offloaded)
                 except OSError:  # no route, or a packet that is larger than the device's MTU: lost
-                    sent.at = now - _TIMEOUT_SECONDS
+                    sent.at = now - TIMEOUT_SECONDS
                     self._in_order.appendleft(sent)
                 else:
                     self._in_order.append(sent)
@@ -320,7 +326,7 @@ class Prober:
             self._note(sent, round_trip_of(sent.time, arrived, elapsed))
 
     def _give_up(self, now: float) -> None:
-        while self._in_order and self._in_order[0].at + _TIMEOUT_SECONDS <= now:
+        while self._in_order and self._in_order[0].at + TIMEOUT_SECONDS <= now:
             sent = self._in_order.popleft()
             if self._on_their_way.get(sent.sequence) is sent:
                 del self._on_their_way[sent.sequence]

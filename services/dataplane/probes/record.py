@@ -85,8 +85,8 @@ MISSES: Final = 3
 """Probes one after the other that were not answered, after which a path counts as silent."""
 _LEAST: Final = SMALLEST_MTU[4]
 """Bytes below which the largest packet is not looked for."""
-_SIGN: Final = 100
-"""Bytes of a datagram to a path whose echo requests are not answered: small enough for any path."""
+SIGN_BYTES: Final = 100
+"""Bytes of a datagram that asks whether anything passes, where pings are not answered: small enough for any path."""
 _SMOOTHING: Final = 8
 """As TCP smooths its round-trip time (RFC 6298)."""
 
@@ -215,7 +215,7 @@ class Record:
     def next_size(self) -> int:
         """The size of the next large probe: full, or where the search for the largest size is."""
         if self.misses:
-            return min(_SIGN, self.mtu)
+            return min(SIGN_BYTES, self.mtu)
         return self.sizes.middle if self.is_searching else self.mtu
 
     @property
@@ -261,7 +261,7 @@ class Record:
             self.signs, self.vain = (self.signs + 1, 0) if is_answered else (self.signs, self.vain + 1)
         if not is_answered and (self.state is not Answering.ANSWERS or self.misses):
             return  # nothing passes, whatever it is
-        if size <= _SIGN and kind is not LargeProbe.ECHO:
+        if size <= SIGN_BYTES and kind is not LargeProbe.ECHO:
             return  # whether a datagram is answered has been noted
         if self.checksums is not None:
             self.checksums.note(kind, is_answered=is_answered)

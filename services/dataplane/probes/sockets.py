@@ -199,6 +199,8 @@ def open_echo_socket(family: Family, kept: int) -> socket.socket:
     return made
 
 
+TIMEOUT_SECONDS: Final = 1.0
+"""A reply that takes longer counts as lost."""
 PORT: Final = 33_434
 """The first one of traceroute: hardly anything listens there."""
 _HEADERS: Final = {4: 28, 6: 48}
