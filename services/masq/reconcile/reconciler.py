@@ -1,6 +1,7 @@
 """Compares the firewall with the desired rules, at every change of either and every few seconds, and repairs it."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -52,10 +53,35 @@ from flannelette.services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _JUDGEMENT_SHARE: Final = 40
+"""The rules of other programs are judged at most one part in this many of the time."""
 _LONGEST_SECONDS: Final = 60.0
 """Longest time between two judgements: a ban ends, a curfew begins, and no rule has changed."""
-"""The rules of other programs are judged at most one part in this many of the time."""
 _TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
+
+
+class Judgements:
+    """When the rules of other programs are judged: after a change, and once a minute. Each time takes a small part of
+    a processor only: where thousands of foreign rules change all the time, not every change is judged at once.
+    """
+
+    def __init__(self) -> None:
+        self._is_due, self._next, self._last = False, 0.0, 0.0
+
+    def ask(self, *, is_changed: bool) -> None:
+        """Makes a judgement due: after a change, or if the last one is long ago."""
+        self._is_due |= is_changed or time.monotonic() > self._last + _LONGEST_SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """Time until the next one may be made; infinite: none is due."""
+        return max(self._next - time.monotonic(), 0) if self._is_due else math.inf
+
+    def make(self, judge: Callable[[], object]) -> None:
+        """Judges, if that is due."""
+        if self.seconds == 0:
+            start, self._last, self._is_due = time.thread_time(), time.monotonic(), False
+            judge()
+            self._next = time.monotonic() + _JUDGEMENT_SHARE * (time.thread_time() - start)
 
 
 class Reconciler:
@@ -97,9 +123,7 @@ class Reconciler:
         self._lock = Exclusive()
         self._news = asyncio.Event()
         self._failure, self._paused = "", False
-        self._judgement_is_due, self._next_judgement, self._last_judgement = False, 0.0, 0.0
-        """Whether the rules of others may have changed since the findings, when these may be made again, and when
-        they were made."""
+        self._judgements = Judgements()
         self._seen: Digest | None = None
         """The tables before the last check."""
         self._clean: tuple[tuple[Chain, ...], Placement, Digest] | None = None
@@ -234,9 +258,7 @@ class Reconciler:
         """Sleeps until there is something to check."""
         waits = [asyncio.ensure_future(wait) for wait in (self._news.wait(), self.firewall.changed(self._seen))]
         try:
-            seconds = self._resync_seconds
-            if self._judgement_is_due:
-                seconds = min(seconds, max(self._next_judgement - time.monotonic(), 0))
+            seconds = min(self._resync_seconds, self._judgements.seconds)
             done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for wait in done:
                 await wait
@@ -248,16 +270,6 @@ class Reconciler:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    def _judge(self) -> None:
-        """Makes the findings anew, which set a health reason. Each time takes a small part of a processor only: where
-        thousands of foreign rules change all the time, not every change is judged at once.
-        """
-        if self._judgement_is_due and time.monotonic() >= self._next_judgement:
-            start, self._last_judgement = time.thread_time(), time.monotonic()
-            self._judgement_is_due = False
-            self.findings()
-            self._next_judgement = time.monotonic() + _JUDGEMENT_SHARE * (time.thread_time() - start)
-
     async def _keep(self) -> None:
         async with self._lock:
             try:
@@ -265,7 +277,7 @@ class Reconciler:
                     self._seen = self.firewall.digest()
                 else:
                     await self._check(repair=True)
-                self._judge()
+                self._judgements.make(self.findings)
             except Unavailable as error:
                 self._fail(error)
 
@@ -277,7 +289,7 @@ class Reconciler:
             if (chains, placement, digest) == self._clean:
                 self.last_check_time, self._failure = self._clock(), ""
                 self._health.set("firewall", "")
-                self._judgement_is_due |= time.monotonic() > self._last_judgement + _LONGEST_SECONDS
+                self._judgements.ask(is_changed=False)
                 return self.states
             self._clean = None
         with CHECK_SECONDS.time():
@@ -297,7 +309,7 @@ class Reconciler:
             for state in states:
                 if JUMP_MISPLACED in state.causes and state.as_wanted:
                     self._backoff.note(state.chain, self._clock())
-            self._judgement_is_due = True
+            self._judgements.ask(is_changed=True)
             if chains == self._wanted():  # else the inputs have changed: the next check decides about health
                 self._health.set("firewall", what_is_wrong(wrong))
                 self._former = set() if not wrong and self.inputs.network else self._former
