@@ -53,9 +53,9 @@ async def test_a_foreign_change_wakes_and_is_put_right(host: Host, firewall: Hos
     assert not changed.done()
     await asyncio.to_thread(host.run, "sh", "-c", command)
     await asyncio.wait_for(changed, PATIENCE)
+    states = await firewall.check(CHAINS, repair=True)
     by = {FirewallKind.LEGACY: (), FirewallKind.NFTABLES: ("nft",)}
     assert firewall.changed_by == by.get(FirewallKind(firewall.name), ("iptables-nft",))
-    states = await firewall.check(CHAINS, repair=True)
     assert states[0].causes == ("rule missing" if what == "flushed" else "rule extra",)
     assert all(state.as_wanted for state in states)
 
