@@ -253,7 +253,7 @@ _SUMS: Final = frozenset(("forwarding", "kernel", "own-lease"))
 _NO_STORE: Final = ("store.quorum", "store.away")
 _NO_ARP: Final = ("firewall.rule-arp", "firewall.policy-arp")
 _NO_HAIRPIN: Final = "Pods of one node do not reach each other through a service's address."
-_BLOCKED: Final = "The IPsec policy `{policy}` blocks these packets."
+_BLOCKED: Final = "The IPsec policy `{policy}` blocks these packets{why}."
 
 ROWS: Final[Mapping[str, Row]] = _rows(
     # the pods' bridge, and pods
@@ -424,7 +424,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
             "xfrm-block",
             BROKEN,
             problem,
-            "The IPsec policy `{policy}` blocks these packets.",
+            _BLOCKED,
         )
         for what, problem in (
             ("pods", "Packets between pods of this node and {peers} are dropped."),

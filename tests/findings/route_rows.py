@@ -411,6 +411,19 @@ ROUTE_FAULTS: Final = {
         problem="Packets of single pods of this node are dropped.",
         evidence="ip xfrm policy: src {own_pod}/{bits} dst {any} dir fwd action block priority 0",
     ),
+    "xfrm-without-a-state": SilentFault(
+        "ip xfrm policy add dir out src {subnet} dst {peer} tmpl src {local} dst {public} proto esp mode tunnel "
+        "reqid 77",
+        "xfrm-block",
+        "The IPsec policy `dir out src {subnet} dst {peer}` blocks these packets, because it asks for a state that "
+        "is not there, and no program makes it.",
+        "ip xfrm policy del dir out src {subnet} dst {peer}",
+        versions=(4,),
+        says="peer",
+        is_told=False,
+        problem="Packets between pods of this node and n2 are dropped.",
+        evidence="ip xfrm policy: src {subnet} dst {peer} dir out tmpl priority 0",
+    ),
     "xfrm-blocks-the-tunnel": SilentFault(
         "ip xfrm policy add dir out src {any} dst {public}/{bits} action block",
         "xfrm-block",

@@ -4,7 +4,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
 from flannelette.services.dataplane.diagnose.seen import (
@@ -26,6 +26,11 @@ from flannelette.services.dataplane.netlink.uapi import attribute, attributes, r
 LINK: Final = struct.Struct("=BxHiII")
 ADDRESS: Final = struct.Struct("=BBBBi")
 RULE: Final = struct.Struct("=BBBBB2xBI")
+_TEMPLATE: Final = struct.Struct("=16s4xB23xI2xB")
+"""struct xfrm_user_tmpl: destination, protocol, reqid, and whether it may be left out."""
+_STATE: Final = struct.Struct("=56x16s4xB131xI")
+"""struct xfrm_usersa_info: destination, protocol, reqid."""
+_XFRMA_TMPL: Final = 5
 _MAC_BYTES: Final = 6
 _NDA_VLAN: Final = 5
 _POLICY: Final = struct.Struct("=16s16sHHHHHBBB3xiI64x32xIIBBBB4x")
@@ -37,7 +42,7 @@ def attributes_of(message: bytes, header: int) -> dict[int, bytes]:
     return dict(attributes(message[16 + header :]))
 
 
-def _header(layout: struct.Struct, message: bytes) -> tuple[int, ...]:
+def _header(layout: struct.Struct, message: bytes) -> tuple[Any, ...]:
     """The header behind netlink's own; zeros are what is missing of it."""
     return layout.unpack(message[16 : 16 + layout.size].ljust(layout.size, b"\0"))
 
@@ -244,7 +249,21 @@ def policy_in(message: bytes) -> Policy | None:
         ifindex,
         priority,
         bool(sport or ifindex or any(any(found.get(kind, b"")) for kind in (_XFRMA_MARK, _XFRMA_IF_ID))),
+        _state_asked(found.get(_XFRMA_TMPL, b"")),
     )
+
+
+def _state_asked(template: bytes) -> tuple[bytes, int, int] | None:
+    if len(template) < _TEMPLATE.size:
+        return None
+    end, protocol, reqid, is_optional = _TEMPLATE.unpack_from(template)
+    return None if is_optional else (end, protocol, reqid)
+
+
+def state_in(message: bytes) -> tuple[bytes, int, int]:
+    """The other end, IP protocol and reqid of the IPsec state that a message tells."""
+    end, protocol, reqid = _header(_STATE, message)
+    return bytes(end), int(protocol), int(reqid)
 
 
 def address_in(message: bytes) -> Iterator[HostAddress]:

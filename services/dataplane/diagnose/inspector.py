@@ -9,7 +9,9 @@ import struct
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final, Self
 
 from flannelette.services.core.family import IPV4, Family
@@ -30,6 +32,7 @@ from flannelette.services.dataplane.diagnose.answers import (
     resolve_request,
     route_in,
     rule_in,
+    state_in,
     vlans_in,
 )
 from flannelette.services.dataplane.diagnose.seen import (
@@ -45,6 +48,7 @@ from flannelette.services.dataplane.diagnose.seen import (
 )
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, Reader, routes_request
+from flannelette.services.dataplane.netlink.ipsec.values import REQID
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.netlink.raw_socket import (
     AnswersLost,
@@ -55,6 +59,9 @@ from flannelette.services.dataplane.netlink.raw_socket import (
 )
 from flannelette.services.dataplane.netlink.uapi import KernelError, attribute, numbered, request
 
+_LISTENERS: Final = Path("/proc/net/netlink")
+_ACQUIRE: Final = 1
+"""The bit of XFRMNLGRP_ACQUIRE."""
 _DUMP_ATTEMPTS: Final = 3
 """Attempts to dump a table that changes all the time; what the last one has is used then."""
 _AT_ONCE: Final = 200
@@ -186,7 +193,11 @@ class Inspector:
         """Returns the IPsec policies; none where the kernel has no such thing, or does not show it."""
         with suppress(NoSuchProtocol), closing(RawTransport(protocol=uapi.NETLINK_XFRM)) as transport:
             found = await self._dump(uapi.XFRM_MSG_GETPOLICY, bytes(64), transport)
-            return [policy for message in found if (policy := policy_in(message)) is not None]
+            policies = [policy for message in found if (policy := policy_in(message)) is not None]
+            if not any(policy.asks and policy.asks[2] != REQID for policy in policies) or is_asked_for_states():
+                return policies
+            states = [state_in(message) for message in await self._dump(uapi.XFRM_MSG_GETSA, b"", transport)]
+            return [replace(policy, lacks_state=lacks_state(policy, states)) for policy in policies]
         return []
 
     async def _ask(self, asked: Sequence[bytes]) -> list[bytes | KernelError | None]:
@@ -207,6 +218,25 @@ class Inspector:
         """The messages of a dump; those that are there where the kernel refuses it, none where it loses an answer."""
         asked = request(kind, body, uapi.NLM_F_DUMP)
         return (await dumped(transport or self._transport, asked, _MessageReader, _DUMP_ATTEMPTS)).found
+
+
+def lacks_state(policy: Policy, states: Sequence[tuple[bytes, int, int]]) -> bool:
+    """Whether none of the states is what a policy of another program asks for."""
+    if policy.asks is None or policy.asks[2] == REQID:
+        return False
+    end, protocol, reqid = policy.asks
+    return not any(
+        protocol == of and reqid in (0, number) and (end == where or not any(end)) for where, of, number in states
+    )
+
+
+def is_asked_for_states() -> bool:
+    """Whether a program hears that the kernel asks for a state, as those do that speak IKE."""
+    try:
+        lines = [line.split() for line in _LISTENERS.read_text().splitlines()[1:]]
+    except OSError:
+        return True  # nobody can say
+    return any(int(words[1]) == uapi.NETLINK_XFRM and int(words[3], 16) & _ACQUIRE for words in lines)
 
 
 class _MessageReader(DumpReader):

@@ -51,7 +51,11 @@ class _Flow:
 
 def blocks(seen: Seen) -> bool:
     """Whether a policy blocks anything."""
-    return any(policy.action == uapi.XFRM_POLICY_BLOCK for policy in seen.policies)
+    return any(_is_blocking(policy) for policy in seen.policies)
+
+
+def _is_blocking(policy: Policy) -> bool:
+    return policy.action == uapi.XFRM_POLICY_BLOCK or policy.lacks_state
 
 
 def check_policies(subject: Subject, seen: Seen) -> Iterator[Condition]:
@@ -108,7 +112,7 @@ def _blocking(in_order: Sequence[Policy], flow: _Flow) -> Iterator[Policy]:
         for policy in in_order:
             if policy.direction != direction or policy.is_narrow or not _meets(policy, flow):
                 continue
-            if policy.action == uapi.XFRM_POLICY_BLOCK:
+            if _is_blocking(policy):
                 if policy.priority != BLOCK_PRIORITY:  # ours, behind the policies of the peers
                     yield policy
             elif _is_whole(policy, flow):
@@ -147,11 +151,13 @@ def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Condition:
     is_general = flow.everywhere is not None and there_length <= flow.everywhere.prefixlen
     is_for_all = policy.protocol in _CARRIED and policy.dport in (0, flow.dport)  # else it may be meant
     is_used = (not is_part or is_in_use(seen, policy.family, *here)) and there_length <= flow.there.prefixlen
+    what = "tmpl" if policy.lacks_state else "action block"
     return found(
         _SINGLE if is_part else flow.code,
         policy=f"dir {direction} {selector}",
         cure=f"ip xfrm policy del dir {direction} {selector}",
-        evidence=f"ip xfrm policy: {selector} dir {direction} action block priority {policy.priority}",
+        why=", because it asks for a state that is not there, and no program makes it" * policy.lacks_state,
+        evidence=f"ip xfrm policy: {selector} dir {direction} {what} priority {policy.priority}",
         peers=((flow.path.lease, flow.path.node),) if flow.path is not None and not is_part else (),
         is_general=is_general and not is_part,
         weight=BROKEN if is_for_all and is_used else WARNING,

@@ -87,6 +87,10 @@ class Policy:
     priority: int = 0
     is_narrow: bool = False
     """Whether the policy selects by more: source ports, a mark, an interface."""
+    asks: tuple[bytes, int, int] | None = None
+    """The state that it asks for: the other end, IP protocol, reqid; None: none, or it does without."""
+    lacks_state: bool = False
+    """There is no such state, and no program hears that the kernel asks for one: what the policy takes is dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
 from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,
@@ -134,3 +135,30 @@ async def test_what_others_change_is_told_and_our_own_changes_are_not(
                 told.dst,
                 told.length,
             )
+
+
+_POLICY = "xfrm policy add dir out src 10.5.27.0/24 dst 10.5.53.0/24 tmpl src 10.99.0.11 dst 10.99.0.12 proto esp"
+
+
+@pytest.mark.parametrize(
+    ("template", "state", "lacks_state"),
+    [
+        ("mode tunnel reqid 77", "", True),
+        ("mode tunnel reqid 77", "reqid 77", False),
+        ("mode tunnel reqid 77", "reqid 78", True),
+        ("mode tunnel", "reqid 78", False),
+        ("mode transport reqid 77 level use", "", False),
+        (f"mode tunnel reqid {REQID}", "", False),
+    ],
+)
+async def test_a_policy_of_another_program_lacks_its_state_unless_there_is_one(
+    netns: NetworkNamespace, template: str, state: str, lacks_state: bool
+) -> None:
+    """One of ours is the business of others: see the tunnels of IPsec."""
+    netns.ip(*f"{_POLICY} {template}".split())
+    if state:
+        made = f"xfrm state allocspi src 10.99.0.11 dst 10.99.0.12 proto esp mode tunnel {state}"
+        netns.ip(*made.split())  # one without keys, which not every kernel can use
+    with netns.inside(), Inspector() as inspector:
+        (policy,) = await inspector.policies()
+    assert policy.lacks_state is lacks_state
