@@ -103,9 +103,10 @@ async def test_the_status_is_streamed_at_once_and_whenever_it_changes_but_not_of
     async with cluster.dataplane() as running:
         await running.until(peers=0)
         await running.quiet()
+        before = await running.status()
         call: Any = running.stub.WatchStatus(pb.WatchStatusRequest())
         seen: list[pb.Status] = [(await call.read()).status]
-        assert seen[0] == await running.status()
+        assert seen[0] in (before, await running.status())
         started = time.monotonic()
         for version in range(30):
             await cluster.join("n2", "10.99.0.12", f"06:0c:56:6d:fb:{version:02x}", "10.5.42.0/24")
