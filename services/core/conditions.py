@@ -616,7 +616,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "firewall.snat",
         "firewall-snat",
         WARNING,
-        "Pods of other nodes see packets of this node's pods under the node's address.",
+        "Pods of other nodes see packets of {pods} under {address}{lost}.",
         "A rule of {owner} changes their source: `{rule}`, {place}.",
     ),
     Row(

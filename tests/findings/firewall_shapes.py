@@ -404,6 +404,25 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
         is_broken=False,
     ),
+    "another program's SNAT to an address that is nobody's": Shape(
+        "iptables-nft -t nat -I POSTROUTING -s 10.5.27.0/24 -d 10.5.0.0/16 -j SNAT --to-source 203.0.113.77",
+        named="changes their source",
+        cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
+    ),
+    "one pod's SNAT to an address that is nobody's": Shape(
+        _nft(
+            "table ip x { chain p { type nat hook postrouting priority 90; "
+            "ip saddr 10.5.27.2 ip daddr 10.5.0.0/16 snat to 203.0.113.77; }; }"
+        ),
+        named="packets of pod 10.5.27.2 under the address 203.0.113.77",
+        cure="nft insert rule ip x p handle 2 ip saddr 10.5.27.2 ip daddr 10.5.0.0/16 accept",
+    ),
+    "one pod's SNAT to the node's address": Shape(
+        "iptables-legacy -t nat -I POSTROUTING -s 10.5.27.2 ! -o cni0 -j SNAT --to-source 10.99.0.11",
+        named="packets of pod 10.5.27.2 under the address 10.99.0.11",
+        cure="iptables-legacy -t nat -I POSTROUTING 1 -s 10.5.27.2 -d 10.5.0.0/16 -j ACCEPT",
+        is_broken=False,
+    ),
     "packets by chance": Shape(
         "iptables-legacy -N CHAOS; iptables-legacy -A CHAOS -m statistic --mode random --probability 0.8 -j DROP; "
         "iptables-legacy -A FORWARD -j CHAOS",
@@ -581,6 +600,12 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
     ),
     "a proxy that does not run": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.0.0.0/8 -j REDIRECT --to-ports 3129",
+        named="which sends them to port 3129 of this host, where no program listens",
+        cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
+        "-m addrtype --dst-type UNICAST -j ACCEPT",
+    ),
+    "a proxy of one pod that does not run": Shape(
+        "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.5.53.2 -j REDIRECT --to-ports 3129",
         named="which sends them to port 3129 of this host, where no program listens",
         cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
         "-m addrtype --dst-type UNICAST -j ACCEPT",

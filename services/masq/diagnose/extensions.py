@@ -4,6 +4,7 @@ The structures are those of linux/netfilter/xt_*.h.
 """
 
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,7 +33,7 @@ from flannelette.services.masq.kernel.local_programs import has_program
 _STATE, _PROTO, _STATUS, _EXPIRES, _DIRECTION = 0x01, 0x02, 0x40, 0x80, 0x1000  # XT_CONNTRACK_
 _UNTRACKED: Final = 0x100  # XT_CONNTRACK_STATE_UNTRACKED
 _SAVE, _RESTORE = 1, 2  # XT_CONNMARK_
-_PORT_IS_SAID: Final = 2  # NF_NAT_RANGE_PROTO_SPECIFIED
+_ADDRESS_IS_SAID, _PORT_IS_SAID = 1, 2  # NF_NAT_RANGE_MAP_IPS, _PROTO_SPECIFIED
 _LOCAL, _UNICAST = 0x04, 0x02  # XT_ADDRTYPE_
 _DAY: Final = 86400
 
@@ -88,6 +89,17 @@ def port_of(name: str, revision: int, data: bytes, version: int) -> int:
     except struct.error:
         pass
     return 0
+
+
+def new_source_of(name: str, revision: int, data: bytes, version: int) -> Network | None:
+    """The one address that a target gives packets as their source; None: there is none, or one of several."""
+    flags_at, first_at, size = (0, 4, 16) if revision else (4, 8, 4)
+    length = 4 if version == 4 else 16
+    flags = int.from_bytes(data[flags_at : flags_at + 4], sys.byteorder)
+    first, last = (data[at : at + length] for at in (first_at, first_at + size))
+    if name != "SNAT" or not flags & _ADDRESS_IS_SAID or first != last or len(last) < length:
+        return None
+    return ip_network(first)
 
 
 def queueing(first: int, count: int, *, is_bypassed: bool) -> Effect:

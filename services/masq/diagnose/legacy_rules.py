@@ -16,6 +16,7 @@ from flannelette.services.masq.diagnose.extensions import (
     conditions_of,
     effect_of,
     network_of,
+    new_source_of,
     port_of,
 )
 from flannelette.services.masq.diagnose.verdict import (
@@ -122,7 +123,11 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) ->
     is_goto = bool(entry[layout.flags] & layout.goto)
     kind, marking = _effect(entry, target, name)
     has_target = bool(name) and len(entry) >= target + _HEADER
-    port = port_of(name, entry[target + _HEADER - 1], entry[target + _HEADER :], version) if has_target else 0
+    data = (
+        (name, entry[target + _HEADER - 1], entry[target + _HEADER :], version)
+        if has_target
+        else ("", 0, b"", version)
+    )
     destination = name
     if not name:
         verdict = _verdict(entry, target)
@@ -134,7 +139,16 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) ->
             destination = ""
     words += [f"{'-g' if is_goto else '-j'} {destination}"] if destination else []
     conditions = tuple(condition for condition, _ in asked)
-    return ForeignRule(" ".join(words), conditions, kind, destination, chain, marking=marking, port=port)
+    return ForeignRule(
+        " ".join(words),
+        conditions,
+        kind,
+        destination,
+        chain,
+        marking=marking,
+        port=port_of(*data),
+        new_source=new_source_of(*data),
+    )
 
 
 def _effect(entry: bytes, target: int, name: str) -> tuple[Effect, Marking | None]:

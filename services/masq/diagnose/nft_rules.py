@@ -16,6 +16,7 @@ from flannelette.services.masq.diagnose.extensions import (
     UNKNOWN,
     conditions_of,
     effect_of,
+    new_source_of,
     port_of,
     queueing,
 )
@@ -192,6 +193,7 @@ class RuleReader:
     """The verdict, as it is written."""
     marking: Marking | None = None
     port: int = 0
+    new_source: Network | None = None
     is_plain: bool = True
     is_volatile: bool = False
     """What the rule does changes without it: it adds elements to a set, or asks whether a program has a queue."""
@@ -219,6 +221,7 @@ class RuleReader:
             handle,
             self.marking,
             self.port,
+            self.new_source,
             self.is_plain,
         )
         if not self.verdicts:
@@ -273,6 +276,9 @@ class RuleReader:
             case "nat":
                 is_source = _number(values, 1) == 0
                 self.kind, self.says = (Effect.TRANSLATE, "snat") if is_source else (Effect.DIVERT, "dnat")
+                first, last = (self.numbers.get(_number(values, each), b"") for each in (3, 4))
+                if is_source and first and last in (b"", first):
+                    self.new_source = ip_network(first)
             case "queue":
                 queue, count = _number(values, 1), max(_number(values, 2), 1)
                 is_bypassed = bool(_number(values, 3) & 1) or 1 not in values  # or a map has the number
@@ -285,7 +291,8 @@ class RuleReader:
                 self.says = text(values.get(1, b""))
                 self.is_volatile = self.is_volatile or self.says in QUEUES
                 self.kind, self.marking = effect_of(self.says, _number(values, 2), values.get(3, b""))
-                self.port = port_of(self.says, _number(values, 2), values.get(3, b""), self.version)
+                given = (self.says, _number(values, 2), values.get(3, b""), self.version)
+                self.port, self.new_source = port_of(*given), new_source_of(*given)
             case "redir" | "tproxy":
                 self.kind, self.says = Effect.DIVERT, name.replace("redir", "redirect")
                 port = self.numbers.get(_number(values, 1 if name == "redir" else 3), b"")

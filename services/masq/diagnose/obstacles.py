@@ -76,7 +76,7 @@ def dropping(
     made = [_finding(each, whole, flows, host) for each in every]
     certain = {each.drop for each in every if each.drop.is_certain}
     for pod, flow in single_pods(_with_marks(flows, whole), whole):
-        if any(contains(own, pod) for own in host.own):
+        if _is_taken(pod, host):
             continue  # no pod has an address of the host
         for drop, lost in _certain(concerning(whole, flow), flow).items():
             if drop not in certain and not is_before_policy(drop, kind):
@@ -86,17 +86,19 @@ def dropping(
 
 
 def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST) -> list[Condition]:
-    """Findings about rules of other programs that give packets between pods another source."""
-    whole, told = tuple(tables), list[Condition]()
-    for flow in flows:
-        if flow.name != "pods" or flow.is_from_peers or flow.states != State.NEW:
-            continue
+    """Findings about rules of other programs that give packets between pods another source.
+
+    They are broken if it is an address to which no answer comes back: neither this host's nor one of its pods.
+    """
+    whole, told = tuple(tables), dict[Drop, Condition]()
+    asked = [flow for flow in flows if flow.name == "pods" and not flow.is_from_peers and flow.states == State.NEW]
+    for pod, flow in [*((None, flow) for flow in asked), *single_pods(asked, whole)]:
         near = concerning(whole, flow)
-        for probe in probes(flow, near):
+        for probe in probes(flow, near) if pod is None or not _is_taken(pod, host) else ():
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
-                if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS:
-                    told.append(_translation(drop, flow, whole, host))
-    return list(dict.fromkeys(told))
+                if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS and drop not in told:
+                    told[drop] = _translation(drop, drop.rule, flow, whole, host)
+    return list(told.values())
 
 
 def masqueraded(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, by_us: bool) -> list[Flow]:
@@ -459,13 +461,29 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: 
     )
 
 
-def _translation(drop: Drop, flow: Flow, tables: Sequence[ForeignTable], host: Host) -> Condition:
+def _is_taken(address: Network, host: Host) -> bool:
+    """Whether packets to it are for the host itself."""
+    return any(contains(own, address) for own in host.own)
+
+
+def _translation(drop: Drop, rule: ForeignRule, flow: Flow, tables: Sequence[ForeignTable], host: Host) -> Condition:
     owner = owner_of(drop, _table_of(drop, tables))
     cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
     where, asked = place_of(drop)
-    text = drop.rule.text if drop.rule else ""
-    who = owner.name if owner else "another program"
-    return found("firewall.snat", owner=who, rule=text, place=where, cure=cure.text, evidence=f"{asked}: {text}")
+    given, pods = rule.new_source, flow.source
+    is_ours = given is None or not host.own or _is_taken(given, host) or contains(pods, given)
+    return found(
+        "firewall.snat",
+        pods="this node's pods" if pods.prefixlen < pods.max_prefixlen else f"pod {pods.network_address}",
+        address="the node's address" if given is None else f"the address {given.network_address}",
+        lost="" if is_ours else ", which nobody answers, because it is no address of this node",
+        owner=owner.name if owner else "another program",
+        rule=rule.text,
+        place=where,
+        cure=cure.text,
+        evidence=f"{asked}: {rule.text}",
+        weight=WARNING if is_ours else BROKEN,
+    )
 
 
 def _diversion(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host) -> Condition:

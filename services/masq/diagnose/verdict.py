@@ -475,6 +475,8 @@ class ForeignRule:
     """None: the marks stay."""
     port: int = 0
     """The port of this host to which it diverts packets; 0: unknown, or another host's."""
+    new_source: Network | None = None
+    """The one address that it gives packets as their source; None: the host's, one of several, or unknown."""
     is_plain: bool = True
     """iptables-nft can show the rule."""
 
