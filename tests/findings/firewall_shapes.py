@@ -20,6 +20,8 @@ class Shape:
     """Packets of a pod are lost, because a NetworkPolicy says so."""
     is_of_arp: bool = False
     """Hosts do not find each other: after the cure those are reached that were before the act."""
+    is_by_chance: bool = False
+    """What else is reached beside the act is chance: after the cure it is no more than before the act."""
     stands_in: str = ""
     """What the program of the cure does to the rules, where that program is not here."""
 
@@ -428,12 +430,14 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         "iptables-legacy -A FORWARD -j CHAOS",
         named="Packets of pods are in part dropped. A rule of another program drops some of them: `-A CHAOS ",
         cure="iptables-legacy -t filter -I CHAOS 1 -s 10.5.",
+        is_by_chance=True,
     ),
     "packets by turns": Shape(
         "iptables-nft -A FORWARD -m statistic --mode nth --every 4 --packet 0 -j ACCEPT; "
         "iptables-nft -A FORWARD -j DROP",
         named="Packets of pods are in part dropped.",
         cure="iptables-nft -t filter -I FORWARD 2 -s 10.5.",
+        is_by_chance=True,
     ),
     "a share of what comes from peers": Shape(
         _nft(
@@ -442,6 +446,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="Packets between the nodes (UDP port 8472) are in part dropped.",
         cure=f"nft insert rule inet x i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+        is_by_chance=True,
     ),
     "shares of other packets": Shape(
         "iptables-legacy -A FORWARD -s 192.0.2.0/24 -m statistic --mode random --probability 0.5 -j DROP; "
@@ -600,12 +605,6 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
     ),
     "a proxy that does not run": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.0.0.0/8 -j REDIRECT --to-ports 3129",
-        named="which sends them to port 3129 of this host, where no program listens",
-        cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
-        "-m addrtype --dst-type UNICAST -j ACCEPT",
-    ),
-    "a proxy of one pod that does not run": Shape(
-        "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.5.53.2 -j REDIRECT --to-ports 3129",
         named="which sends them to port 3129 of this host, where no program listens",
         cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
         "-m addrtype --dst-type UNICAST -j ACCEPT",

@@ -195,7 +195,8 @@ async def _running(scene: Scene, program: str, home: Path) -> AsyncIterator[None
 
 async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
     need_modules(*(module for part, module in NEEDS.items() if part in shape.act))
-    found_before = await asyncio.to_thread(scene.node.reached) if shape.is_of_arp else set()
+    is_worse = shape.is_of_arp or shape.is_by_chance
+    found_before = await asyncio.to_thread(scene.node.reached) if is_worse else set()
     try:
         await scene.typed(shape.act)
         status = await scene.settled(found=bool(shape.named))
@@ -214,7 +215,8 @@ async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
         assert not shape.cure or any(cure.startswith(shape.cure) for cure in cures), cures
         await _cured(scene, shape, cures)
         assert not await scene.lost(forgotten=shape.is_of_arp)
-        again = {each for each in found_before if not each.startswith(("stranger: TCP", "stranger: UDP"))}
+        ports = () if shape.is_by_chance else ("stranger: TCP", "stranger: UDP")
+        again = {each for each in found_before if not each.startswith(ports)}
         opened = await asyncio.to_thread(scene.node.reached) - reached - again
         is_ban = any(cure.startswith(BANS) for cure in cures)
         ours = OURS | FORGED if any("--new-policy=flannel" in cure for cure in cures) else OURS
