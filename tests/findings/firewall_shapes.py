@@ -609,6 +609,12 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
         "-m addrtype --dst-type UNICAST -j ACCEPT",
     ),
+    "a proxy of one pod that does not run": Shape(
+        "iptables-nft -t nat -A PREROUTING -i cni0 -p tcp -d 10.5.53.2 -j REDIRECT --to-ports 3129",
+        named="which sends them to port 3129 of this host, where no program listens",
+        cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
+        "-m addrtype --dst-type UNICAST -j ACCEPT",
+    ),
     "a resolver for pods": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p udp --dport 53 -j REDIRECT --to-ports 53", is_broken=False
     ),

@@ -143,9 +143,8 @@ def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host 
     Packets of pods are lost if no program has the port that they are sent to, else a proxy has them.
     """
     whole, found = tuple(tables), dict[Drop, dict[Flow, None]]()
-    for flow in flows:
-        if flow.name not in ("pods", "tunnel") or not flow.states & State.NEW:
-            continue
+    asked = [flow for flow in flows if flow.name in ("pods", "tunnel") and flow.states & State.NEW]
+    for flow in (*asked, *(flow for pod, flow in single_pods(asked, whole) if not _is_taken(pod, host))):
         way = tuple(hook for hook in flow.way if hook in _TRACKED)
         for probe in probes(flow, whole):
             for drop in fate(whole, way, probe, kind=Effect.DIVERT)[:1]:
