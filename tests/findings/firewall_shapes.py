@@ -425,6 +425,12 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure="iptables-legacy -t nat -I POSTROUTING 1 -s 10.5.27.2 -d 10.5.0.0/16 -j ACCEPT",
         is_broken=False,
     ),
+    "one pod's SNAT to an address of the node's subnet": Shape(
+        "iptables-nft -t nat -I POSTROUTING -s 10.5.27.2 -d 10.5.0.0/16 -j SNAT --to-source 10.5.27.77",
+        named="packets of pod 10.5.27.2 under the address 10.5.27.77",
+        cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.2 -d 10.5.0.0/16 -j ACCEPT",
+        is_broken=False,
+    ),
     "packets by chance": Shape(
         "iptables-legacy -N CHAOS; iptables-legacy -A CHAOS -m statistic --mode random --probability 0.8 -j DROP; "
         "iptables-legacy -A FORWARD -j CHAOS",

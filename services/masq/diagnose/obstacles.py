@@ -97,7 +97,7 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Hos
         for probe in probes(flow, near) if pod is None or not _is_taken(pod, host) else ():
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS and drop not in told:
-                    told[drop] = _translation(drop, drop.rule, flow, whole, host)
+                    told[drop] = _translation(drop, drop.rule, flow, whole, host, [each.source for each in asked])
     return list(told.values())
 
 
@@ -465,12 +465,22 @@ def _is_taken(address: Network, host: Host) -> bool:
     return any(contains(own, address) for own in host.own)
 
 
-def _translation(drop: Drop, rule: ForeignRule, flow: Flow, tables: Sequence[ForeignTable], host: Host) -> Condition:
+def _translation(
+    drop: Drop,
+    rule: ForeignRule,
+    flow: Flow,
+    tables: Sequence[ForeignTable],
+    host: Host,
+    subnets: Sequence[Network],
+) -> Condition:
+    """`subnets`: those of this node's pods, to which answers come back."""
     owner = owner_of(drop, _table_of(drop, tables))
     cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
     where, asked = place_of(drop)
     given, pods = rule.new_source, flow.source
-    is_ours = given is None or not host.own or _is_taken(given, host) or contains(pods, given)
+    is_ours = (
+        given is None or not host.own or _is_taken(given, host) or any(contains(each, given) for each in subnets)
+    )
     return found(
         "firewall.snat",
         pods="this node's pods" if pods.prefixlen < pods.max_prefixlen else f"pod {pods.network_address}",

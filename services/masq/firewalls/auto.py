@@ -34,7 +34,7 @@ _POLL_SECONDS: Final = 1.25
 """Interval between two reads of the sizes of the legacy tables, for programs that do not take the xtables lock."""
 _SHORTEST_PAUSE: Final = 0.02
 _DIGEST_SHARE: Final = 100
-"""A digest takes at most one part in this many of a processor, but for _LONGEST_PAUSE."""
+"""A digest takes at most one part in this many of a processor."""
 _CHECK_SHARE: Final = 30
 """A check takes at most one part in this many of a processor while other programs change their rules."""
 _LONGEST_PAUSE: Final = 2.0
@@ -140,8 +140,7 @@ class AutoFirewall:
             if may_differ and (since is None or self._differ(self.digest(), since)):
                 return
             if is_news:
-                pause = max(_SHORTEST_PAUSE, _DIGEST_SHARE * (time.thread_time() - start))
-                await asyncio.sleep(min(pause, _LONGEST_PAUSE))
+                await asyncio.sleep(max(_SHORTEST_PAUSE, _DIGEST_SHARE * (time.thread_time() - start)))
             waits = [listener.wait()] if listener else []
             waits += [self._locking.next()] if is_watched else []
             poll = _POLL_SECONDS if self.name == FirewallKind.LEGACY or not waits else None
