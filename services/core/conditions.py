@@ -85,7 +85,7 @@ class Condition:
     is_remote: bool = False
     """The cause is another node, and nothing is wrong with this one."""
     is_part: bool = False
-    """It is about some pods of this node: the others send and receive."""
+    """It is about some pods of this node, or a share of the packets: the others pass."""
     peer_count: int = 0
     """Number of these peers, where `peers` has the first only."""
     told: tuple[str, str, str] | None = None

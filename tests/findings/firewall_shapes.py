@@ -22,6 +22,8 @@ class Shape:
     """Hosts do not find each other: after the cure those are reached that were before the act."""
     is_by_chance: bool = False
     """What else is reached beside the act is chance: after the cure it is no more than before the act."""
+    is_part: bool = False
+    """It is about a share of the packets, or some pods: masq is ready, because the rest passes."""
     stands_in: str = ""
     """What the program of the cure does to the rules, where that program is not here."""
 
@@ -90,11 +92,13 @@ iptables-nft -A FORWARD -p icmp --icmp-type echo-request -j ACCEPT
 iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="TCP and UDP packets of pods of 10.5.53.0/24 are dropped",
         cure="iptables-nft -t filter -I FORWARD 3 -s 10.5.53.0/24 -d 10.5.27.0/24 ",
+        is_part=True,
     ),
     "no connections from one node's pods": Shape(
         "iptables-legacy -I FORWARD -s 10.5.53.0/24 -p tcp --syn -j DROP",
         named="TCP packets of pods of 10.5.53.0/24 are dropped",
         cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.53.0/24 -d 10.5.27.0/24 ",
+        is_part=True,
     ),
     "no ssh from one node's pods": Shape(
         "iptables-legacy -I FORWARD -s 10.5.53.0/24 -p tcp --dport 22 -j DROP", is_broken=False
@@ -418,6 +422,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="packets of pod 10.5.27.2 under the address 203.0.113.77",
         cure="nft insert rule ip x p handle 2 ip saddr 10.5.27.2 ip daddr 10.5.0.0/16 accept",
+        is_part=True,
     ),
     "one pod's SNAT to the node's address": Shape(
         "iptables-legacy -t nat -I POSTROUTING -s 10.5.27.2 ! -o cni0 -j SNAT --to-source 10.99.0.11",
@@ -437,6 +442,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="Packets of pods are in part dropped. A rule of another program drops some of them: `-A CHAOS ",
         cure="iptables-legacy -t filter -I CHAOS 1 -s 10.5.",
         is_by_chance=True,
+        is_part=True,
     ),
     "packets by turns": Shape(
         "iptables-nft -A FORWARD -m statistic --mode nth --every 4 --packet 0 -j ACCEPT; "
@@ -444,6 +450,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="Packets of pods are in part dropped.",
         cure="iptables-nft -t filter -I FORWARD 2 -s 10.5.",
         is_by_chance=True,
+        is_part=True,
     ),
     "a share of what comes from peers": Shape(
         _nft(
@@ -453,6 +460,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="Packets between the nodes (UDP port 8472) are in part dropped.",
         cure=f"nft insert rule inet x i handle 2 ip saddr {_PEER} udp dport 8472 accept",
         is_by_chance=True,
+        is_part=True,
     ),
     "shares of other packets": Shape(
         "iptables-legacy -A FORWARD -s 192.0.2.0/24 -m statistic --mode random --probability 0.5 -j DROP; "
@@ -641,6 +649,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="`-A PREROUTING -d 10.5.27.2/32 ! -i cni0 -j DROP`",
         cure="iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.2 -i flannel.1 -m addrtype "
         "--dst-type UNICAST -j ACCEPT",
+        is_part=True,
     ),
     "no pod is reached from the underlay": Shape(
         "iptables-legacy -t raw -A PREROUTING -d 10.5.0.0/16 -i eth0 -j DROP; "

@@ -259,7 +259,7 @@ def _of_one(
     cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows), chains)
     is_pod = pod.prefixlen == pod.max_prefixlen
     what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
-    return _described(f"{_kinds(obstacle.lost)} of {what}", drop, owner, cure)
+    return _described(f"{_kinds(obstacle.lost)} of {what}", drop, owner, cure, is_of_some=True)
 
 
 def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
@@ -424,11 +424,15 @@ def place_of(drop: Drop) -> tuple[str, str]:
     return f"chain {chain} of table {table} ({tool})", asked
 
 
-def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: str = "pods") -> Condition:
+def _described(
+    packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: str = "pods", *, is_of_some: bool = False
+) -> Condition:
+    """`is_of_some`: the packets are those of some pods."""
     is_legacy, (where, asked) = drop.firewall == LEGACY, place_of(drop)
     weight, are = (BROKEN, "are") if drop.is_certain else (WARNING, "may be")
     are, some = (f"{are} in part", "drops some of") if drop.is_part else (are, "drops")
     keep = f" {cure.keep}" if cure.keep and not cure.commands else ""
+    is_part = is_of_some or drop.is_part
     if drop.rule:
         return found(
             _RULES[what],
@@ -442,6 +446,7 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: 
             cure=cure.text,
             evidence=f"{asked}: {drop.rule.text}",
             weight=weight,
+            is_part=is_part,
         )
     return found(
         _POLICIES[what],
@@ -457,6 +462,7 @@ def _described(packets: str, drop: Drop, owner: Owner | None, cure: Cure, what: 
         cure=cure.text,
         evidence=f"{asked}: {f'-P {drop.chain} DROP' if is_legacy else 'policy drop'}",
         weight=weight,
+        is_part=is_part,
     )
 
 
@@ -492,6 +498,7 @@ def _translation(
         cure=cure.text,
         evidence=f"{asked}: {rule.text}",
         weight=WARNING if is_ours else BROKEN,
+        is_part=pods.prefixlen == pods.max_prefixlen,
     )
 
 

@@ -196,7 +196,7 @@ class Reconciler:
                 return self.states
 
     def findings(self) -> list[Condition]:
-        """The findings on the host now. The service is not ready while one of them drops packets."""
+        """The findings on the host now. The service is not ready while one of them drops all packets of a kind."""
         network, suffix, name = self.inputs.network, self.settings.suffix, self.firewall.name
         checks, subnets = self.host_checks(), self.inputs.subnets
         around = checks.surroundings(network, subnets, suffix)
@@ -206,7 +206,7 @@ class Reconciler:
         found = findings(checks, name, flows, self.settings, tunnel, arp, around.host)
         found += traffic_findings(around, flows, tunnel)
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
-        reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.is_broken)
+        reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.breaks_node)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
         return [*found, *stale_rules(self.firewall.stale_rules_error)]
 
