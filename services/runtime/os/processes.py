@@ -18,6 +18,7 @@ _UNIT: Final = re.compile(
     rf"^\d+:[^:]*:/(?:\.\./)*(?:(?!user\.slice/){_NAME}\.slice/)*({_NAME}\.service)(?:/|$)", re.ASCII | re.MULTILINE
 )
 """A service of the system. Below user.slice, or in a container, a cgroup may have any name."""
+_EFFECTIVE_USER: Final = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
 _LOCAL, _INODE = 1, 9
 """Columns of /proc/net/udp."""
 
@@ -71,11 +72,14 @@ def owners(inodes: Iterable[int]) -> dict[int, Process]:
 
 
 def processes(name: str) -> Iterator[Process]:
-    """Yields the processes of this name in this network namespace."""
+    """Yields the processes of this name in this network namespace, and of this process's user: another user's cannot
+    change what this one has there, and may call itself anything.
+    """
     here, wanted = _link(_PROC / "thread-self" / "ns" / "net"), f"{name}\n".encode()
+    user = _user(_PROC / "thread-self")
     for path in _running():
         try:
-            if (path / "comm").read_bytes() == wanted and _link(path / "ns" / "net") == here:
+            if (path / "comm").read_bytes() == wanted and _link(path / "ns" / "net") == here and _user(path) == user:
                 yield _process(path)
         except OSError:  # it has ended
             continue
@@ -91,6 +95,12 @@ def _process(path: Path) -> Process:
     texts = ((path / each).read_bytes().decode(errors="replace") for each in ("comm", "cmdline", "cgroup"))
     name, words, groups = texts
     return Process(int(path.name), name.rstrip("\n"), unit_in(groups), tuple(words.rstrip("\0").split("\0")))
+
+
+def _user(path: Path) -> str:
+    """The effective user ID of a process; the owner of its files in /proc may be another. Raises OSError."""
+    found = _EFFECTIVE_USER.search((path / "status").read_bytes().decode(errors="replace"))
+    return found[1] if found else ""
 
 
 def unit_in(groups: str) -> str:

@@ -1,5 +1,6 @@
 """Processes of the host, whatever they call themselves and their cgroups."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ def test_a_process_whose_name_is_no_text_keeps_no_other_from_being_found() -> No
     with process(b"\xff\xfe\xfa"), process(b"fl-sought") as (sought, _):
         assert [each.pid for each in processes("fl-sought")] == [sought]
     assert list(processes("fl-sought")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
+def test_what_another_user_s_process_calls_itself_says_nothing() -> None:
+    other = "import os; os.setuid(65534); port = None"  # its files in /proc are root's until the next line
+    shown = f"{other}; ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)"
+    with process(b"fl-sought", other), process(b"fl-sought", shown), process(b"fl-sought") as (own, _):
+        assert [each.pid for each in processes("fl-sought")] == [own]
 
 
 def test_a_process_whose_name_is_no_text_is_named_as_the_one_that_has_a_port() -> None:
