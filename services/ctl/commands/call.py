@@ -90,6 +90,11 @@ class _Reflection:
         return answers[0]
 
 
+def _text_of(_context: click.Context, _parameter: click.Parameter, json: str) -> str:
+    """The request: read here, where one Ctrl-C ends the waiting for it, and not while a loop of asyncio runs."""
+    return sys.stdin.read() if json in ("-", "@") else json
+
+
 @command(
     scope="every",
     formats=("json", "yaml"),
@@ -102,7 +107,7 @@ class _Reflection:
 )
 @click.argument("service", type=click.Choice(["lease", "dataplane", "masq", "cloud"]), metavar="SERVICE")
 @click.argument("method", required=False, default="")
-@click.argument("json", required=False, default="")
+@click.argument("json", required=False, default="", callback=_text_of)
 @click.option("--describe", is_flag=True, help="Show what METHOD takes and gives, as in a .proto file.")
 @click.option(
     "--timeout",
@@ -142,7 +147,7 @@ async def call(
         if describe:
             screen.show(Text(_described(found)))
             return 0
-        requests = _requests(found, sys.stdin.read() if json in ("-", "@") else json, reflection)
+        requests = _requests(found, json, reflection)
         limit = timeout or (None if found.server_streaming else LONG_SECONDS)
         try:
             async with asyncio.timeout(limit) if limit else nullcontext():

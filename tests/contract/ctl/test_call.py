@@ -1,8 +1,11 @@
 """`flannelette call`: any method of a service, with no grpcurl on the machine."""
 
 import asyncio
+import fcntl
 import json
+import os
 import signal
+import termios
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +18,7 @@ from tests.examples.leases import SMALL_JSON
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.lease import ServiceProcess, stub_of
+from tests.waiting import eventually
 
 LEASE = {
     "node": "h1",
@@ -67,6 +71,21 @@ async def test_a_request_may_come_from_standard_input(service: Path) -> None:
         fed = ("sh", "-c", f"""echo '{{"node": "{node}"}}' | exec "$@" """, "sh")
         ran = await run(service, "call", "lease", "ListLeases", "-", prefix=fed)
         assert (ran.code, len(ran.json.get("leases", ()))) == (0, held)
+
+
+async def test_one_ctrl_c_ends_a_call_that_waits_for_its_request(service: Path) -> None:
+    os.mkfifo(fifo := service / "request")
+    writer = os.open(fifo, os.O_RDWR)
+    os.write(writer, b'{"node": ')
+    process = await start(
+        service, "call", "lease", "ListLeases", "-", prefix=("sh", "-c", 'exec "$@" <"$0"', str(fifo))
+    )
+    await eventually(lambda: fcntl.ioctl(writer, termios.FIONREAD, bytes(4)), lambda left: left == bytes(4))
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(PATIENCE):
+        _, err = await process.communicate()
+    assert (process.returncode, err) == (1, b"\nAborted!\n")
+    os.close(writer)
 
 
 async def test_methods_are_listed_and_described_by_the_service(service: Path) -> None:
