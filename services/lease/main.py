@@ -37,6 +37,7 @@ from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.tls.credentials import pair_findings
 
 if TYPE_CHECKING:
+    from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
     from flannelette.services.lease.stores.kube.settings import KubeSettings
 
 _LARGEST_LISTING = 64 << 20
@@ -166,19 +167,10 @@ def open_store(settings: LeaseSettings, node: str, broker: Broker, process: Proc
 
 
 def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
     from flannelette.services.lease.stores.etcd.store import EtcdStore
 
     store = EtcdStore(
-        EtcdSettings(
-            endpoints=tuple(settings.etcd_endpoints.split(",")),
-            prefix=settings.etcd_prefix,
-            cafile=settings.etcd_cafile,
-            certfile=settings.etcd_certfile,
-            keyfile=settings.etcd_keyfile,
-            username=settings.etcd_username,
-            password=settings.etcd_password,
-        ),
+        etcd_settings(settings),
         node=node,
         lease_seconds=settings.lease_seconds,
         connected_nodes=broker.connected_nodes,
@@ -191,6 +183,21 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
         process.health.finders.append(lambda: pair_findings(*pair, time.time()))
     follow_subnets(store.usage)
     return store
+
+
+def etcd_settings(settings: LeaseSettings) -> "EtcdSettings":
+    """Where etcd is, and how to be let in. Raises Misconfigured."""
+    from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+
+    return EtcdSettings(
+        endpoints=tuple(settings.etcd_endpoints.split(",")),
+        prefix=settings.etcd_prefix,
+        cafile=settings.etcd_cafile,
+        certfile=settings.etcd_certfile,
+        keyfile=settings.etcd_keyfile,
+        username=settings.etcd_username,
+        password=settings.etcd_password,
+    )
 
 
 def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:

@@ -1,1 +1,1 @@
-"""IPAM: the pool of free subnets, and the choice of a subnet for a node."""
+"""IPAM: which subnet a node gets, which subnets are free and taken, and what operators reserve and reclaim."""

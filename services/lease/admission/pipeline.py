@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flannelette.services.core.errors import FlanneletteError, NotFound, NotYet
+from flannelette.services.core.ipam.claims import is_own, publishes_same
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Removed, StoreStatus, Table, Upserted
 from flannelette.services.lease import metrics
@@ -17,7 +18,6 @@ from flannelette.services.lease.admission.lease_filter import LeaseFilter
 from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
 from flannelette.services.lease.admission.quarantine import Quarantine
 from flannelette.services.lease.events import log_network, tell_ended, tell_held
-from flannelette.services.lease.ipam.claims import is_own, publishes_same
 from flannelette.services.lease.stores.store import Changed, LostLease, Snapshot, Store, StoreEvent
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime.telemetry.logs import get_logger

@@ -13,10 +13,10 @@ from flannelette.services.core.errors import Forbidden, InvalidInput
 from flannelette.services.core.family import Network
 from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.ipam.reservations import Reclaim
 from flannelette.services.core.leases.flannel_json import format_data, parse_data
 from flannelette.services.core.leases.lease import BackendData, LeaseRequest, OpaqueData
 from flannelette.services.core.limits import LONGEST_DATA, seconds_of
-from flannelette.services.lease.stores.store import Reclaim
 from flannelette.services.runtime.lease.wire import request_from_proto
 
 _LONGEST_TYPE: Final = 64

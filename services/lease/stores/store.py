@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
+from flannelette.services.core.ipam.reservations import Reclaim
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.core.leases.progress import Progress
@@ -78,15 +79,6 @@ class Changed:
     """All of them, since they have changed; None: as before."""
     awaited: frozenset[str] | None = None
     """As in a Snapshot; None: as before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reclaim:
-    """The leases to be taken back: named ones, a node's, or those of all nodes not seen for so long."""
-
-    names: tuple[str, ...] = ()
-    node: str = ""
-    unseen_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ class Broker:
         connected_nodes: ConnectedNodes | None = None,
         journal: Journal | None = None,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
         most_entries: int = _MOST_ENTRIES,
         most_bytes: int = _MOST_BYTES,
     ) -> None:
@@ -76,7 +77,7 @@ class Broker:
         self.change_log = ChangeLog(epoch, most_entries, most_bytes)
         self.leases_by_node = LeasesByNode()
         self.notifier = Notifier()
-        self.reports = Reports(self.change_log, clock)
+        self.reports = Reports(self.change_log, clock, timer)
         self.connected_nodes = connected_nodes or ConnectedNodes()
         self.connected_nodes.subscribe(self.reports)
         self.connected_nodes.wake = lambda: self.notifier.wake(None)

@@ -22,15 +22,8 @@ from flannelette.services.core.errors import (
     Unavailable,
 )
 from flannelette.services.core.family import Family, Network
-from flannelette.services.core.ipam.subnet_choice import Draw
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage
-from flannelette.services.core.leases.flannel_json import parse_key
-from flannelette.services.core.leases.lease import Lease, LeaseRequest
-from flannelette.services.core.leases.progress import Progress
-from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Upserted
-from flannelette.services.core.network import NetworkConfig
-from flannelette.services.lease.ipam.allocation import allocate, require_own
-from flannelette.services.lease.ipam.claims import (
+from flannelette.services.core.ipam.allocation import allocate, require_own
+from flannelette.services.core.ipam.claims import (
     Claim,
     Claims,
     claim_of,
@@ -39,7 +32,8 @@ from flannelette.services.lease.ipam.claims import (
     name_taken,
     require_held,
 )
-from flannelette.services.lease.ipam.reservations import (
+from flannelette.services.core.ipam.reservations import (
+    Reclaim,
     Sighting,
     check_reservation,
     concerned,
@@ -47,11 +41,17 @@ from flannelette.services.lease.ipam.reservations import (
     reclaimable,
     set_aside,
 )
+from flannelette.services.core.ipam.subnet_choice import Draw
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage
+from flannelette.services.core.leases.flannel_json import parse_key
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
+from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Upserted
+from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from flannelette.services.lease.stores.embedded.database import Database
 from flannelette.services.lease.stores.store import (
     Changed,
-    Reclaim,
     Reclaimed,
     Snapshot,
     StoreEvent,

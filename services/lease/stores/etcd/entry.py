@@ -3,10 +3,10 @@
 from typing import Final, NamedTuple
 
 from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.ipam.claims import Claim
 from flannelette.services.core.leases.conflicts import identities_of
 from flannelette.services.core.leases.flannel_json import parse_key
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.ipam.claims import Claim
 from flannelette.services.lease.stores.etcd.keys import Decoded, Holder, is_foreign, is_overwritten
 from flannelette.services.lease.stores.etcd.rpc.values import Item
 

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from flannelette.services.core.errors import NotYet
 from flannelette.services.core.family import Family
+from flannelette.services.core.ipam.claims import Claims, is_another
 from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage
 from flannelette.services.core.leases.table import Change, Removed, Upserted
-from flannelette.services.lease.ipam.claims import Claims, is_another
 from flannelette.services.lease.stores.etcd.entry import Entry, read_entry
 from flannelette.services.lease.stores.etcd.keys import (
     Decoded,

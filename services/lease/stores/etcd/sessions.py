@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.ipam.claims import is_another
+from flannelette.services.core.ipam.claims import is_another
 from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from flannelette.services.lease.stores.etcd.keys import format_session, machine_of_session
 from flannelette.services.lease.stores.etcd.prefix import Prefix

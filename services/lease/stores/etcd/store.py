@@ -18,14 +18,10 @@ from flannelette.services.core.errors import (
     Unavailable,
 )
 from flannelette.services.core.family import Family, Network
-from flannelette.services.core.ipam.subnet_choice import Draw
-from flannelette.services.core.ipam.subnet_pool import Usage
-from flannelette.services.core.leases.conflicts import identities_in
-from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
-from flannelette.services.core.leases.progress import Progress
-from flannelette.services.lease.ipam.allocation import Allocation, allocate, require_own, rivals_of
-from flannelette.services.lease.ipam.claims import is_own, name_taken, not_held, require_held
-from flannelette.services.lease.ipam.reservations import (
+from flannelette.services.core.ipam.allocation import Allocation, allocate, require_own, rivals_of
+from flannelette.services.core.ipam.claims import is_own, name_taken, not_held, require_held
+from flannelette.services.core.ipam.reservations import (
+    Reclaim,
     Sighting,
     check_reservation,
     concerned,
@@ -33,6 +29,11 @@ from flannelette.services.lease.ipam.reservations import (
     reclaimable,
     set_aside,
 )
+from flannelette.services.core.ipam.subnet_choice import Draw
+from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.leases.conflicts import identities_in
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
+from flannelette.services.core.leases.progress import Progress
 from flannelette.services.lease.progress.connected import ALIVE_SECONDS, ConnectedNodes
 from flannelette.services.lease.stores.etcd.entry import Entry
 from flannelette.services.lease.stores.etcd.etcd_leases import EtcdLease, EtcdLeases
@@ -58,7 +59,7 @@ from flannelette.services.lease.stores.etcd.transactions import (
 )
 from flannelette.services.lease.stores.etcd.transactor import Replica, Transactor
 from flannelette.services.lease.stores.etcd.watch import KIND, Watcher
-from flannelette.services.lease.stores.store import Reclaim, Reclaimed, Snapshot, StoreEvent
+from flannelette.services.lease.stores.store import Reclaimed, Snapshot, StoreEvent
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -4,11 +4,11 @@ Every write is guarded by the revisions of the keys that it replaces, so that it
 not at all; repeating one that had happened (its answer was lost) changes nothing.
 """
 
+from flannelette.services.core.ipam.allocation import Allocation
+from flannelette.services.core.ipam.reservations import set_aside
 from flannelette.services.core.leases.conflicts import identities_of
 from flannelette.services.core.leases.flannel_json import format_value
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.ipam.allocation import Allocation
-from flannelette.services.lease.ipam.reservations import set_aside
 from flannelette.services.lease.stores.etcd.entry import Entry
 from flannelette.services.lease.stores.etcd.keys import Decoded, Holder, KeyKind, Keyspace, format_holder, holder_of
 from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.ipam.allocation import held_by
+from flannelette.services.core.ipam.claims import claim_of
 from flannelette.services.core.leases.conflicts import Identity, identities_of, rank_of
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.lease.ipam.allocation import held_by
-from flannelette.services.lease.ipam.claims import claim_of
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.node_leases import lease_of, withdrawal_patch
 from flannelette.services.lease.stores.kube.settings import Annotations

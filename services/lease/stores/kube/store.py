@@ -10,12 +10,13 @@ from typing import Final
 
 from flannelette.services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
 from flannelette.services.core.family import FAMILIES, Network
+from flannelette.services.core.ipam.claims import not_held
+from flannelette.services.core.ipam.reservations import Reclaim
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.network_moves import pending_move
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import KUBE, Removed, Upserted
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.lease.ipam.claims import not_held
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.events import NodeEvents
 from flannelette.services.lease.stores.kube.exclusive_claims import ExclusiveClaims
@@ -39,7 +40,6 @@ from flannelette.services.lease.stores.kube.values import (
 from flannelette.services.lease.stores.kube.watch import Mirror, Watcher
 from flannelette.services.lease.stores.store import (
     Changed,
-    Reclaim,
     Reclaimed,
     Refusal,
     Snapshot,

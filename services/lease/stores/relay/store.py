@@ -10,16 +10,16 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import FlanneletteError, Unavailable
 from flannelette.services.core.family import Network
+from flannelette.services.core.ipam.claims import is_another, name_taken
+from flannelette.services.core.ipam.reservations import Reclaim
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.limits import MOST_LEASES, seconds_of, unix_time
-from flannelette.services.lease.ipam.claims import is_another, name_taken
 from flannelette.services.lease.progress.connected import ConnectedNodes
 from flannelette.services.lease.stores.relay.events import KIND, TableEvents
 from flannelette.services.lease.stores.relay.nodes import Connections, NodeStreams, ReportForwarder
 from flannelette.services.lease.stores.store import (
     LostLease,
-    Reclaim,
     Reclaimed,
     Refusal,
     RefusalKind,

@@ -4,10 +4,10 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import chain
 
+from flannelette.services.core.ipam.allocation import Allocation, allocate
 from flannelette.services.core.leases.flannel_json import format_value
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.lease.ipam.allocation import Allocation, allocate
 from flannelette.services.lease.stores.etcd.keys import Holder, Keyspace, decode, digest, format_holder, holder_of
 from flannelette.services.lease.stores.etcd.prefix import Prefix
 from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, NothingPutSince, Position, Put, Unchanged

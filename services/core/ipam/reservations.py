@@ -5,10 +5,18 @@ from dataclasses import dataclass
 
 from flannelette.services.core.errors import AlreadyExists, InvalidInput, NotFound, NotYet
 from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.ipam.claims import Claim, Claims
 from flannelette.services.core.ipam.subnet_pool import SubnetPool
 from flannelette.services.core.leases.lease import Lease, Subnet, lease_key
-from flannelette.services.lease.ipam.claims import Claim, Claims
-from flannelette.services.lease.stores.store import Reclaim
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """The leases to be taken back: named ones, a node's, or those of all nodes not seen for so long."""
+
+    names: tuple[str, ...] = ()
+    node: str = ""
+    unseen_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
