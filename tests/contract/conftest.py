@@ -9,6 +9,7 @@ from tests.clouds.aws import ec2, vpc
 from tests.ctl.fakes import FakeNode
 from tests.etcd.prefix import prefix
 from tests.etcd.server import etcd, make_etcd, own_etcd, pytest_runtest_makereport
+from tests.etcd.sessions import sessions
 from tests.flannel.network import network
 from tests.hosts.cluster import cluster
 from tests.kubernetes.api_server import kube, shared_kube
@@ -36,6 +37,7 @@ __all__ = [
     "prefix",
     "pytest_runtest_makereport",
     "scripted",
+    "sessions",
     "shared_kube",
     "vpc",
     "world",

@@ -1,7 +1,8 @@
 """What tests of the etcd store have in common: keys as a flanneld writes them, a store that soon gives up."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from ipaddress import ip_address
 from typing import Final
 
@@ -12,6 +13,7 @@ from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
 from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.server import EtcdServer
+from tests.patience import PATIENCE
 
 QUICK: Final = Timing(call=2.0, ping=0.5, pong=0.5, retry_first=0.05, retry_most=0.2, retry_not_allowed=0.2)
 CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"udp"}}'
@@ -44,6 +46,11 @@ def lease_delete(number: int) -> Delete:
     return Delete(lease_put(number).key)
 
 
+def put(key: str, value: str) -> Put:
+    """Any key."""
+    return Put(key.encode(), value.encode())
+
+
 async def write(server: EtcdServer, *writes: Write) -> None:
     """Each write in a revision of its own."""
     client = EtcdClient(EtcdSettings((server.endpoint,)), QUICK, "test")
@@ -59,3 +66,17 @@ async def opened(
     store = EtcdStore(settings or EtcdSettings(endpoints), timing=timing)
     yield store
     await store.close()
+
+
+async def progress_of_another_watch(server: EtcdServer, times: int) -> None:
+    """Returns when etcd has told a watch of ours so often how far it is, and so every other one too."""
+    client = EtcdClient(EtcdSettings((server.endpoint,)), QUICK, "test")
+    async for page in client.pages(b"/quiet/"):
+        position = page.position
+    told = 0
+    async with aclosing(client.watch(b"/quiet/", position)) as batches, asyncio.timeout(PATIENCE):
+        async for _ in batches:
+            told += 1
+            if told > times:
+                break
+    await client.close()

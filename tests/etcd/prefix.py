@@ -1,7 +1,7 @@
 """A prefix of an etcd, the stores on it, and what a test asks them for."""
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -30,6 +30,10 @@ class Prefix:
 
     async def put(self, name: str, value: str, etcd_lease: int = 0) -> None:
         await self.write(Put(self.key(name), value.encode(), etcd_lease))
+
+    async def put_all(self, values: Mapping[str, str]) -> None:
+        """In one revision."""
+        await self.write(*(Put(self.key(name), value.encode()) for name, value in values.items()))
 
     async def delete(self, name: str) -> None:
         await self.write(Delete(self.key(name)))

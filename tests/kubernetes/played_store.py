@@ -25,6 +25,8 @@ QUICK = Timing(
     patch_total=0.3,
     pod_cidr=0.2,
 )
+USUAL = Timing()
+"""As a lease service has it."""
 IMPATIENT = replace(QUICK, call=0.2, page=0.2)
 """For whom there is no answer."""
 REQUEST = LeaseRequest("n0", "vxlan", (FamilyRequest(ip_address("192.168.0.77"), VxlanData(1, "02:00:00:00:00:77")),))

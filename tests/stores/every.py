@@ -82,6 +82,11 @@ class EtcdWorld:
     settings: EtcdSettings
     stores: list[EtcdStore] = field(default_factory=list)
 
+    @classmethod
+    def on(cls, server: EtcdServer) -> "EtcdWorld":
+        """Under a prefix of its own."""
+        return cls(EtcdSettings((server.endpoint,), f"/{uuid.uuid4().hex}"))
+
     async def write_network(self, text: str | None) -> None:
         client = EtcdClient(self.settings, Timing(), "test")
         key = f"{self.settings.prefix}/config".encode()
@@ -105,7 +110,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         made = EmbeddedWorld(tmp_path)
     else:
         server: EtcdServer = request.getfixturevalue("etcd")
-        made = EtcdWorld(EtcdSettings((server.endpoint,), f"/{uuid.uuid4().hex}"))
+        made = EtcdWorld.on(server)
     await made.write_network(NETWORK)
     yield made
     await made.close()

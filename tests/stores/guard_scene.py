@@ -1,7 +1,7 @@
 """A store with twenty leases behind the gate of a lease service, played in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.table import Removed
+from flannelette.services.core.leases.table import Removed, Table
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
 from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import NETWORK, make_lease
 from tests.services.lease import FakeStore
@@ -37,6 +37,11 @@ class World(FakeStore):
         self.listings += 1
         return replace(await super().relist(), network=self.listed_network)
 
+    def take(self, *events: StoreEvent) -> None:
+        """These events happen in the store, and the service has them."""
+        for event in events:
+            self.gate.take(event)
+
     async def lose(self, *leases: Lease) -> None:
         """These are gone, and the watch says so."""
         for lease in leases:
@@ -47,6 +52,22 @@ class World(FakeStore):
     @property
     def table(self) -> int:
         return len(self.broker.table.leases)
+
+    @property
+    def served(self) -> Mapping[str, Lease]:
+        """The leases that watchers see."""
+        return self.broker.table.leases
+
+    def restarted(self, memory: Table) -> None:
+        """The process is new, and this is what the one before it has left."""
+        self.broker = Broker("fake", epoch="epoch")
+        self.gate = StorePipeline(
+            self,
+            self.broker,
+            GuardSettings(0.5, SECONDS),
+            recall=lambda served: memory,
+            clock=lambda: 1000 + now(),
+        )
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, settings
 from tests.services.certificates import lab
 from tests.stores.embedded import clock, config, reopen, store
 from tests.stores.guard_scene import lines
+from tests.stores.reporting import forgetful, scene
 
-__all__ = ["clock", "config", "lab", "lines", "reopen", "store"]
+__all__ = ["clock", "config", "forgetful", "lab", "lines", "reopen", "scene", "store"]
 
 # A loaded machine is no failure: no deadline, and slow generation is not an error.
 settings.register_profile(

@@ -2,21 +2,25 @@
 
 import asyncio
 import shutil
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import changes_between
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Put
-from flannelette.services.lease.stores.store import Snapshot
-from tests.etcd.keys import CONFIG_PUT, QUICK, lease_delete, lease_put, name, opened, wants, write
+from tests.etcd.keys import (
+    CONFIG_PUT,
+    lease_delete,
+    lease_put,
+    name,
+    opened,
+    progress_of_another_watch,
+    put,
+    wants,
+    write,
+)
 from tests.etcd.server import EtcdMaker, EtcdServer
 from tests.faults.cable import Cable
-from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.follower import following
 
@@ -76,8 +80,8 @@ async def test_progress_moves_a_quiet_watch_on_so_that_a_compaction_costs_no_lis
     await cable.mend()
     async with opened(cable.endpoint) as store, following(store) as seen:
         await seen.until(lambda f: f.connected)
-        await write(server, *(Put(b"/somebody/else", b"%d" % number) for number in range(20)))
-        await _progress_of_another_watch(server, times=3)
+        await write(server, *(put("/somebody/else", str(number)) for number in range(20)))
+        await progress_of_another_watch(server, times=3)
         cable.cut()
         await seen.until(lambda f: not f.connected)
         _compact(server)
@@ -140,7 +144,7 @@ async def test_endpoints_that_do_not_answer_are_passed_over(own_etcd: EtcdServer
     await write(own_etcd, CONFIG_PUT)
     dead = f"http://127.0.0.1:{free_port()}"
     async with opened(dead, own_etcd.endpoint, dead) as store, following(store) as seen:
-        assert isinstance(seen.events[0], Snapshot)
+        assert seen.events[0] is seen.listings[0]
         assert (await store.acquire(wants())).node == "n1"
         await seen.until(lambda f: f.nodes != {})
         own_etcd.kill()
@@ -171,17 +175,3 @@ def _compact(server: EtcdServer) -> None:
     """Everything up to now."""
     fields = server.etcdctl("endpoint", "status", "--write-out=fields")
     server.etcdctl("compact", fields.partition('"Revision" :')[2].split()[0])
-
-
-async def _progress_of_another_watch(server: EtcdServer, times: int) -> None:
-    """Returns when etcd has told a watch of ours so often how far it is, and so every other one too."""
-    client = EtcdClient(EtcdSettings((server.endpoint,)), QUICK, "test")
-    async for page in client.pages(b"/quiet/"):
-        position = page.position
-    told = 0
-    async with aclosing(client.watch(b"/quiet/", position)) as batches, asyncio.timeout(PATIENCE):
-        async for _ in batches:
-            told += 1
-            if told > times:
-                break
-    await client.close()

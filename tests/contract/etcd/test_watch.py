@@ -3,8 +3,6 @@
 import pytest
 
 from flannelette.services.core.leases.table import Removed, Upserted
-from flannelette.services.lease.stores.etcd.rpc.values import Put
-from flannelette.services.lease.stores.store import Changed
 from tests.etcd.prefix import Prefix, asks
 from tests.services.follower import following
 
@@ -12,9 +10,7 @@ from tests.services.follower import following
 async def test_a_snapshot_of_many_pages_is_complete(prefix: Prefix) -> None:
     values = {f"10.5.{n // 64}.{n % 64 * 4}-30": f"10.99.{n // 250}.{n % 250 + 1}" for n in range(1234)}
     for names in (list(values)[start : start + 100] for start in range(0, len(values), 100)):
-        await prefix.write(
-            *(Put(prefix.key(f"subnets/{n}"), f'{{"PublicIP":"{values[n]}"}}'.encode()) for n in names)
-        )
+        await prefix.put_all({f"subnets/{n}": f'{{"PublicIP":"{values[n]}"}}' for n in names})
     async with following(prefix.store()) as seen:
         assert {name: str(lease.subnets[0].public_address) for name, lease in seen.leases.items()} == values
 
@@ -71,7 +67,7 @@ async def test_a_deleted_key_of_ours_is_told_as_removed(prefix: Prefix) -> None:
     async with following(store) as seen:
         await prefix.delete(f"subnets/{lease.name}")
         await seen.until(lambda f: not f.leases)
-        assert Changed((Removed(lease.name),)) in seen.events
+        assert [event for event in seen.news if event.changes == (Removed(lease.name),)]
 
 
 async def test_a_lease_and_its_holder_come_as_one_change(prefix: Prefix) -> None:
@@ -79,5 +75,5 @@ async def test_a_lease_and_its_holder_come_as_one_change(prefix: Prefix) -> None
     async with following(store) as seen:
         lease = await store.acquire(asks("10.99.0.1"))
         await seen.until(lambda f: bool(f.leases))
-        changes = [event.changes for event in seen.events if isinstance(event, Changed)]
+        changes = [event.changes for event in seen.news]
         assert changes == [(Upserted(lease.with_time(None)),)]

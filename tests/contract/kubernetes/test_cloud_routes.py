@@ -5,10 +5,6 @@ from typing import Any, Final
 
 import pytest
 
-from flannelette.services.cloud.settings import CloudSettings
-from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import parse_settings
 from flannelette.services.runtime.process.version import version
 from tests.clouds.aws import environment, make_vpc, metadata, moto
 from tests.clouds.process import cloud_process
@@ -19,6 +15,7 @@ from tests.contract.kubernetes.test_rights import SERVICE_ACCOUNT, settings_of
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, with_component
 from tests.kubernetes.stores import FLANNEL, MANAGED
+from tests.services.command_lines import parsed
 from tests.services.lease import ServiceProcess
 
 NAME: Final = "flannelette-cloud"
@@ -84,7 +81,7 @@ def test_its_ports_are_no_others_and_its_probes_ask_there(component: list[Docume
     """All are in the network of the host."""
     ports = []
     for container in pod_of(component, "Deployment")["containers"]:
-        settings = parsed(container)
+        settings = settings_in(container)
         assert settings.healthz_ip == "127.0.0.1"
         for probe, path in (("startupProbe", "healthz"), ("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
             get = {"host": "127.0.0.1", "path": f"/{path}", "port": settings.healthz_port}
@@ -95,11 +92,10 @@ def test_its_ports_are_no_others_and_its_probes_ask_there(component: list[Docume
     assert len(set(ports)) == len(ports)
 
 
-def parsed(container: dict[str, Any]) -> ProcessSettings:
+def settings_in(container: dict[str, Any]) -> Any:
     """What the service makes of its arguments."""
-    kind: type[ProcessSettings] = {"lease": LeaseSettings, "cloud": CloudSettings}[container["name"]]
     variables = {each["name"]: each["value"] for each in container["env"]}
-    return parse_settings(kind, container["name"], container["args"], variables)
+    return parsed(container["name"], container["args"], variables)
 
 
 def test_values_are_those_of_a_role_a_secret_flags_and_a_claim() -> None:

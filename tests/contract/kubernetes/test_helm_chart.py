@@ -1,15 +1,13 @@
 """The chart: the pods of the kustomize base, also from flannel's own values file."""
 
-import dataclasses
 import itertools
 import json
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.contract.kubernetes.test_rights import SETTINGS
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import (
     Kubectl,
@@ -24,6 +22,7 @@ from tests.kubernetes.manifests import (
     with_component,
 )
 from tests.paths import ROOT
+from tests.services.command_lines import ON_A_NODE, flags_of
 
 CHART = ROOT / "deploy" / "helm" / "flannelette"
 FLANNELS = ROOT / "tests" / "golden" / "helm" / "flannel-values.yaml"
@@ -292,13 +291,8 @@ def test_its_table_of_flags_is_that_of_the_services() -> None:
         name: words.split() for name, words in yaml.safe_load((CHART / "files" / "flags.yaml").read_text()).items()
     }
     booleans, known = set(), set()
-    for service, settings in SETTINGS.items():
-        hints = get_type_hints(settings)
-        flags = {
-            f.metadata["flag"] or f.name.replace("_", "-"): hints[f.name]
-            for f in dataclasses.fields(settings)
-            if f.metadata
-        }
+    for service in ON_A_NODE:
+        flags = flags_of(service)
         assert set(table[service]) == flags.keys() - OUR_OWN, service
         known |= set(table[service])
         booleans |= {name for name, kind in flags.items() if kind is bool}

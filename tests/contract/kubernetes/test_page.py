@@ -6,20 +6,19 @@ import re
 import shutil
 import subprocess
 import sys
-from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
-from flannelette.services.ctl.certificates import AUTHORITY, keep, make_authority
 from flannelette.services.runtime.process.version import VERSION
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import Kubectl, container_of, dump, pick, pod_of, render, run_tool
 from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
+from tests.services.certificates import Certificates
 from tests.tools import find_tool
 
 PAGE = sections(ROOT / "docs" / "kubernetes.md")
@@ -175,9 +174,7 @@ def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: Api
     names = [f"customresourcedefinition/{each['metadata']['name']}" for each in definitions]
     kubectl("apply", "-f", "-", text=dump(definitions))
     kubectl("wait", "--for=condition=Established", *names)
-    made = make_authority("cert-manager's", datetime.now(UTC), days=1)
-    (tmp_path / "ca.crt").write_bytes(made.certificate)
-    (tmp_path / "ca.key").write_bytes(made.key)
+    Certificates(tmp_path)
     pair = (f"--cert={tmp_path}/ca.crt", f"--key={tmp_path}/ca.key")
     kubectl("create", "secret", "tls", "flannelette-ca", "--namespace=kube-flannel", *pair)
     try:
@@ -196,7 +193,7 @@ def test_an_authority_of_cert_managers_signs_for_nodes(tmp_path: Path, kube: Api
         "flannelette-self-signed",
         "flannelette-ca",
     ]
-    authority = x509.load_pem_x509_certificate(made.certificate)
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     for service in ("dataplane", "masq"):
         file = tmp_path / f"tree/tls/n1-{service}.crt"
         x509.load_pem_x509_certificate(file.read_bytes()).verify_directly_issued_by(authority)
@@ -208,8 +205,7 @@ def test_central_lease_services_import_from_another_cluster(tmp_path: Path, kube
     place = tmp_path / "tree"
     (place / "from-west").mkdir(parents=True)
     (place / "from-west/ca.crt").touch()
-    made = make_authority("east's", datetime.now(UTC), days=1)
-    keep(place / "tls", {AUTHORITY: made})
+    Certificates(place / "tls")
     cluster = (f"--kubeconfig={kube.kubeconfig()}", "--namespace=kube-flannel")
     central = "--set=flannelette.central.enabled=true"
     run_tool("helm", "install", "flannel", str(ROOT / "deploy/helm/flannelette"), *cluster, central)

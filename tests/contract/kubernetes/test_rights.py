@@ -6,22 +6,13 @@ from typing import Any, Final
 
 import pytest
 
-from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import parse_settings
 from flannelette.services.runtime.process.version import version
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import OVERLAYS, pick, render
 from tests.paths import ROOT
+from tests.services.command_lines import ON_A_NODE, parsed
 
 PAGE: Final = ROOT / "docs" / "kubernetes.md"
-SETTINGS: Final[dict[str, type[ProcessSettings]]] = {
-    "lease": LeaseSettings,
-    "dataplane": DataplaneSettings,
-    "masq": MasqSettings,
-}
 CAPABILITIES: Final[dict[str, list[str]]] = {
     "install-cni-plugin": [],
     "lease": [],
@@ -103,7 +94,7 @@ def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_th
 
 def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list[Pod]) -> None:
     for pod, container in containers:
-        if container["name"] not in SETTINGS:
+        if container["name"] not in ON_A_NODE:
             continue
         settings = settings_of(container)
         assert settings.healthz_ip == "127.0.0.1"
@@ -117,7 +108,7 @@ def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list
 def test_a_container_that_hangs_is_killed_when_the_page_says(containers: list[Pod]) -> None:
     (first, last) = re.search(r"is killed after (\d+) to\s(\d+) s", PAGE.read_text()).groups()  # type: ignore[union-attr]
     for pod, container in containers:
-        if container["name"] not in SETTINGS:
+        if container["name"] not in ON_A_NODE:
             continue
         alive = container["livenessProbe"]
         fails = alive["periodSeconds"] * (alive["failureThreshold"] - 1) + alive["timeoutSeconds"]
@@ -160,7 +151,7 @@ def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None
 
 def test_the_images_are_of_this_version(containers: list[Pod]) -> None:
     ours = {container["image"] for _, container in containers if "flannelette" in container["image"]}
-    assert ours == {f"flannelette-{name}:{version()}" for name in SETTINGS}
+    assert ours == {f"flannelette-{name}:{version()}" for name in ON_A_NODE}
 
 
 def test_a_node_of_the_central_overlay_holds_no_credentials_of_the_cluster() -> None:
@@ -192,7 +183,7 @@ def test_the_role_lets_the_lease_service_read_nodes_patch_their_status_and_write
     }
 
 
-def settings_of(container: dict[str, Any]) -> ProcessSettings:
+def settings_of(container: dict[str, Any]) -> Any:
     """What the service makes of its arguments."""
     environment = {variable["name"]: variable.get("value", "n1") for variable in container.get("env", ())}
-    return parse_settings(SETTINGS[container["name"]], container["name"], container.get("args", []), environment)
+    return parsed(container["name"], container.get("args", []), environment)

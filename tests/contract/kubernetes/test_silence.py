@@ -8,10 +8,8 @@ from dataclasses import replace
 import pytest
 
 from flannelette.services.core.errors import NotYet, Unavailable
-from flannelette.services.lease.stores.kube.values import Timing
-from flannelette.services.lease.stores.store import Changed
 from tests.kubernetes.played_api import PREFIX, ScriptedApi, answer, cut, hang, node, text
-from tests.kubernetes.played_store import IMPATIENT, QUICK, REQUEST, Open, mac_of
+from tests.kubernetes.played_store import IMPATIENT, QUICK, REQUEST, USUAL, Open, mac_of
 from tests.services.follower import following
 
 
@@ -80,14 +78,14 @@ async def test_opening_a_watch_takes_no_longer_than_any_other_call(api: Scripted
 
 
 def test_a_frozen_server_is_noticed_within_half_a_minute() -> None:
-    assert Timing().silence + Timing().call <= 30
+    assert USUAL.silence + USUAL.call <= 30
 
 
 async def test_duplicates_and_heartbeats_are_no_news(api: ScriptedApi, scripted: Open) -> None:
     async with following(scripted()) as seen:
         watch = await api.watched()
         await seen.until(lambda f: f.connected)
-        told = len(seen.events)
+        told = len(seen.news)
         for _ in range(3):
             watch.send("ADDED", node(1))
         watch.send("MODIFIED", node(1, padding="a heartbeat"))
@@ -98,7 +96,7 @@ async def test_duplicates_and_heartbeats_are_no_news(api: ScriptedApi, scripted:
         watch.send("DELETED", unmanaged)
         watch.send("ADDED", node(51))
         await seen.until(lambda f: "n51" in f.leases)
-        news = [event for event in seen.events[told:] if isinstance(event, Changed)]
+        news = seen.news[told:]
         assert [len(event.changes) for event in news] == [1]
 
 

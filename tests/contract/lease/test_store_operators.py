@@ -1,7 +1,6 @@
 """Reservations and early reclaim: what every store that hands out subnets guarantees to an operator."""
 
 import time
-import uuid
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from types import SimpleNamespace
@@ -10,9 +9,8 @@ import pytest
 
 from flannelette.services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFound, NotYet
 from flannelette.services.core.family import Network
+from flannelette.services.core.ipam.reservations import Reclaim
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.store import Changed, Reclaim
 from tests.etcd.server import EtcdServer
 from tests.services.follower import following
 from tests.stores.every import DUAL, FOUR_SUBNETS, NETWORK, EtcdWorld, World, asks, told
@@ -71,7 +69,7 @@ async def test_what_a_node_or_an_operator_gives_back_is_told_as_released_and_wha
         await store.unreserve(reserved.name)
         await seen.until(lambda f: f.leases.keys() == {other.name, kept.name})
         await seen.until(lambda f: f.leases.keys() == {kept.name})
-    released = {name for event in seen.events if isinstance(event, Changed) for name in event.released}
+    released = {name for event in seen.news for name in event.released}
     assert released == {given_back.name, reserved.name}
 
 
@@ -211,8 +209,7 @@ async def test_a_clock_that_is_set_makes_no_node_unseen(
 async def test_a_clock_that_is_set_makes_no_node_unseen_whose_session_has_ended(
     etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = EtcdSettings((etcd.endpoint,), f"/{uuid.uuid4().hex}")
-    world = EtcdWorld(settings)
+    world = EtcdWorld.on(etcd)
     await world.write_network(NETWORK)
     store = world.open(later=True)
     async with following(store) as seen:

@@ -1,15 +1,16 @@
 """Which of flanneld's flags goes to which service."""
 
+from typing import Any
+
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.flanneld.flags import Child, children
 from flannelette.services.runtime.process.settings import HelpRequested
+from tests.services.command_lines import children_of
 
 
-def started(*arguments: str, **environment: str) -> dict[str, Child]:
-    return {child.name: child for child in children(arguments, environment)[0]}
+def started(*arguments: str, **environment: str) -> dict[str, Any]:
+    return {child.name: child for child in children_of(arguments, environment)[0]}
 
 
 def test_each_service_gets_the_flags_that_it_knows() -> None:
@@ -32,7 +33,7 @@ def test_each_service_gets_the_flags_that_it_knows() -> None:
 )
 def test_leases_are_where_flanneld_has_them(arguments: list[str], environment: dict[str, str], store: str) -> None:
     lease = started(*arguments, **environment)["lease"]
-    assert lease.settings.store == store  # type: ignore[attr-defined]  # it is a LeaseSettings
+    assert lease.settings.store == store
 
 
 def test_each_network_has_three_services_and_its_prefix() -> None:
@@ -46,7 +47,7 @@ def test_each_network_has_three_services_and_its_prefix() -> None:
         assert found["lease-red"].arguments[1:-1] == ["--etcd-prefix=/x", "--network=red", "--etcd-prefix=/r"]
         for name in ("dataplane-red", "masq-red"):
             assert found[name].arguments == ["--network=red", "--healthz-port=0"]
-        assert found["lease-red"].settings.etcd_prefix == "/r"  # type: ignore[attr-defined]  # as above
+        assert found["lease-red"].settings.etcd_prefix == "/r"
     assert list(started("--network=blue", "--etcd-prefix=/b")) == ["lease-blue", "dataplane-blue", "masq-blue"]
 
 
@@ -101,9 +102,8 @@ def test_what_no_service_knows_is_refused_before_anything_starts() -> None:
 def test_flags_end_at_the_first_word_that_is_none_as_with_flanneld_and_a_warning_says_so(
     words: str, said: str
 ) -> None:
-    found, warning = children(words.split(), {})
+    found, warning = children_of(words.split())
     dataplane = found[1].settings
-    assert isinstance(dataplane, DataplaneSettings)
     assert (dataplane.iface, dataplane.ip_masq) == ((), True)
     assert warning.startswith(said)
     assert bool(warning) == bool(said)

@@ -1,31 +1,31 @@
 """The flags of the dataplane: flannel's, and what no parser of a single flag can see."""
 
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.runtime.process.settings import parse_settings
+from tests.services.command_lines import parsed
 
 
-def parsed(*arguments: str, **variables: str) -> DataplaneSettings:
-    return parse_settings(DataplaneSettings, "flannelette-dataplane", arguments, variables)
+def parse(*arguments: str, **variables: str) -> Any:
+    return parsed("dataplane", arguments, variables)
 
 
 def test_the_defaults_are_flannels() -> None:
-    settings = parsed()
+    settings = parse()
     assert (str(settings.subnet_file), settings.subnet_lease_renew_margin) == ("/run/flannel/subnet.env", 60)
     assert (settings.ip_masq, settings.route_protocol, settings.audit_interval) == (False, 77, 60.0)
 
 
 def test_iface_may_be_repeated_and_its_variable_is_one_value() -> None:
-    assert parsed("-iface", "eth0", "--iface=eth1").interface_choice().interfaces == ("eth0", "eth1")
-    assert parsed(FLANNELD_IFACE="eth0 eth1").interface_choice().interfaces == ("eth0 eth1",)
+    assert parse("-iface", "eth0", "--iface=eth1").interface_choice().interfaces == ("eth0", "eth1")
+    assert parse(FLANNELD_IFACE="eth0 eth1").interface_choice().interfaces == ("eth0 eth1",)
 
 
 def test_public_addresses_come_ipv4_first() -> None:
-    choice = parsed("--public-ipv6=fd00::1", "--public-ip=192.0.2.1").interface_choice()
+    choice = parse("--public-ipv6=fd00::1", "--public-ip=192.0.2.1").interface_choice()
     assert choice.public_addresses == (ip_address("192.0.2.1"), ip_address("fd00::1"))
 
 
@@ -47,5 +47,5 @@ def test_public_addresses_come_ipv4_first() -> None:
 )
 def test_a_wrong_value_is_named(argument: str, message: str) -> None:
     with pytest.raises(Misconfigured) as caught:
-        parsed(argument)
+        parse(argument)
     assert str(caught.value).startswith(message)

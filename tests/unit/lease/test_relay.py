@@ -18,7 +18,7 @@ from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.log import ChangeLog, LogEntry
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
-from tests.stores.broker import settle
+from tests.stores.played import settle
 
 ETCD_UP = StoreStatus("etcd", True)
 A, B = make_lease(1), make_lease(2)

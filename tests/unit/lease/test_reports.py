@@ -1,193 +1,127 @@
 """The last report of each node: what is believed, what is ignored, what is forgotten."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
-from flannelette.services.core.conditions import Condition
+from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.progress import FailedLease, Progress
 from flannelette.services.core.limits import LONGEST_NAME
-from flannelette.services.lease.progress import reports as module
-from flannelette.services.lease.progress.reports import MOST_FAILED, NOTHING_YET, NodeProgress, Reports
-from flannelette.services.lease.watch.log import ChangeLog, LogEntry
-
-FAILED = FailedLease("10.0.7.0-24", "route 10.0.7.0/24: Network is unreachable")
+from tests.stores.played import settle
+from tests.stores.reporting import FAILED, Scene
 
 
-@dataclass
-class Scene:
-    """Reports over a history of the epoch `e`, and the time."""
-
-    now: float = 5000.0
-    change_log: ChangeLog = field(default_factory=lambda: ChangeLog("e", 100, 1 << 20))
-
-    def __post_init__(self) -> None:
-        self.reports = Reports(self.change_log, lambda: self.now, lambda: self.now)
-        self.reports.entered()
-
-    def enter(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.change_log.append(LogEntry(()))
-            self.reports.entered()
-
-    def say(self, node: str, cursor: str, *failed: FailedLease) -> bool:
-        return self.reports.take(Progress(node, cursor, failed, len(failed)))
-
-    def cursor(self, node: str) -> str:
-        report = self.reports.connected[node].report
-        return report.progress.cursor if report else ""
-
-
-def test_the_newest_report_of_a_node_counts() -> None:
-    scene = Scene()
-    scene.enter(3)
-    scene.reports.on_connect("a")
-    assert scene.say("a", "e:1")
-    assert scene.say("a", "e:3")
-    assert scene.say("a", "e:3")
-    assert scene.reports.is_converged(3)
+async def test_the_newest_report_of_a_node_counts(scene: Scene) -> None:
+    for _ in range(3):
+        scene.enter()
+    await scene.connect("a")
+    for cursor in ("e:1", "e:3", "e:3"):
+        assert await scene.say("a", cursor)
+    assert await scene.is_converged(3)
 
 
 @pytest.mark.parametrize("cursor", ["e:1", "other:3", "nonsense", "e:4", "e:99999999999999999999"])
-def test_a_report_that_says_nothing_is_ignored(cursor: str) -> None:
-    scene = Scene()
-    scene.enter(3)
-    scene.reports.on_connect("a")
-    scene.say("a", "e:2")
-    assert not scene.say("a", cursor)
-    assert scene.cursor("a") == "e:2"
+async def test_a_report_that_says_nothing_is_ignored(scene: Scene, cursor: str) -> None:
+    for _ in range(3):
+        scene.enter()
+    await scene.connect("a")
+    await scene.say("a", "e:2")
+    assert not await scene.say("a", cursor)
+    node = await scene.node("a")
+    assert node
+    assert (node.cursor, node.behind) == ("e:2", 1)
 
 
-def test_a_report_of_a_cursor_that_was_compacted_counts_as_far_as_it_goes() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.enter(300)
-    assert scene.say("a", "e:5")
-    assert scene.reports.connected["a"].position == 5
+async def test_a_report_of_a_cursor_that_was_compacted_counts_as_far_as_it_goes(scene: Scene) -> None:
+    await scene.connect("a")
+    for _ in range(300):
+        scene.enter()
+    assert await scene.say("a", "e:5")
+    node = await scene.node("a")
+    assert node
+    assert node.behind == 295
+    assert await scene.is_forgotten(5)
 
 
-def test_an_empty_cursor_takes_back_what_was_said() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.say("a", "e:0")
-    assert scene.say("a", "")
-    assert scene.reports.connected["a"].position == NOTHING_YET
+async def test_an_empty_cursor_or_a_newer_stream_takes_back_what_was_said(scene: Scene) -> None:
+    await scene.connect("a")
+    for take_back in (lambda: scene.say("a", ""), lambda: scene.connect("a")):
+        await scene.say("a", "e:0")
+        assert await scene.lacking(0) == []
+        await take_back()
+        assert await scene.lacking(0) == ["a"]
+    node = await scene.node("a")
+    assert node
+    assert not node.HasField("report_time")
 
 
-def test_what_a_node_said_before_its_newest_stream_is_not_believed() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.say("a", "e:0")
-    scene.reports.on_connect("a")
-    assert scene.reports.connected["a"].position == NOTHING_YET
-    assert scene.reports.connected == {"a": NodeProgress()}
+async def test_what_a_node_reports_is_kept_and_bounded(scene: Scene) -> None:
+    await scene.connect("a")
+    failed = [pb.FailedLease(name=f"lease{n}", reason="x" * 10_000) for n in range(1000)]
+    findings = [pb.Finding(check="x" * 10_000, problem="y" * 10_000, cure="z" * 10_000, evidence="e" * 10_000)] * 1000
+    await scene.say("a", "e:0", *failed, findings=findings, version="v" * 10_000)
+    node = await scene.node("a")
+    assert node
+    assert (len(node.failed), node.failed_count, len(node.failed[0].reason)) == (50, 1000, 500)
+    assert (len(node.findings), len(node.version)) == (8, LONGEST_NAME)
+    assert max(len(getattr(node.findings[0], name)) for name in ("problem", "cure", "evidence")) == 500
+    assert list((await scene.converged()).nodes_failed) == ["a"]
+    await scene.say("a", "e:0")
+    assert not (await scene.converged()).nodes_failed
 
 
-def test_failed_leases_are_kept_with_their_reasons_and_bounded() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.say("a", "e:0", *[FailedLease(f"lease{n}", "x" * 10_000) for n in range(1000)])
-    report = scene.reports.connected["a"].report
-    assert report is not None
-    assert (len(report.progress.failed), report.progress.failed_count) == (MOST_FAILED, 1000)
-    assert len(report.progress.failed[0].reason) == 500
-    assert scene.reports.connected["a"].is_failing
-    scene.say("a", "e:0")
-    assert not any(node.is_failing for node in scene.reports.connected.values())
-
-
-def test_findings_are_kept_and_bounded_whatever_a_node_sends() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    told = tuple(
-        Condition("", (), "y" * 10_000, "z" * 10_000, told=("check", "x" * 10_000, "c")) for _ in range(1000)
-    )
-    scene.reports.take(Progress("a", "e:0", findings=told, version="v" * 10_000))
-    report = scene.reports.connected["a"].report
-    assert report is not None
-    assert len(report.progress.findings) == 8
-    assert max(len(getattr(report.progress.findings[0], name)) for name in ("problem", "cure", "evidence")) == 500
-    assert len(report.progress.version) <= LONGEST_NAME
-
-
-def test_a_node_that_left_is_remembered_for_an_hour() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.say("a", "e:0", FAILED)
-    scene.reports.on_disconnect("a")
-    assert not any(node.is_failing for node in scene.reports.connected.values())
-    assert scene.reports.departed["a"].progress.failed == (FAILED,)
+async def test_a_node_that_left_is_remembered_for_an_hour_unless_it_comes_back(scene: Scene) -> None:
+    await scene.connect("a")
+    await scene.say("a", "e:0", FAILED)
+    await scene.leave("a")
+    assert not (await scene.converged()).nodes_failed
     scene.now += 3599
-    assert "a" in scene.reports.departed
+    node = await scene.node("a")
+    assert node
+    assert list(node.failed) == [FAILED]
     scene.now += 2
-    assert not scene.reports.departed
+    assert await scene.node("a") is None
+    await scene.connect("a")
+    await scene.say("a", "e:0", FAILED)
+    await scene.leave("a")
+    await scene.connect("a")
+    node = await scene.node("a")
+    assert node
+    assert not node.failed
 
 
-def test_nodes_that_come_back_have_left_no_more() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.say("a", "e:0")
-    scene.reports.on_disconnect("a")
-    scene.reports.on_connect("a")
-    assert not scene.reports.departed
-
-
-def test_reports_of_nobody_we_know_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_DEPARTED", 3)
-    scene = Scene()
+async def test_reports_of_nobody_we_know_are_bounded(forgetful: Scene) -> None:
     for number in range(10):
-        scene.say(f"n{number}", "e:0")
-    assert list(scene.reports.departed) == ["n7", "n8", "n9"]
+        await forgetful.say(f"n{number}", "e:0")
+    names = [node.name for node in (await forgetful.service.call("ListNodes")).nodes]
+    assert names == ["n7", "n8", "n9"]
 
 
-@pytest.mark.parametrize(("nodes", "pause"), [(1, 0.05), (50, 0.05), (1000, 1.0), (5000, 5.0)])
-def test_many_nodes_are_asked_to_report_less_often(nodes: int, pause: float) -> None:
-    scene = Scene()
+@pytest.mark.parametrize(("nodes", "pause"), [(1, 0.05), (50, 0.05), (1000, 1.0)])
+async def test_many_nodes_are_asked_to_report_less_often(scene: Scene, nodes: int, pause: float) -> None:
     for number in range(nodes):
-        scene.reports.on_connect(f"n{number}")
-    assert scene.reports.pause == pytest.approx(pause)
+        await scene.connect(f"n{number}")
+    answer = await scene.service.call("ReportProgress", node="n0", cursor="e:0")
+    assert answer.pause.ToMilliseconds() == pause * 1000
 
 
-async def test_who_waits_for_convergence_is_woken_by_the_last_report() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.reports.on_connect("b")
-    waiting = asyncio.create_task(scene.reports.converged(0, 60))
-    for node in ("a", "b"):
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        scene.say(node, "e:0")
-    await asyncio.wait_for(waiting, 1)
+@pytest.mark.parametrize("last", ["reports", "leaves"])
+async def test_who_waits_for_convergence_is_woken_by_the_last_one_who_lacks_it(scene: Scene, last: str) -> None:
+    await scene.connect("a")
+    await scene.connect("b")
+    waiting = asyncio.create_task(scene.converged(0, 60))
+    await settle()
+    await scene.say("a", "e:0")
+    await settle()
+    assert not waiting.done()
+    await (scene.say("b", "e:0") if last == "reports" else scene.leave("b"))
+    assert (await asyncio.wait_for(waiting, 1)).converged
 
 
-async def test_who_waits_for_convergence_is_woken_when_the_last_laggard_leaves() -> None:
-    scene = Scene()
-    scene.reports.on_connect("a")
-    scene.reports.on_connect("b")
-    scene.say("a", "e:0")
-    waiting = asyncio.create_task(scene.reports.converged(0, 60))
-    await asyncio.sleep(0)
-    scene.reports.on_disconnect("b")
-    await asyncio.wait_for(waiting, 1)
-
-
-async def test_a_wait_ends_when_its_time_is_over_or_the_service_stops() -> None:
-    scene = Scene()
-    await scene.reports.converged(0, 0)
-    waiting = asyncio.create_task(scene.reports.converged(0, 60))
-    await asyncio.sleep(0)
-    scene.reports.notifier.stop(Unavailable("the service is stopping"))
+async def test_a_wait_ends_when_its_time_is_over_or_the_service_stops(scene: Scene) -> None:
+    assert not (await scene.converged(0)).converged
+    waiting = asyncio.create_task(scene.converged(0, 60))
+    await settle()
+    scene.service.stop()
     with pytest.raises(Unavailable, match="stopping"):
         await waiting
-
-
-def test_thousands_of_nodes_and_changes_cost_little_memory() -> None:
-    scene = Scene()
-    for number in range(5000):
-        scene.reports.on_connect(f"n{number}")
-    scene.enter(1000)
-    for number in range(5000):
-        scene.say(f"n{number}", "e:1000")
-    assert scene.reports.is_converged(1000)

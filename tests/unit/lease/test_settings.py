@@ -1,16 +1,16 @@
 """The flags of flannelette-lease, and the flannel flags among them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.runtime.process.settings import parse_settings, usage
+from tests.services.command_lines import help_of, parsed
 
 
-def parse(*arguments: str, **environment: str) -> LeaseSettings:
-    return parse_settings(LeaseSettings, "flannelette-lease", arguments, environment)
+def parse(*arguments: str, **environment: str) -> Any:
+    return parsed("lease", arguments, environment)
 
 
 def test_the_defaults_are_flannels() -> None:
@@ -25,7 +25,7 @@ def test_the_defaults_are_flannels() -> None:
 
 
 def test_every_flag_of_flannels_subnet_managers_exists() -> None:
-    text = usage("flannelette-lease", LeaseSettings)
+    text = help_of("lease")
     flags = (
         "etcd-endpoints etcd-prefix etcd-keyfile etcd-certfile etcd-cafile etcd-username etcd-password "
         "kube-subnet-mgr kube-api-url kubeconfig-file kube-annotation-prefix net-config-path "

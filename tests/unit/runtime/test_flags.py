@@ -3,42 +3,35 @@
 Regression tests of hole 20.
 """
 
-import dataclasses
 import re
 import subprocess
 import sys
 
 import pytest
 
-from flannelette.services.cloud.settings import CloudSettings
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.flanneld.flags import SERVICES, children
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import FLAGS, PURPOSES, parse_settings, usage
+from flannelette.services.runtime.process.settings import FLAGS, PURPOSES
 from tests.patience import PATIENCE
-
-
-def flags_of(kind: type[ProcessSettings]) -> set[str]:
-    return {f.metadata["flag"] or f.name.replace("_", "-") for f in dataclasses.fields(kind) if f.metadata}
+from tests.services.command_lines import ON_A_NODE, SERVICES, children_of, flags_of, help_of, parsed
 
 
 def answer(service: str, argument: str) -> str:
     with pytest.raises(Misconfigured) as refused:
-        parse_settings(SERVICES[service], f"flannelette-{service}", [argument], {})
+        parsed(service, [argument])
     return str(refused.value)
 
 
 def test_the_table_of_flags_is_that_of_the_services() -> None:
-    shared = flags_of(ProcessSettings)
+    shared = flags_of().keys()
     assert {name: set(flags.split()) for name, flags in FLAGS.items()} == {
-        name: flags_of(kind) - shared for name, kind in {**SERVICES, "cloud": CloudSettings}.items()
+        service: flags_of(service).keys() - shared for service in SERVICES
     }
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", ON_A_NODE)
 def test_a_flag_of_another_service_is_called_that(service: str) -> None:
-    for other in SERVICES.keys() - {service}:
-        for flag in flags_of(SERVICES[other]) - flags_of(SERVICES[service]):
+    for other in set(ON_A_NODE) - {service}:
+        for flag in flags_of(other).keys() - flags_of(service).keys():
             said = answer(service, f"--{flag}=1")
             assert re.fullmatch(rf"there is no flag --{flag} here: it is a flag of .*\bflannelette-{other}\b.*", said)
 
@@ -50,9 +43,9 @@ def test_the_state_of_the_dataplane_and_masq_is_none_of_the_lease_services() -> 
     )
 
 
-@pytest.mark.parametrize(("service", "kind"), {**SERVICES, "cloud": CloudSettings}.items())
-def test_help_says_what_the_program_is_for_and_breaks_no_name(service: str, kind: type) -> None:
-    lines = usage(f"flannelette-{service}", kind).splitlines()
+@pytest.mark.parametrize("service", SERVICES)
+def test_help_says_what_the_program_is_for_and_breaks_no_name(service: str) -> None:
+    lines = help_of(service).splitlines()
     assert " ".join(" ".join(lines[2:5]).split()).startswith(PURPOSES[service])
     assert [line for line in lines if len(line) > 80 or line.endswith("-")] == []
 
@@ -70,4 +63,4 @@ def test_a_slip_of_the_pen_is_told_from_what_is_not_there() -> None:
     assert answer("masq", "-ipmasq") == "there is no flag --ipmasq: did you mean --ip-masq? (--help lists them)"
     assert answer("lease", "--nonsense") == "there is no flag --nonsense (--help lists them)"
     with pytest.raises(Misconfigured, match="did you mean --etcd-endpoints"):
-        children(["--etcd-endpoint=x"], {})
+        children_of(["--etcd-endpoint=x"])

@@ -7,17 +7,23 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
-from flannelette.services.dataplane.events.journal import EventKind
 from flannelette.services.runtime import state
 from flannelette.services.runtime.cache import machine as module
 from flannelette.services.runtime.cache.machine import MachineToken, hardware_addresses
 from flannelette.services.runtime.cache.node_state import StateFile
 from flannelette.services.runtime.events import EventFile
+
+
+class Kind(Enum):
+    """The kinds of some service's events."""
+
+    RESYNC = 1
 
 
 def with_cards(directory: Path, **cards: str) -> Path:
@@ -243,4 +249,4 @@ def test_a_directory_that_no_path_can_name_ends_no_service(tmp_path: Path) -> No
     assert MachineToken(directory).token == ""
     with StateFile(directory, "dataplane") as file:
         assert not file.is_usable
-    assert EventFile(Path(directory, "dataplane.events"), EventKind).read() == []
+    assert EventFile(Path(directory, "dataplane.events"), Kind).read() == []

@@ -1,20 +1,18 @@
 """Networks with names: what each has of its own, and what two of them cannot both have."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flannelette.services.core.errors import InvalidInput, Misconfigured
-from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
-from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
-from flannelette.services.runtime.process.settings import parse_settings
+from flannelette.services.runtime.process.options import listen_addresses
+from tests.services.command_lines import ON_A_NODE, parsed
 
 
-def dataplane(*flags: str) -> DataplaneSettings:
-    return parse_settings(DataplaneSettings, "flannelette-dataplane", flags, {})
+def dataplane(*flags: str) -> Any:
+    return parsed("dataplane", flags)
 
 
 def test_one_network_without_a_name_has_the_files_and_marks_that_it_always_had() -> None:
@@ -23,7 +21,7 @@ def test_one_network_without_a_name_has_the_files_and_marks_that_it_always_had()
         assert (own.subnet_file, own.route_protocol) == (Path("/run/flannel/subnet.env"), 77)
         assert own.lease_address == "unix:/run/flannelette/lease.sock"
         assert listen_addresses(settings, "dataplane") == ["unix:/run/flannelette/dataplane.sock"]
-    assert parse_settings(MasqSettings, "flannelette-masq", (), {}).rules.nft_table == "flannelette"
+    assert parsed("masq").rules.nft_table == "flannelette"
 
 
 def test_a_network_with_a_name_has_its_own() -> None:
@@ -38,7 +36,7 @@ def test_a_network_with_a_name_has_its_own() -> None:
     assert {blue.route_protocol, red.route_protocol} <= set(range(100, 180))
     assert str(red.node_files({}).wireguard_key) == "/run/flannel/wgkey-red"
     assert listen_addresses(blue, "dataplane") == ["unix:/run/flannelette/dataplane-blue.sock"]
-    masq = parse_settings(MasqSettings, "flannelette-masq", ("--network=blue",), {})
+    masq = parsed("masq", ["--network=blue"])
     assert masq.rules.nft_table == "flannelette-blue"
 
 
@@ -57,13 +55,13 @@ def test_what_cannot_be_meant_is_refused(flags: tuple[str, ...], said: str) -> N
         dataplane(*flags)
 
 
-@pytest.mark.parametrize("kind", [LeaseSettings, DataplaneSettings, MasqSettings])
-def test_each_service_has_one_network(kind: type[ProcessSettings]) -> None:
+@pytest.mark.parametrize("service", ON_A_NODE)
+def test_each_service_has_one_network(service: str) -> None:
     """A lease service served the last one, and nobody the others."""
-    assert parse_settings(kind, "service", ("--network=blue",), {}).served_network == "blue"
-    assert parse_settings(kind, "service", (), {}).served_network == ""
+    assert parsed(service, ["--network=blue"]).served_network == "blue"
+    assert parsed(service).served_network == ""
     with pytest.raises(Misconfigured, match="--network names blue and red: a process serves one network"):
-        parse_settings(kind, "service", ("--network=blue", "--network=red"), {})
+        parsed(service, ["--network=blue", "--network=red"])
 
 
 @pytest.mark.parametrize(

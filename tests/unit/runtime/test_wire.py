@@ -12,6 +12,7 @@ from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRe
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
 from flannelette.services.core.special_addresses import never_public
 from flannelette.services.runtime.lease.wire import (
+    change_to_bytes,
     lease_from_proto,
     lease_to_proto,
     network_from_proto,
@@ -19,9 +20,10 @@ from flannelette.services.runtime.lease.wire import (
     request_from_proto,
     request_to_proto,
     step_from_proto,
+    step_to_bytes,
     step_to_proto,
 )
-from tests.examples.leases import DUAL_JSON, NETWORK, SMALL, make_request, network
+from tests.examples.leases import DUAL_JSON, NETWORK, SMALL, make_lease, make_request, network, read
 from tests.examples.strategies import leases
 
 times = st.none() | st.integers(1, 4_000_000_000).map(float)
@@ -94,3 +96,19 @@ def test_a_request_with_odd_addresses_is_invalid() -> None:
         request_from_proto(pb.AcquireLeaseRequest(subnets=[pb.Subnet()]))
     with pytest.raises(InvalidInput, match="of two address families"):
         request_from_proto(pb.AcquireLeaseRequest(subnets=[pb.Subnet(cidr="::/0", public_address="172.16.0.1")]))
+
+
+@given(st.lists(changes, max_size=20))
+def test_pieces_that_are_serialised_apart_join_to_the_message_of_the_whole_step(
+    some: list[Upserted | Removed],
+) -> None:
+    store = StoreStatus("etcd", False, "away")
+    whole = Step(reset=True, changes=tuple(some), network=NETWORK, store=store, synced=True, cursor="e:1")
+    head = step_to_bytes(Step(reset=True, network=NETWORK, store=store))
+    end = step_to_bytes(Step(synced=True)) + step_to_bytes(Step(cursor="e:1"))
+    assert read(head + b"".join(map(change_to_bytes, some)) + end) == whole
+    assert read(b"".join(map(change_to_bytes, some)) + end + head) == whole, "in any order of the fields"
+
+
+def test_an_upsert_costs_about_a_hundred_bytes() -> None:
+    assert len(change_to_bytes(Upserted(make_lease(1)))) < 110

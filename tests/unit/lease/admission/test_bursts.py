@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Upserted
-from flannelette.services.lease.admission.mass_removal import SINGLE, WINDOW
 from tests.examples.leases import make_lease
 from tests.stores.guarded_table import SHARE, World, gone, name
 
+WINDOW, SINGLE = 2.0, 1
+"""Seconds within which removals count together, and how many of them pass of however few leases."""
 numbers = st.integers(1, 24)
 some = st.lists(
     st.one_of(st.builds(lambda n: Removed(name(n)), numbers), st.builds(lambda n: Upserted(make_lease(n)), numbers)),

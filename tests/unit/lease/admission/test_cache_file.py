@@ -4,44 +4,18 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Table, Upserted
-from flannelette.services.lease.admission.cache_file import SnapshotCache
-from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.runtime import state
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.faults.descriptors import without_descriptors
-from tests.virtual_time import run_virtually
+from tests.stores.kept import keeping, recall, remember, start_and_stop_without_a_table
+from tests.virtual_time import now, run_virtually
 
 LEASES = [make_lease(number) for number in range(1, 1301)]
-
-
-def broker_with(*leases: Lease) -> Broker:
-    broker = Broker("fake", epoch="epoch")
-    broker.take(Snapshot(by_name(*leases), NETWORK))
-    return broker
-
-
-def remember(path: Path, *leases: Lease) -> None:
-    """A process has these, and stops."""
-
-    async def life() -> None:
-        broker = broker_with(*leases)
-        broker.stop()
-        await SnapshotCache(path, broker).write()
-
-    run_virtually(life())
-
-
-def recall(path: Path, served: Mapping[str, Lease] | None = None) -> Table:
-    """What the next process knows from before."""
-    return SnapshotCache(path, broker_with()).recall(served or {})
 
 
 def test_what_a_process_leaves_is_what_the_next_one_recalls(tmp_path: Path) -> None:
@@ -82,15 +56,11 @@ def test_a_change_is_kept_soon_and_a_kill_loses_no_more(tmp_path: Path) -> None:
     path = tmp_path / "table"
 
     async def life() -> None:
-        broker = broker_with(LEASES[0])
-        task = asyncio.create_task(SnapshotCache(path, broker).run())
-        await asyncio.sleep(0)
-        for lease in LEASES[1:5]:
-            broker.take(Changed((Upserted(lease),)))
-        await asyncio.sleep(2)
-        assert set(recall(path).leases) == {lease.name for lease in LEASES[:5]}
-        task.cancel()
-        await asyncio.wait([task])
+        async with keeping(path, LEASES[0]) as process:
+            for lease in LEASES[1:5]:
+                process.tells(Upserted(lease))
+            await asyncio.sleep(2)
+            assert set(recall(path).leases) == {lease.name for lease in LEASES[:5]}
 
     run_virtually(life())
 
@@ -98,15 +68,7 @@ def test_a_change_is_kept_soon_and_a_kill_loses_no_more(tmp_path: Path) -> None:
 def test_before_the_first_snapshot_nothing_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "table"
     remember(path, LEASES[0])
-
-    async def life() -> None:
-        broker = Broker("fake", epoch="epoch")
-        broker.stop()
-        cache = SnapshotCache(path, broker)
-        await cache.run()
-        await cache.write()
-
-    run_virtually(life())
+    start_and_stop_without_a_table(path)
     assert set(recall(path).leases) == {LEASES[0].name}
 
 
@@ -139,16 +101,13 @@ def test_what_changes_while_the_table_is_written_or_in_the_pause_after_it_is_wri
     path = tmp_path / "table"
 
     async def life() -> None:
-        broker = broker_with(*LEASES[:1000])
-        keeping = asyncio.create_task(SnapshotCache(path, broker).run())
-        await asyncio.sleep(0)
-        broker.take(Changed((Upserted(LEASES[1000]),)))
-        await asyncio.sleep(1.5)
-        assert len(recall(path).leases) == 1001
-        broker.take(Changed((Upserted(LEASES[1001]),)))
-        await asyncio.sleep(10)
-        assert LEASES[1001].name in recall(path).leases, "as a kill would leave it"
-        keeping.cancel()
+        async with keeping(path, *LEASES[:1000]) as process:
+            process.tells(Upserted(LEASES[1000]))
+            await asyncio.sleep(1.5)
+            assert len(recall(path).leases) == 1001
+            process.tells(Upserted(LEASES[1001]))
+            await asyncio.sleep(10)
+            assert LEASES[1001].name in recall(path).leases, "as a kill would leave it"
 
     run_virtually(life())
 
@@ -159,24 +118,19 @@ def test_a_table_that_a_full_disk_has_not_taken_is_written_once_it_does(
     path, tries = tmp_path / "table", list[float]()
 
     async def life() -> None:
-        broker = broker_with()
-        cache = SnapshotCache(path, broker)
-        keeping = asyncio.create_task(cache.run())
-        await asyncio.sleep(0)
-        with monkeypatch.context() as full:
+        def fail(*_: object, **__: object) -> None:
+            tries.append(now())
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-            def fail(*_: object, **__: object) -> None:
-                tries.append(asyncio.get_running_loop().time())
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-            full.setattr(state, "replace_bytes", fail)
-            broker.take(Changed((Upserted(LEASES[0]),)))
-            await asyncio.sleep(300)
-            assert cache.file.problem
-        await asyncio.sleep(120)
-        assert not cache.file.problem
-        assert recall(path).leases == by_name(LEASES[0])
-        keeping.cancel()
+        async with keeping(path) as process:
+            with monkeypatch.context() as full:
+                full.setattr(state, "replace_bytes", fail)
+                process.tells(Upserted(LEASES[0]))
+                await asyncio.sleep(300)
+                assert process.problem
+            await asyncio.sleep(120)
+            assert not process.problem
+            assert recall(path).leases == by_name(LEASES[0])
 
     run_virtually(life())
     assert 2 <= len(tries) <= 10, "without another change, and not without pause"
@@ -186,11 +140,10 @@ def test_a_table_that_never_changes_is_worth_remembering_as_long_as_the_process_
     path = tmp_path / "table"
 
     async def life() -> None:
-        keeping = asyncio.create_task(SnapshotCache(path, broker_with(LEASES[0])).run())
-        await asyncio.sleep(10)
-        os.utime(path, (time.time() - 90_000,) * 2)  # a day passes
-        await asyncio.sleep(86_400)
-        assert recall(path).leases == by_name(LEASES[0]), "as a kill would leave it"
-        keeping.cancel()
+        async with keeping(path, LEASES[0]):
+            await asyncio.sleep(10)
+            os.utime(path, (time.time() - 90_000,) * 2)  # a day passes
+            await asyncio.sleep(86_400)
+            assert recall(path).leases == by_name(LEASES[0]), "as a kill would leave it"
 
     run_virtually(life())

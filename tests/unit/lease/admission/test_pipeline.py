@@ -10,21 +10,17 @@ from structlog.typing import EventDict
 from flannelette.services.core.errors import LostRace, NotFound, NotYet
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import StoreStatus, Table, Upserted
-from flannelette.services.core.network import parse_network
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.core.network import NetworkConfig, parse_network
 from tests.examples.leases import NETWORK, SMALL, by_name
-from tests.services.lease import FakeStore
+from tests.services.lease import listing, news
 from tests.stores.guard_scene import LEASES, SECONDS, World, counts, played
-from tests.virtual_time import now, run_virtually
 
 
 def test_what_is_held_and_then_released_counts_as_released(lines: list[EventDict]) -> None:
     async def scene(world: World) -> None:
         before = counts()
         await world.lose(*LEASES)
-        world.events.put_nowait(Changed(released=frozenset(lease.name for lease in LEASES[:5])))
+        world.tells(released=frozenset(lease.name for lease in LEASES[:5]))
         await asyncio.sleep(0.001)
         assert (world.table, len(world.gate.held)) == (15, 15)
         assert counts()["released"] - before.get("released", 0) == 5
@@ -50,12 +46,12 @@ def test_an_operator_confirms_at_once(lines: list[EventDict]) -> None:
 def test_a_network_that_refuses_every_lease_empties_no_table_at_once() -> None:
     async def scene(world: World) -> None:
         flannelds = (Upserted(lease.held_by("", 0)) for lease in world.broker.table.leases.copy().values())
-        world.gate.take(Changed(tuple(flannelds)))
-        world.gate.take(Changed(network=SMALL))  # 10.5.0.0/16, and the leases lie in 10.0.0.0/16
+        world.take(news(*flannelds))
+        world.take(news(network=SMALL))  # 10.5.0.0/16, and the leases lie in 10.0.0.0/16
         assert (world.table, len(world.gate.quarantine.keys), len(world.gate.held)) == (20, 20, 20)
         assert world.broker.table.network == SMALL
         await asyncio.sleep(SECONDS - 1)
-        world.gate.take(Changed(network=NETWORK))
+        world.take(news(network=NETWORK))
         assert (world.table, len(world.gate.quarantine.keys), len(world.gate.held)) == (20, 0, 0)
 
     played(scene)
@@ -63,7 +59,7 @@ def test_a_network_that_refuses_every_lease_empties_no_table_at_once() -> None:
 
 def test_the_store_going_away_holds_nothing_back() -> None:
     async def scene(world: World) -> None:
-        world.gate.take(StoreStatus("fake", False, "cable cut"))
+        world.take(StoreStatus("fake", False, "cable cut"))
         assert world.gate.held == []
         assert not world.broker.store_status.connected
 
@@ -73,7 +69,7 @@ def test_the_store_going_away_holds_nothing_back() -> None:
 def test_a_quarantined_key_is_deleted_as_it_was_seen() -> None:
     async def scene(world: World) -> None:
         stray = Lease("stray", "", (Subnet(ip_network("192.168.7.0/24")),))
-        world.gate.take(Changed((Upserted(stray),), refused={"foo": "is no lease"}))
+        world.take(news(Upserted(stray), refused={"foo": "is no lease"}))
         await world.gate.discard("foo")
         await world.gate.discard("stray")
         assert world.discarded == [("foo", "is no lease"), ("stray", stray)]
@@ -88,10 +84,10 @@ def test_a_quarantined_key_is_deleted_as_it_was_seen() -> None:
 
 def test_the_configuration_is_logged_when_it_changes_and_when_it_is_invalid(lines: list[EventDict]) -> None:
     async def scene(world: World) -> None:
-        world.gate.take(Changed(network_error="is not valid JSON"))
-        world.gate.take(Changed(network_error="is not valid JSON"))
-        world.gate.take(Changed(network=NETWORK))
-        world.gate.take(Changed(network=NETWORK))
+        world.take(news(network_error="is not valid JSON"))
+        world.take(news(network_error="is not valid JSON"))
+        world.take(news(network=NETWORK))
+        world.take(news(network=NETWORK))
 
     played(scene)
     good, bad = "the network configuration is in force", "the network configuration in the store is not in force"
@@ -104,36 +100,31 @@ def remembered(kind: str = "fake") -> Table:
 
 
 @pytest.mark.parametrize(
-    ("memory", "first", "held"),
+    ("memory", "first", "network", "held"),
     [
-        (remembered(), Snapshot({}, NETWORK), 20),
-        (remembered(), Snapshot({}, None, "there is no network"), 20),
-        (remembered(), Snapshot(by_name(*LEASES[:10]), NETWORK), 0),
-        (remembered(), Snapshot({}, parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}')), 0),
-        (remembered("etcd"), Snapshot({}, NETWORK), 0),
-        (Table(), Snapshot({}, NETWORK), 0),
+        (remembered(), {}, NETWORK, 20),
+        (remembered(), {}, None, 20),
+        (remembered(), by_name(*LEASES[:10]), NETWORK, 0),
+        (remembered(), {}, parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"host-gw"}}'), 0),
+        (remembered("etcd"), {}, NETWORK, 0),
+        (Table(), {}, NETWORK, 0),
     ],
 )
 def test_a_process_that_starts_compares_with_what_the_one_before_it_served(
-    memory: Table, first: Snapshot, held: int
+    memory: Table, first: dict[str, Lease], network: NetworkConfig | None, held: int
 ) -> None:
     """A regression test of defect 1 of flannel v0.28."""
 
-    async def scene() -> None:
-        store, broker = FakeStore(), Broker("fake", epoch="epoch")
-        gate = StorePipeline(
-            store, broker, GuardSettings(0.5, SECONDS), recall=lambda served: memory, clock=lambda: 1000 + now()
-        )
-        gate.take(Changed(network_error="not yet"))
-        gate.take(first)
-        assert len(gate.held) == held
-        assert len(broker.table.leases) == held + len(first.leases)
-        assert broker.table.synced
-        assert len(gate.confirm() if held else []) == held
-        gate.take(Snapshot({}, NETWORK))
-        assert len(gate.held) == len(first.leases)
+    async def scene(world: World) -> None:
+        world.restarted(memory)
+        world.take(news(network_error="not yet"), listing(first, network))
+        assert len(world.gate.held) == held
+        assert len(world.served) == held + len(first)
+        assert len(world.gate.confirm() if held else []) == held
+        world.take(listing({}, NETWORK))
+        assert len(world.gate.held) == len(first)
 
-    run_virtually(scene())
+    played(scene)
 
 
 AFTER_CHANGE = replace(SMALL, revision=50)
@@ -148,8 +139,8 @@ def test_leases_that_were_served_stay_though_their_nodes_write_them_together_wit
     """A regression test of hole 6."""
 
     async def scene(world: World) -> None:
-        world.gate.take(Changed(tuple(map(Upserted, written(20)))))
-        world.gate.take(Changed(tuple(map(Upserted, written(60))), AFTER_CHANGE))  # as after a while without a watch
+        world.take(news(*map(Upserted, written(20))))
+        world.take(news(*map(Upserted, written(60)), network=AFTER_CHANGE))  # as after a while without a watch
         assert (world.table, world.gate.held, world.gate.quarantine.keys) == (20, [], {})
         await asyncio.sleep(3 * SECONDS)
         assert world.table == 20
@@ -162,8 +153,8 @@ def test_leases_that_a_store_lost_before_a_network_change_and_that_come_back_aft
 
     async def scene(world: World) -> None:
         await world.lose(*LEASES)
-        world.gate.take(Changed(network=AFTER_CHANGE))
-        world.gate.take(Changed(tuple(map(Upserted, written(60)))))
+        world.take(news(network=AFTER_CHANGE))
+        world.take(news(*map(Upserted, written(60))))
         assert (world.table, world.gate.held, world.gate.quarantine.keys) == (20, [], {})
 
     played(scene)
@@ -174,12 +165,12 @@ def test_a_second_listing_that_has_them_again_since_a_network_change_takes_none_
 
     async def scene(world: World) -> None:
         await world.lose(*LEASES)
-        world.gate.take(Changed(network=AFTER_CHANGE))
+        world.take(news(network=AFTER_CHANGE))
         world.listed_network = AFTER_CHANGE
         world.leases |= by_name(*written(60))  # and the watch has not told it yet
         await asyncio.sleep(SECONDS + 1)
         assert (world.listings, world.table) == (1, 20)
-        world.gate.take(Changed(tuple(map(Upserted, written(60)))))
+        world.take(news(*map(Upserted, written(60))))
         assert (world.table, world.gate.held, world.gate.quarantine.keys) == (20, [], {})
 
     played(scene)
@@ -188,13 +179,11 @@ def test_a_second_listing_that_has_them_again_since_a_network_change_takes_none_
 def test_a_process_that_starts_serves_what_the_one_before_it_served_outside_the_network() -> None:
     """A regression test of hole 6."""
 
-    async def play() -> None:
-        memory = Table(by_name(*written(20)[:10]), AFTER_CHANGE, store=StoreStatus("fake", True, ""), synced=True)
-        broker, store = Broker("fake", epoch="epoch"), FakeStore()
-        gate = StorePipeline(store, broker, GuardSettings(0.5, SECONDS), recall=lambda served: memory)
-        gate.take(Snapshot(by_name(*written(60)), AFTER_CHANGE))
-        assert set(broker.table.leases) == {lease.name for lease in LEASES[:10]}
-        assert set(gate.quarantine.keys) == {lease.name for lease in LEASES[10:]}, "they came after the change"
-        assert gate.held == []
+    async def scene(world: World) -> None:
+        world.restarted(Table(by_name(*written(20)[:10]), AFTER_CHANGE, store=StoreStatus("fake", True), synced=True))
+        world.take(listing(by_name(*written(60)), AFTER_CHANGE))
+        assert set(world.served) == {lease.name for lease in LEASES[:10]}
+        assert set(world.gate.quarantine.keys) == {lease.name for lease in LEASES[10:]}, "they came after the change"
+        assert world.gate.held == []
 
-    run_virtually(play())
+    played(scene)

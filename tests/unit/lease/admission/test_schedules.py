@@ -2,23 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_network
 from itertools import count
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.lease.admission.lease_filter import LeaseFilter
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import SMALL, by_name
-from tests.services.lease import FakeStore
+from tests.services.lease import FakeStore, listing
+from tests.stores.played import PlayedService
 from tests.virtual_time import run_virtually
 
 OTHER = parse_network('{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}')
@@ -46,19 +45,24 @@ class Delete:
 class World(FakeStore):
     """A store that others write, and whose watch may lose its place."""
 
+    kind = "test"
+
     def __init__(self) -> None:
         super().__init__()
-        self.network: NetworkConfig = SMALL
+        self.network = SMALL
         self.ages: dict[str, int] = {}
         self.ticks = count(1)
-        self.broker = Broker("fake", epoch="epoch")
-        self.gate = StorePipeline(self, self.broker, GuardSettings(0.5, 30))
+        self.service = PlayedService(store=self, listed=False, share=0.5)
         self.change(tuple(Put(name) for name in NAMES[:20]))
 
-    async def relist(self) -> Snapshot:
-        if self.fault:
-            raise self.fault
-        return Snapshot(dict(self.leases), self.network)
+    async def relist(self) -> Any:
+        self._fail()
+        return self.listing
+
+    @property
+    def listing(self) -> Any:
+        """All that it holds, as its watch says it."""
+        return listing(dict(self.leases), self.network)
 
     def change(self, writes: Sequence[Put | Delete]) -> tuple[Change, ...]:
         """Writes happen; returns what a watch says of them."""
@@ -77,9 +81,10 @@ class World(FakeStore):
 
     @property
     def served(self) -> dict[str, Lease]:
-        scratch = LeaseFilter()
-        scratch.take(Snapshot(dict(self.leases), self.network))
-        return scratch.served()
+        """What a service serves that knows nothing of what was before."""
+        fresh = PlayedService(listed=False)
+        fresh.take(self.listing)
+        return dict(fresh.table)
 
 
 names = st.sampled_from(NAMES)
@@ -99,15 +104,15 @@ steps = st.one_of(
 def test_the_table_has_what_is_served_and_beyond_that_only_what_is_held_back(schedule: Sequence[object]) -> None:
     async def play() -> None:
         world = World()
-        world.gate.take(Snapshot(dict(world.leases), world.network))
-        task = asyncio.create_task(world.gate.follow())
+        world.service.take(world.listing)
+        task = asyncio.create_task(world.service.follow())
         for step in schedule:
             await happen(world, step)
-            assert_table(world)
+            await assert_table(world)
         world.fault = None
         await asyncio.sleep(100)
-        assert_table(world)
-        assert not world.gate.held
+        await assert_table(world)
+        assert not (await world.service.call("ListQuarantine")).held_removals
         task.cancel()
         await asyncio.wait([task])
 
@@ -118,34 +123,34 @@ async def happen(world: World, step: object) -> None:
     match step:
         case NetworkConfig():
             world.network = step
-            world.gate.take(Changed(network=step))
+            world.service.tells(network=step)
         case float():
             await asyncio.sleep(step)
         case "confirm":
-            if world.gate.held:
-                world.gate.confirm()
+            with suppress(NotYet):  # nothing is held back
+                await world.service.call("ConfirmRemoval")
         case "away":
             world.fault = Unavailable("cable cut")
-            world.gate.take(StoreStatus("fake", False, "cable cut"))
+            world.service.take(StoreStatus("test", False, "cable cut"))
         case "back":
             world.fault = None
-            world.gate.take(StoreStatus("fake", True))
+            world.service.take(StoreStatus("test", True))
         case ("unseen", changes):
             assert isinstance(changes, tuple)
             world.change(changes)
-            world.gate.take(Snapshot(dict(world.leases), world.network))
+            world.service.take(world.listing)
         case tuple():
-            world.gate.take(Changed(world.change(step)))
+            world.service.tells(*world.change(step))
         case _:
             raise AssertionError(step)
 
 
-def assert_table(world: World) -> None:
-    table, served = world.broker.table.leases, world.served
+async def assert_table(world: World) -> None:
+    table, served = world.service.table, world.served
     assert {name: held for name, held in table.items() if name in served} == served
-    assert sorted(table.keys() - served.keys()) == world.gate.held
-    refused = {name for name in world.leases if name not in served}
-    assert set(world.gate.quarantine.keys) == refused
+    answer = await world.service.call("ListQuarantine")
+    assert sorted(table.keys() - served.keys()) == list(answer.held_removals)
+    assert {key.key for key in answer.keys} == {name for name in world.leases if name not in served}
 
 
 def test_the_names_are_leases() -> None:

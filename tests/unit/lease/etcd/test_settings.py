@@ -1,11 +1,11 @@
-"""flannel's --etcd-* settings: what they may say, and what they mean for the connection."""
+"""flannel's --etcd-* flags: what they may say, and what they mean for the connection."""
 
 from pathlib import Path
 
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
+from tests.services.command_lines import etcd_of, tls_files_of
 
 
 @pytest.mark.parametrize(
@@ -19,21 +19,8 @@ from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, re
     ],
 )
 def test_an_endpoint_is_one_target(endpoint: str, name: str, address: str, secure: bool) -> None:
-    (target,) = EtcdSettings(endpoints=(endpoint,)).targets
+    (target,) = etcd_of(f"--etcd-endpoints={endpoint}").targets
     assert (target.name, target.address, target.secure) == (name, address, secure)
-
-
-@pytest.mark.parametrize(
-    "endpoint", ["ftp://a:1", "http://", "http://a:b", "http://a:2379/v2", "http://a:99999", "a b"]
-)
-def test_an_endpoint_that_is_no_url_is_named(endpoint: str) -> None:
-    with pytest.raises(Misconfigured, match="write for instance http"):
-        EtcdSettings(endpoints=(endpoint,))
-
-
-def test_no_endpoint_at_all_is_refused() -> None:
-    with pytest.raises(Misconfigured, match="--etcd-endpoints is empty"):
-        EtcdSettings(endpoints=("", " "))
 
 
 @pytest.mark.parametrize(
@@ -46,38 +33,39 @@ def test_no_endpoint_at_all_is_refused() -> None:
     ],
 )
 def test_the_prefix_is_cleaned_as_go_does(given: str, cleaned: str) -> None:
-    assert EtcdSettings(prefix=given).prefix == cleaned
-
-
-@pytest.mark.parametrize("prefix", ["", "/", ".", "..", "../x"])
-def test_a_prefix_that_names_no_directory_is_refused(prefix: str) -> None:
-    with pytest.raises(Misconfigured, match="must name a directory"):
-        EtcdSettings(prefix=prefix)
+    assert etcd_of(f"--etcd-prefix={given}").prefix == cleaned
 
 
 def test_a_cafile_alone_means_tls_and_never_plain_text() -> None:
-    assert all(target.secure for target in EtcdSettings(endpoints=("http://a:1", "b:2"), cafile="ca.pem").targets)
+    settings = etcd_of("--etcd-endpoints=http://a:1,b:2", "--etcd-cafile=ca.pem")
+    assert [target.secure for target in settings.targets] == [True, True]
 
 
-def test_certificate_and_key_come_together() -> None:
-    with pytest.raises(Misconfigured, match="--etcd-certfile needs --etcd-keyfile too"):
-        EtcdSettings(certfile="a.pem")
-    with pytest.raises(Misconfigured, match="--etcd-keyfile needs --etcd-certfile too"):
-        EtcdSettings(keyfile="a.pem")
+URL = "write for instance http"
+DIRECTORY = "must name a directory"
 
 
-def test_a_password_needs_a_user() -> None:
-    with pytest.raises(Misconfigured, match="needs --etcd-username"):
-        EtcdSettings(password="x")  # noqa: S106 - it is not one
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        *(([f"--etcd-endpoints={each}"], URL) for each in ("ftp://a:1", "http://", "http://a:b", "a b")),
+        *(([f"--etcd-endpoints={each}"], URL) for each in ("http://a:2379/v2", "http://a:99999")),
+        (["--etcd-endpoints=, "], "--etcd-endpoints is empty"),
+        *(([f"--etcd-prefix={prefix}"], DIRECTORY) for prefix in ("", "/", ".", "..", "../x")),
+        (["--etcd-certfile=a.pem"], "--etcd-certfile needs --etcd-keyfile too"),
+        (["--etcd-keyfile=a.pem"], "--etcd-keyfile needs --etcd-certfile too"),
+        (["--etcd-password=x"], "needs --etcd-username"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_to_write(flags: list[str], said: str) -> None:
+    with pytest.raises(Misconfigured, match=said):
+        etcd_of(*flags)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"--etcd-cafile .*ca.pem cannot be read: No such file"):
-        read_tls_files(EtcdSettings(cafile=str(tmp_path / "ca.pem")))
-
-
-def test_a_cafile_without_a_certificate_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_or_has_no_certificate_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
+    with pytest.raises(Misconfigured, match=r"--etcd-cafile .*ca.pem cannot be read: No such file"):
+        tls_files_of(f"--etcd-cafile={path}")
     path.write_bytes(b"\xff not a certificate")
     with pytest.raises(Misconfigured, match="has no certificate in PEM form"):
-        read_tls_files(EtcdSettings(cafile=str(path)))
+        tls_files_of(f"--etcd-cafile={path}")
