@@ -251,7 +251,7 @@ _NO_PODS: Final = "Pods of this node can neither send nor receive packets."
 _MISSED: Final = "This host does not accept packets to its own address {address}, so nothing from any peer arrives."
 _SUMS: Final = frozenset(("forwarding", "kernel", "own-lease"))
 _NO_STORE: Final = ("store.quorum", "store.away")
-_NO_ARP: Final = ("firewall.rule-arp", "firewall.policy-arp")
+_NO_NEIGHBOURS: Final = ("firewall.rule-arp", "firewall.policy-arp", "firewall.rule-nd", "firewall.policy-nd")
 _NO_HAIRPIN: Final = "Pods of one node do not reach each other through a service's address."
 _BLOCKED: Final = "The IPsec policy `{policy}` blocks these packets{why}."
 
@@ -337,7 +337,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Packets to the {pods} of this node are lost.",
         "No reply to {asked} on {bridge}: the pod has lost its address, or its interface is down, or a filter drops "
         "frames at the bridge. Recreate the pod if it is broken.",
-        after=_NO_ARP,
+        after=_NO_NEIGHBOURS,
     ),
     Row(
         "pod.neighbour",
@@ -506,7 +506,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         WARNING,
         "No answer comes from {peers}, neither through the overlay nor in the underlay.",
         "The node is down, or the network between the nodes is, or drops ICMP.",
-        after=_NO_ARP,
+        after=_NO_NEIGHBOURS,
     ),
     Row(
         "peer.echo",
@@ -606,7 +606,12 @@ ROWS: Final[Mapping[str, Row]] = _rows(
     # the firewalls and traffic control of the host
     *(
         Row(f"firewall.{by}-{what}", f"firewall-{what}", WARNING, f"{{packets}} {{are}} dropped{why}.", cause)
-        for what, why in (("pods", ""), ("tunnel", ""), ("arp", ": without ARP no packet finds its way"))
+        for what, why in (
+            ("pods", ""),
+            ("tunnel", ""),
+            ("arp", ": without ARP no packet finds its way"),
+            ("nd", ": without neighbour discovery no packet of IPv6 finds its way"),
+        )
         for by, cause in (
             ("rule", "A rule of {owner} {drops} them: `{rule}`, {place}.{keep}"),
             ("policy", "The policy of {place} is {policy}{setter}, and {certain}.{keep}"),

@@ -11,6 +11,11 @@ _SAYS = {
         "Packets of ARP between this host and its pods are dropped: without ARP no packet finds its way.",
         "nft list chain bridge own c: *",
     ),
+    "firewall-nd": (
+        "Packets of neighbour discovery between this host and its pods, and between this host and fd00:99::1, "
+        "fd00:99::12 are dropped: without neighbour discovery no packet of IPv6 finds its way.",
+        "ip6tables-legacy -t filter -S INPUT: *",
+    ),
     "bridge-calls": (
         "Pods of one node do not reach each other through a service's address.",
         "net.bridge.bridge-nf-call-iptables = 0, and iptables has a chain KUBE-SERVICES",
@@ -209,6 +214,14 @@ FIREWALL_FAULTS: Final = {
         "nft insert rule arp filter OUTPUT handle * arp daddr ip {subnet} oifname cni0 accept",
         and_then="nft delete table arp filter",
         asked="nft list chain arp filter OUTPUT: *",
+    ),
+    "neighbour-discovery-dropped": _firewall(
+        "ip6tables-legacy -A INPUT -p icmpv6 -j DROP && ip -6 neigh flush dev eth0 && ip -6 neigh flush dev cni0",
+        "firewall-nd",
+        f"{_DROPS}`-A INPUT -p ipv6-icmp -j DROP`, chain INPUT of table filter (ip6tables-legacy).",
+        "*ip6tables-legacy -t filter -I INPUT 1 -s {subnet} -i cni0 -p icmpv6 --icmpv6-type 135 -j ACCEPT*",
+        and_then="ip6tables-legacy -F INPUT",
+        versions=(6,),
     ),
     "bridge-hides-packets": _firewall(
         "iptables-nft -N KUBE-SERVICES && sysctl -qw net.bridge.bridge-nf-call-iptables=0",

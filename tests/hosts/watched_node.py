@@ -193,22 +193,24 @@ def _true(looks: dict[str, Look]) -> set[str]:
 
 def pings(host: NetworkNamespace, to: str, size: int = 56, source: str = "") -> bool:
     """Whether a ping of this size is answered, of two."""
+    is_v6 = _family(to) is socket.AF_INET6
+    asks, answers, head = (b"\x80", 129, 0) if is_v6 else (b"\x08", 0, 20)
     with host.inside():
-        sending = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        sending = socket.socket(_family(to), socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if is_v6 else socket.IPPROTO_ICMP)
     with sending:
         if source:
             sending.bind((source, 0))
         name = os.urandom(2)
         for number in range(2):
-            body = b"\x08\0\0\0" + name + number.to_bytes(2, "big") + b"p" * size
-            body = body[:2] + _checksum(body) + body[4:]
+            body = asks + bytes(3) + name + number.to_bytes(2, "big") + b"p" * size
+            body = body[:2] + _checksum(body) + body[4:]  # of ICMPv6 the kernel makes the sum
             try:
                 sending.sendto(body, (to, 0))
                 until = time.monotonic() + _SECONDS
                 while (left := until - time.monotonic()) > 0:
                     sending.settimeout(left)
-                    answer = sending.recv(4000)
-                    if answer[20] == 0 and answer[24:28] == name + number.to_bytes(2, "big"):
+                    answer = sending.recv(4000)[head:]
+                    if answer[0] == answers and answer[4:8] == name + number.to_bytes(2, "big"):
                         return True
             except OSError:
                 continue

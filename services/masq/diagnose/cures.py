@@ -12,9 +12,11 @@ from typing import Final
 
 from flannelette.services.core.family import Network
 from flannelette.services.masq.diagnose.verdict import (
+    ECHO,
     ECHO_REPLY,
     IPTABLES,
     LEGACY,
+    ND,
     NFT,
     PROGRAMS,
     Drop,
@@ -26,7 +28,13 @@ from flannelette.services.masq.diagnose.verdict import (
 UDP: Final = 17
 _ICMP: Final = 1
 _NAMES: Final = {UDP: "udp", _ICMP: "icmp", 58: "icmpv6"}
-_REPLIES: Final = frozenset(ECHO_REPLY.values())
+_ICMP_TYPES: Final = {
+    **dict.fromkeys(ECHO.values(), "echo-request"),
+    **dict.fromkeys(ECHO_REPLY.values(), "echo-reply"),
+    ND[1]: "neighbour-solicitation",
+    ND[2]: "neighbour-advertisement",
+}
+"""The names that firewalld gives the types of ICMP and ICMPv6."""
 MOST_PEERS: Final = 64
 """Largest number of addresses in one command."""
 PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
@@ -38,6 +46,8 @@ PERSISTENT: Final[Sequence[tuple[str, bool, str]]] = (
 """Files of rules, whether iptables reads them, and what to say."""
 _WITH_INCOMING: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.INPUT, NfHook.FORWARD))
 """Hooks at which rules may ask for the interface that a packet has come by."""
+_WITH_OUTGOING: Final = frozenset((NfHook.OUTPUT, NfHook.POSTROUTING))
+"""Hooks at which rules ask for the interface that packets of the host itself leave by."""
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
 _NO_STATE: Final = (
     "No rule there can tell answers to pods from other packets, because {why}: "
@@ -94,7 +104,7 @@ class Accept:
     is_arp: bool = False
     """They are of ARP, with the addresses that stand in it."""
     outgoing: str = ""
-    """Interface that packets of ARP leave by; empty: any."""
+    """Interface that packets of ARP and neighbour discovery leave by; empty: any."""
     left_out: tuple[Network, ...] = ()
     """Destinations that are left out by their addresses, where a rule cannot ask what the host takes."""
 
@@ -257,7 +267,11 @@ def _exact(drop: Drop, accept: Accept, host: Host) -> Accept | str:
             if accept.is_answer
             else replace(accept, sources=(), begun_by=accept.sources)
         )
-    accept = replace(accept, incoming=accept.incoming if drop.hook in _WITH_INCOMING else "")
+    accept = replace(
+        accept,
+        incoming=accept.incoming if drop.hook in _WITH_INCOMING else "",
+        outgoing=accept.outgoing if drop.hook in _WITH_OUTGOING else "",
+    )
     if not accept.is_forwarded or drop.hook not in _NOT_ROUTED:
         return replace(accept, is_forwarded=False)
     if drop.hook is NfHook.PREROUTING or drop.family == "netdev":
@@ -294,6 +308,8 @@ def _iptables_match(accept: Accept) -> Iterator[str]:
             yield from (option, ",".join(map(_short, networks)))
     if accept.incoming:
         yield from ("-i", accept.incoming)
+    if accept.outgoing:
+        yield from ("-o", accept.outgoing)
     if accept.protocol:
         yield from ("-p", _NAMES.get(accept.protocol, str(accept.protocol)))
     if accept.icmp is not None:
@@ -346,6 +362,7 @@ def _nft_match(accept: Accept) -> Iterator[str]:
 
 def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
     """The sentence that says where the rule has to be written to last."""
+    six = "6" if drop.version == 6 else ""
     match owner:
         case "docker" if drop.rule is None:
             return (
@@ -361,12 +378,12 @@ def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
         case "NixOS":
             return f"NixOS makes its rules anew: write it into {_NIXOS} too"
         case "ufw":
-            return "ufw makes its rules anew: write it into /etc/ufw/before.rules too"
+            return f"ufw makes its rules anew: write it into /etc/ufw/before{six}.rules too"
         case "firewalld":
             return "firewalld makes its rules anew at its next reload"
     is_iptables = tool_of(drop) != NFT
     for form, of_iptables, said in PERSISTENT:
-        path = form.format(version=drop.version or 4, six="6" if drop.version == 6 else "")
+        path = form.format(version=drop.version or 4, six=six)
         if of_iptables is is_iptables and path in files:
             return said.format(path=path)
     what = f"table {drop.table}" if not is_iptables else f"chain {drop.chain}"
@@ -407,7 +424,7 @@ def _rich_rules(accept: Accept) -> Iterator[str]:
             if accept.port:
                 words.append(f'port port="{accept.port}" protocol="udp"')
             elif accept.icmp is not None:
-                words.append(f'icmp-type name="{"echo-reply" if accept.icmp in _REPLIES else "echo-request"}"')
+                words.append(f'icmp-type name="{_ICMP_TYPES[accept.icmp]}"')
             elif accept.protocol:
                 words.append(f'protocol value="{accept.protocol}"')
             yield " ".join([*words, "accept"])
@@ -440,7 +457,7 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str, _chains: Collection[
 def _unban(drop: Drop, accepts: Sequence[Accept], name: str, _chains: Collection[str]) -> Cure | None:
     """Commands that lift a ban of the nodes' addresses, in the program that has banned them."""
     banned = sorted({_short(each) for accept in accepts for each in (*accept.sources, *accept.destinations)})
-    if drop.rule is None or not all(accept.protocol and accept.icmp is None for accept in accepts):
+    if drop.rule is None or not all(accept.protocol and accept.icmp in (None, *ND.values()) for accept in accepts):
         return None
     if name == "crowdsec":
         keep = "Put the nodes' addresses into an allowlist of crowdsec (`cscli allowlists`), or they are banned again"

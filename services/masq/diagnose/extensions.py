@@ -409,8 +409,8 @@ def _is_in_set(flow: Flow, name: str, ends: list[str]) -> Match:
 def _ttl(_revision: int, data: bytes) -> Asked:
     """Condition of the match `ttl`: equal, not equal, less or greater."""
     mode, number = data[0], data[1]
-    first, last = {2: (0, number - 1), 3: (number + 1, 255)}.get(mode, (0, 255))
-    condition = Condition(test=Test("ttl", first, last)) if mode in (2, 3) else UNKNOWN
+    first, last = {2: (0, number - 1), 3: (number + 1, 255)}.get(mode, (number, number))
+    condition = Condition(test=Test("ttl", first, last), negated=mode == 1)
     yield condition, f"-m ttl {('--ttl-eq', '! --ttl-eq', '--ttl-lt', '--ttl-gt')[mode]} {number}"
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from ipaddress import ip_network
+from itertools import product
 from typing import Final
 
 from flannelette.services.core.errors import InvalidInput
@@ -22,9 +24,16 @@ _TO_PORT: Final = (NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING, NfHook.EGRES
 _BRIDGED: Final = (NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_FORWARD)
 _ARP_IN: Final = (NfHook.INGRESS, NfHook.ARP_INPUT)
 _ARP_OUT: Final = (NfHook.ARP_OUTPUT, NfHook.EGRESS)
-_FROM_HERE: Final = (NfHook.ARP_OUTPUT, NfHook.BRIDGE_OUTPUT)
-_ARP_OPERATIONS: Final = (1, 2)
-"""Requests and replies."""
+FROM_HERE: Final = (NfHook.ARP_OUTPUT, NfHook.BRIDGE_OUTPUT, NfHook.OUTPUT)
+"""The first hooks of what this host sends to its neighbours."""
+_OPERATIONS: Final = (1, 2)
+"""Requests and replies, of ARP; solicitations and advertisements, of neighbour discovery."""
+_ICMPV6: Final = 58
+_ND_LENGTH: Final = 72
+"""Bytes of both, with the MAC of who sends them."""
+_UNDER: Final = ip_network("fe80::/64")
+_GROUPS: Final = ip_network("ff02::1:ff00:0/104")
+"""Of those whose addresses end with the same 24 bits."""
 IN: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.INPUT)
 OUT: Final = (NfHook.OUTPUT, NfHook.POSTROUTING, NfHook.EGRESS)
 WAYS: Final[dict[str, tuple[NfHook, ...]]] = {"forward": _FORWARDED, "input": IN, "output": OUT}
@@ -54,7 +63,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A node, or a router, that this host asks for by ARP."""
+    """A node, or a router, whose MAC this host asks for."""
 
     address: Address
     device: str
@@ -62,6 +71,8 @@ class Neighbour:
     """The address of this host on that link."""
     mac: bytes = b""
     """Empty: unknown."""
+    is_router: bool = False
+    """It hands on packets of others, and with IPv6 asks for them under the address of the link, as this host does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +105,17 @@ class Surroundings:
     """Queueing disciplines of the interfaces that packets come and leave by."""
     filters: tuple[TrafficFilter, ...] = ()
     """Filters of traffic control on the same interfaces."""
-    is_bridge_filtered: bool = False
-    """Packets that cross the bridge pass the IP rules too (br_netfilter)."""
+    bridge_filtered: frozenset[int] = frozenset()
+    """The IP versions of which packets that cross the bridge pass the IP rules too (br_netfilter)."""
     neighbours: tuple[Neighbour, ...] = ()
     """Those to which packets for peers, or to the outside, go first, and whose MAC no program has set."""
     pods: tuple[Pod, ...] = ()
-    gateway: Address | None = None
-    """The IPv4 address of this host at the pods' bridge, to which pods send."""
+    gateways: tuple[tuple[int, Address], ...] = ()
+    """The address of this host at the pods' bridge, to which pods send, by IP version."""
     macs: Mapping[str, bytes] = field(default_factory=dict)
     """The MACs of the interfaces that have ARP, by name."""
+    link_locals: Mapping[str, Address] = field(default_factory=dict)
+    """The addresses fe80:... of interfaces, by name."""
 
 
 def flows_of(
@@ -122,7 +135,7 @@ def flows_of(
         back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge, is_from_peers=True)
         back = replace(back, only_by=device)
         there = replace(there, only_by=bridge if around.ports else "")  # without a bridge each pod has an interface
-        there = replace(there, ports=around.ports if around.is_bridge_filtered else ())
+        there = replace(there, ports=around.ports if version in around.bridge_filtered else ())
         of_pods = [there, back, *_going_on(there), *_going_on(back)]
         if uplink := uplinks.get(version):
             out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
@@ -132,7 +145,7 @@ def flows_of(
             )
             of_pods += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         flows += of_pods
-        if bridge and around.is_bridge_filtered:
+        if bridge and version in around.bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
             flows += [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
@@ -140,38 +153,72 @@ def flows_of(
     return flows
 
 
-def arp_of(network: NetworkConfig | None, subnets: Iterable[Network], around: Surroundings) -> list[Flow]:
-    """The packets of ARP without which no packet finds its pod, node or router: between this host and its pods,
-    between these, and on the links of the underlay.
+def neighbours_of(network: NetworkConfig | None, subnets: Iterable[Network], around: Surroundings) -> list[Flow]:
+    """The packets of ARP and of IPv6's neighbour discovery without which no packet finds its pod, node or router:
+    between this host and its pods, between these, and on the links of the underlay.
     """
-    found, rows = list[Flow](), network.families if network else ()
-    own = next((subnet for subnet in subnets if subnet.version == 4), None)
-    bridge = dict(around.bridges).get(4, "")
-    if own is not None and bridge and around.ports and any(row.family.version == 4 for row in rows):
-        here = ip_network(around.gateway or own[1])
-        for operation in _ARP_OPERATIONS:
-            to = Flow(here, own, outgoing=bridge, states=_UNTRACKED, operation=operation, way=_ARP_OUT, name="arp")
-            to = replace(to, known=tuple((ip_network(pod.address), pod.mac) for pod in around.pods))
-            back = replace(to, source=own, destination=here, outgoing="", incoming=bridge, way=_ARP_IN)
-            to = replace(to, mac=around.macs.get(bridge, b""))
+    found, of_rows = list[Flow](), {row.family for row in network.families} if network else ()
+    for own in (subnet for subnet in subnets if family_of(subnet) in of_rows):
+        bridge = dict(around.bridges).get(own.version, "")
+        if not bridge or not around.ports:
+            continue
+        here = ip_network(dict(around.gateways).get(own.version) or own[1])
+        pods = [pod for pod in around.pods if pod.address in own]
+        every = tuple((ip_network(pod.address), pod.mac) for pod in pods)
+        for to, back in _exchanged(here, own, [(_under(bridge, here, around), own), (here, own)]):
+            to = replace(to, outgoing=bridge, mac=around.macs.get(bridge, b""), known=every, name="neighbours")
+            back = replace(back, incoming=bridge, known=every, name="neighbours")
+            local = replace(back, destination=_asked(own, back.operation), name="neighbours-local")
             found += [to, back]
             for port in around.ports:
-                known = tuple((ip_network(pod.address), pod.mac) for pod in around.pods if pod.port == port)
+                known = tuple((ip_network(pod.address), pod.mac) for pod in pods if pod.port == port)
                 found += [
                     replace(to, outgoing=port, known=known, way=_TO_PORT),
                     replace(back, incoming=port, known=known, way=_FROM_PORT),
                 ]
                 if len(around.ports) > 1:
-                    local = replace(back, destination=own, incoming=port, known=known, way=_BRIDGED, name="arp-local")
-                    found.append(local)
+                    found.append(replace(local, incoming=port, known=known, way=_BRIDGED))
+            if len(around.ports) > 1 and own.version in around.bridge_filtered and not local.is_arp:
+                found.append(replace(local, outgoing=bridge, is_for_us=False, ports=around.ports, way=_LOCAL))
     for each in around.neighbours:
         here, there = ip_network(each.own), ip_network(each.address)
-        for operation in _ARP_OPERATIONS:
-            to = Flow(here, there, outgoing=each.device, states=_UNTRACKED, operation=operation, way=_ARP_OUT)
-            to = replace(to, name="arp-nodes", clock=around.clock)
-            back = replace(to, source=there, destination=here, outgoing="", incoming=each.device, mac=each.mac)
-            found += [replace(to, mac=around.macs.get(each.device, b"")), replace(back, way=_ARP_IN)]
-    return found
+        ways = [(here, there)]
+        if each.is_router and here.version == 6:
+            ways.append((_under(each.device, here, around), _UNDER))
+        for to, back in _exchanged(here, there, ways):
+            common = partial(replace, name="neighbours-nodes", clock=around.clock, known=((there, each.mac),))
+            found.append(common(to, outgoing=each.device, mac=around.macs.get(each.device, b"")))
+            found.append(common(back, incoming=each.device, mac=each.mac))
+    return list(dict.fromkeys(found))
+
+
+def _exchanged(here: Network, there: Network, ways: Iterable[tuple[Network, Network]]) -> Iterator[tuple[Flow, Flow]]:
+    """What this host and others send to find each other. `ways`: under which addresses they ask, this host first."""
+    for operation, (we, they) in product(_OPERATIONS, dict.fromkeys(ways)):
+        is_request = operation == _OPERATIONS[0]
+        source, destination = (we, _asked(there, operation)) if is_request else (here, they)
+        to = Flow(source, destination, operation=operation, states=_UNTRACKED, way=_ARP_OUT)
+        source, destination = (they, _asked(here, operation)) if is_request else (there, we)
+        back = replace(to, source=source, destination=destination, way=_ARP_IN)
+        if not to.is_arp:
+            common = partial(replace, protocol=_ICMPV6, length=_ND_LENGTH, states=State.UNTRACKED)
+            to, back = common(to, way=OUT, is_ours=True, is_for_us=False), common(back, way=IN, is_for_us=True)
+        yield to, back
+
+
+def _asked(address: Network, operation: int) -> Network:
+    """Where a packet for an address goes: with IPv6, a request to the group of its last 24 bits (RFC 4291, 2.7.1)."""
+    if address.version == 4 or operation != _OPERATIONS[0]:
+        return address
+    first = int(_GROUPS.network_address) | int(address.network_address) & ~int(_GROUPS.netmask) & (1 << 128) - 1
+    return ip_network((first, max(address.prefixlen, _GROUPS.prefixlen)), strict=False)
+
+
+def _under(device: str, here: Network, around: Surroundings) -> Network:
+    """The address under which this host asks for those that are to get packets of others."""
+    if here.version == 4:
+        return here
+    return ip_network(around.link_locals[device]) if device in around.link_locals else _UNDER
 
 
 _UNTRACKED: Final = State.INVALID | State.UNTRACKED
@@ -244,10 +291,12 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
             return [replace(flow, length=length) for length in (_SMALL + 50, _LARGE + 50)]
         return [replace(flow, source_port=port, length=length) for port, length in sizes]
     if flow.operation:
-        is_from_here = flow.way[0] in _FROM_HERE
+        is_from_here = flow.way[0] in FROM_HERE
         return [
-            replace(flow, destination=address) if is_from_here else replace(flow, source=address, mac=mac)
-            for address, mac in flow.known
+            replace(flow, destination=_asked(address, flow.operation))
+            if is_from_here
+            else replace(flow, source=address, mac=mac)
+            for address, mac in (flow.known if flow.name != "neighbours-nodes" else ())
         ] or [flow]
     if flow.protocol:
         return [flow]

@@ -51,7 +51,7 @@ def findings(
     flows: Sequence[Flow],
     settings: RuleSettings,
     tunnel: Sequence[Flow] = (),
-    arp: Sequence[Flow] = (),
+    neighbours: Sequence[Flow] = (),
     host: Host = UNKNOWN_HOST,
 ) -> list[Condition]:
     """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
@@ -59,7 +59,8 @@ def findings(
     told = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
     told += dropping(around.tables, kind if settings.forward else "", flows, host)
     told += dropping(around.tables, "", tunnel, host)
-    told += dropping(around.tables, "", arp, host)
+    for is_arp in (True, False):
+        told += dropping(around.tables, "", [flow for flow in neighbours if flow.is_arp is is_arp], host)
     told += diverting(around.tables, [*flows, *tunnel], host)
     told += diverted_by_marks(around.tables, flows, host)
     told += translating(around.tables, flows, host)

@@ -13,6 +13,7 @@ from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
 from flannelette.services.masq.diagnose.flows import OUTSIDE, Neighbour, Peer, Pod, Surroundings
 from flannelette.services.masq.kernel.routing import (
     is_set,
+    link_locals,
     mac_of,
     own_networks,
     pods_of,
@@ -27,14 +28,17 @@ from flannelette.services.masq.kernel.traffic import filters, queues
 _MOST_PEERS: Final = 256
 """Peers of each IP version that are asked about."""
 _MOST_PORTS: Final = 250
-_CALLS: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+_CALLS: Final = {
+    version: Path(f"/proc/sys/net/bridge/bridge-nf-call-{program}")
+    for version, program in ((4, "iptables"), (6, "ip6tables"))
+}
 
 
 def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
     """Peers and interfaces, those of one look. What nobody can say is left out."""
     bridges, uplinks, devices = list[tuple[int, str]](), list[tuple[int, str]](), _devices(network, suffix)
     addresses = list[tuple[int, Network]]()
-    gateway: Address | None = None
+    gateways = list[tuple[int, Address]]()
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
     peers = [_peer(address) for some in ends for address in some[:_MOST_PEERS]]
@@ -44,13 +48,12 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         subnet = own.get(row.family)
         way = way_to(subnet[min(2, subnet.num_addresses - 1)]) if subnet else None
         bridges += [(version, way.device)] if way and way.gateway is None else []
-        gateway = way.source if way and version == 4 else gateway
+        gateways += [(version, way.source)] if way and way.source else []
         outside = way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
         addresses += [(version, ip_network(outside.source))] if outside and outside.source else []
     ports = [port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge)][:_MOST_PORTS]
     senders = [*devices, *(peer.device for peer in peers), *(name for _, name in (*bridges, *uplinks)), *ports]
-    bridge = dict(bridges).get(4, "")
     macs = with_arp()
     control = queues(list(dict.fromkeys(filter(None, senders))))
     return Surroundings(
@@ -63,11 +66,12 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         int(time.time()),
         tuple(control),
         tuple(filters(control)),
-        _is_bridge_filtered(),
+        frozenset(version for version, path in _CALLS.items() if _is_on(path)),
         tuple(_neighbours(network, [each.address for each in peers], macs.keys() - {*devices})),
-        tuple(Pod(*each) for each in pods_of(bridge)[:_MOST_PORTS]) if bridge else (),
-        gateway,
+        tuple(Pod(*each) for version, bridge in bridges for each in pods_of(bridge, version)[:_MOST_PORTS]),
+        tuple(gateways),
         macs,
+        link_locals(),
     )
 
 
@@ -75,18 +79,17 @@ def _neighbours(
     network: NetworkConfig | None, peers: Iterable[Address], on_links: Collection[str]
 ) -> Iterator[Neighbour]:
     """The nodes and routers in the underlay whose MACs this host asks for."""
-    hops = dict[tuple[Address, str], None]()
+    hops, outside = dict[tuple[Address, str], bool](), [end.network_address for end in OUTSIDE.values()]
     for row in network.families if network else ():
-        if row.family.version == 4:
-            hops |= dict.fromkeys(sorted(routers_of(row.cidr), key=str))
-    for address in (*peers, OUTSIDE[4].network_address):
+        hops |= dict.fromkeys(sorted(routers_of(row.cidr), key=str), True)
+    for address in (*peers, *outside):
         way = way_to(address)
-        if way and (way.gateway or address not in OUTSIDE[4]):
-            hops[way.gateway or address, way.device] = None
-    for address, device in list(hops)[:_MOST_PEERS]:
-        link = way_to(address)
-        if address.version == 4 and device in on_links and link and link.source and not is_set(address, device):
-            yield Neighbour(address, device, link.source, mac_of(address, device))
+        if way and (way.gateway or address not in outside):
+            hops.setdefault((way.gateway or address, way.device), way.gateway is not None)
+    for (address, device), is_router in list(hops.items())[:_MOST_PEERS]:
+        link = way_to(OUTSIDE[6].network_address if address.is_link_local else address)
+        if device in on_links and link and link.source and not is_set(address, device):
+            yield Neighbour(address, device, link.source, mac_of(address, device), is_router)
 
 
 def _devices(network: NetworkConfig | None, suffix: str) -> Sequence[str]:
@@ -110,8 +113,8 @@ def _files() -> Iterator[str]:
         yield from dict.fromkeys(form.format(version=version, six=six) for version, six in ((4, ""), (6, "6")))
 
 
-def _is_bridge_filtered() -> bool:
+def _is_on(path: Path) -> bool:
     try:
-        return _CALLS.read_text().strip() == "1"
+        return path.read_text().strip() == "1"
     except OSError:
         return False

@@ -382,7 +382,7 @@ class RuleReader:
     def _name(self, what: str, version: int = 0) -> str:
         """Names the content of a register as nft does."""
         if what not in _WAYS:
-            return NAMES.get(what, what)
+            return "ip6 hoplimit" if (what, self.version) == ("ttl", 6) else NAMES.get(what, what)
         is_arp = self.version == ARP
         return f"{WORDS[self.version if is_arp else version or self.version]} {_WAYS[what]}{' ip' * is_arp}"
 
@@ -465,8 +465,6 @@ class RuleReader:
             return replace(STATUS, negated=negated is not (number == 0)), "ct status ..."
         if what == "owner":
             return of_owner(), "meta skuid ..."
-        if what == "ttl":
-            return UNKNOWN, f"ip ttl {word}{number}"
         if what in ("fib route", "fib type"):
             return self._fib(what, number, negated=negated)
         said = (

@@ -6,13 +6,21 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network, summarize_address_range
 from typing import Final
 
-from flannelette.services.masq.diagnose.verdict import Condition, Flow, Test, of_connection, of_owner, tracked_only
+from flannelette.services.masq.diagnose.verdict import (
+    Condition,
+    Flow,
+    Match,
+    Test,
+    of_connection,
+    of_owner,
+    tracked_only,
+)
 from flannelette.services.runtime.os.netlink import attributes, text
 
 MOST_ELEMENTS: Final = 200
 """Largest number of elements of a set that is read; about a larger one the kernel is asked."""
 RTN_LOCAL: Final = 2
-_RTN_UNICAST: Final = 1
+_RTN_UNICAST, _RTN_MULTICAST = 1, 5
 _KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_
 _EXPIRATION: Final = 5  # NFTA_SET_ELEM_EXPIRATION
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
@@ -26,6 +34,7 @@ _NUMBERS: Final = frozenset(
     (
         "source port", "icmp type", "length", "udp length", "mac", "time", "hour", "day", "direction", "tos",
         "version", "ethertype", "kind", "arp operation", "arp mac",
+        "ttl",
     )
 )  # fmt: skip
 """Fields of which an element says a range of numbers."""
@@ -123,7 +132,9 @@ def condition_of_state(number: int) -> Condition:
 
 
 def condition_of_type(number: int) -> Condition:
-    """Condition that the destination is of a type of addresses, RTN_...: the packets asked about are unicast."""
+    """Condition that the destination is of a type of addresses, RTN_...; none is a broadcast's, or refused."""
+    if number == _RTN_MULTICAST:
+        return Condition(asks=lambda flow: Match.YES if flow.is_multicast else Match.NO)
     is_asked = number in (_RTN_UNICAST, RTN_LOCAL)
     return Condition(is_for_us=number == RTN_LOCAL) if is_asked else Condition(always=False)
 

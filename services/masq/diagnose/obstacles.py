@@ -19,13 +19,14 @@ from flannelette.services.masq.diagnose.cures import (
     owner_of,
     tool_of,
 )
-from flannelette.services.masq.diagnose.flows import OUTSIDE, probes, single_pods
+from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.nft_sets import EVERY
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     ECHO_REPLY,
     LEGACY,
+    ND,
     NFT,
     PROGRAMS,
     UNKNOWN_MARK,
@@ -48,9 +49,13 @@ from flannelette.services.masq.rules.model import no_chains
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
 _FORWARDED: Final = ("pods", "outside", "local", "port")
 """Names of flows whose packets this host forwards."""
-_RULES: Final = {"pods": "firewall.rule-pods", "tunnel": "firewall.rule-tunnel", "arp": "firewall.rule-arp"}
-_POLICIES: Final = {"pods": "firewall.policy-pods", "tunnel": "firewall.policy-tunnel", "arp": "firewall.policy-arp"}
-"""The codes of findings, by what is dropped."""
+_CODES: Final = {
+    "pods": ("firewall.rule-pods", "firewall.policy-pods"),
+    "tunnel": ("firewall.rule-tunnel", "firewall.policy-tunnel"),
+    "arp": ("firewall.rule-arp", "firewall.policy-arp"),
+    "nd": ("firewall.rule-nd", "firewall.policy-nd"),
+}
+"""The codes of findings, by what is dropped: a rule's, and a policy's."""
 _NAT: Final = (NfHook.POSTROUTING,)
 _TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
 
@@ -157,9 +162,11 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
     """Rules and policies that drop these packets, for certain or perhaps."""
     whole = tuple(tables)
     lost = dict[Drop, dict[Flow, None]]()
-    of_frames = tuple(table for table in whole if table.family)
+    there = dict[tuple[Sequence[NfHook], bool], list[ForeignTable]]()
     for flow in _with_marks(flows, whole):
-        near = concerning(of_frames if flow.name == "port" or flow.operation else whole, flow)
+        way = flow.way, bool(flow.states & State.NEW)
+        there[way] = there[way] if way in there else [table for table in whole if _is_on(table, *way)]
+        near = concerning(there[way], flow)
         for probe in probes(flow, near) if fate(near, flow.way, flow) else []:
             for drop in fate(near, flow.way, probe):
                 if not drop.is_certain and _stands_for_many(probe):
@@ -167,6 +174,11 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
                 lost.setdefault(drop, {})[probe] = None
     certain = {replace(drop, is_certain=False) for drop in lost if drop.is_certain}
     return [Obstacle(drop, tuple(packets)) for drop, packets in lost.items() if drop not in certain]
+
+
+def _is_on(table: ForeignTable, way: Sequence[NfHook], is_new: bool) -> bool:
+    """Whether packets pass the table on this way; only those that begin a connection are translated."""
+    return any(chain.hook in way and (is_new or not chain.translates) for chain in table.chains.values())
 
 
 def _stands_for_many(probe: Flow) -> bool:
@@ -239,7 +251,8 @@ def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence
     drop, first = obstacle.drop, obstacle.lost[0]
     owner, chains = _owner(drop, tables)
     cure = cure_of(drop, accepts(obstacle.lost, flows), owner, host, _bridge(flows), chains)
-    what = "arp" if first.operation else "tunnel" if first.name == "tunnel" else "pods"
+    what = "tunnel" if first.name == "tunnel" else "pods"
+    what = ("arp" if first.is_arp else "nd") if first.operation else what
     return _described(_packets(obstacle, flows), drop, owner, cure, what)
 
 
@@ -278,7 +291,7 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
             return f"Packets{large} between the nodes ({text})"
         return f"Packets{large} to and from the node{'s' * (len(peers) > 1)} {', '.join(peers)} ({text})"
     if found.lost[0].operation:
-        return _of_arp(found.lost, names)
+        return _of_neighbours(found.lost, names)
     if "ping" in names:
         return f"Pings from {found.lost[0].source.network_address} to {found.lost[0].destination.network_address}"
     ports = sorted({flow.incoming or flow.outgoing for flow in found.lost if flow.name == "port"})
@@ -290,16 +303,15 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
 
 
-def _of_arp(lost: Sequence[Flow], names: Collection[str]) -> str:
-    others = (flow.destination if NfHook.ARP_OUTPUT in flow.way else flow.source for flow in lost)
-    nodes = sorted(
-        {str(other.network_address) for other, flow in zip(others, lost, strict=True) if "nodes" in flow.name}
-    )
-    between = ["this host and its pods"] if "arp" in names else []
-    between += ["pods of this node"] if "arp-local" in names else []
+def _of_neighbours(lost: Sequence[Flow], names: Collection[str]) -> str:
+    nodes = sorted({str(end.network_address) for flow in lost if "nodes" in flow.name for end, _ in flow.known})
+    between = ["this host and its pods"] if "neighbours" in names else []
+    between += ["pods of this node"] if "neighbours-local" in names else []
     between += [f"this host and {', '.join(nodes)}"] if nodes else []
+    of_arp = "Packets of ARP", "ARP requests", "ARP replies"
+    of_nd = "Packets of neighbour discovery", "Neighbour solicitations", "Neighbour advertisements"
     kinds = {flow.operation for flow in lost}
-    what = {frozenset((1,)): "ARP requests", frozenset((2,)): "ARP replies"}.get(frozenset(kinds), "Packets of ARP")
+    what = (of_arp if lost[0].is_arp else of_nd)[kinds.pop() if len(kinds) == 1 else 0]
     return f"{what} between {', and between '.join(between)}"
 
 
@@ -333,7 +345,7 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             for (is_ours, _, protocol, port), peers in sorted(ends.items(), key=lambda each: each[0][:2])
         ]
     if lost[0].operation:
-        return _arp_accepts(lost, flows)
+        return _neighbours_accepts(lost, flows)
     made, alike = dict[Accept, None](), dict[tuple[str, bool, str, str], list[Flow]]()
     for packet in lost:
         alike.setdefault(_kind(packet), []).append(packet)
@@ -362,24 +374,23 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
 
 
-def _arp_accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
-    """What to accept of ARP: what is of pods' addresses, or of nodes and routers, and no more."""
-    ends = dict[tuple[str, bool, str], dict[Network, None]]()
-    own = next((flow.destination for flow in flows if flow.name == "arp"), None)
+def _neighbours_accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
+    """What to accept of ARP or neighbour discovery: what is of pods, or of nodes and routers, and no more."""
+    ends = dict[Accept, dict[Network, None]]()
     for flow in lost:
-        is_out = flow.way[0] in (NfHook.ARP_OUTPUT, NfHook.BRIDGE_OUTPUT)
-        of_pods = flow.name != "arp-nodes" and own is not None
-        end = own if of_pods and own is not None else flow.destination if is_out else flow.source
-        device = flow.outgoing if is_out else flow.incoming
-        ends.setdefault((flow.name, is_out, device), {})[end] = None
-    made = dict[Accept, None]()
-    for (name, is_out, device), some in ends.items():
-        networks = tuple(sorted(some))
-        sources = () if is_out else networks
-        destinations = networks if is_out or name == "arp-local" else ()
-        accept = Accept(sources, destinations, incoming="" if is_out else device, outgoing=device if is_out else "")
-        made[replace(accept, is_arp=True)] = None
-    return [*made]
+        is_out = flow.way[0] in FROM_HERE
+        whole = next(each for each in flows if each.operation == flow.operation and _is_of(flow, each))
+        kind = Accept(
+            destinations=(whole.destination,) if flow.name == "neighbours-local" else (),
+            protocol=flow.protocol,
+            incoming="" if is_out else flow.incoming,
+            icmp=None if flow.is_arp else ND[flow.operation],
+            is_arp=flow.is_arp,
+            outgoing=flow.outgoing if is_out else "",
+        )
+        ends.setdefault(kind, {})[whole.destination if is_out else whole.source] = None
+    kinds = ((kind, tuple(sorted(some))) for kind, some in ends.items())
+    return [replace(kind, destinations=e) if kind.outgoing else replace(kind, sources=e) for kind, e in kinds]
 
 
 def _is_outside(flow: Flow) -> bool:
@@ -389,6 +400,10 @@ def _is_outside(flow: Flow) -> bool:
 
 def _kind(flow: Flow) -> tuple[str, bool, str, str]:
     return flow.name, flow.is_answer, flow.incoming, flow.outgoing
+
+
+def _is_of(packet: Flow, flow: Flow) -> bool:
+    return _kind(packet) == _kind(flow) and _is_within(packet, flow)
 
 
 def _is_within(packet: Flow, flow: Flow) -> bool:
@@ -435,7 +450,7 @@ def _described(
     is_part = is_of_some or drop.is_part
     if drop.rule:
         return found(
-            _RULES[what],
+            _CODES[what][0],
             packets=packets,
             are=are,
             owner=owner.name if owner else "another program",
@@ -449,7 +464,7 @@ def _described(
             is_part=is_part,
         )
     return found(
-        _POLICIES[what],
+        _CODES[what][1],
         packets=packets,
         are=are,
         place=where,

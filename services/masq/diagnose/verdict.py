@@ -224,13 +224,15 @@ class Flow:
     is_masqueraded: bool = False
     """Whether the packets have that address where they are seen."""
     operation: int = 0
-    """Of ARP: 1 a request, 2 a reply; 0: IP packets."""
+    """Of ARP and of IPv6's neighbour discovery: 1 a request or a solicitation, 2 a reply or an advertisement; 0: of
+    neither.
+    """
     known: tuple[tuple[Network, bytes], ...] = ()
-    """Addresses and MACs of the pods that are the other end; none: unknown."""
+    """Addresses and MACs of the pods, of the node or of the router that is the other end; none: unknown."""
     name: str = ""
-    """`arp` (between this host and its pods), `arp-local` (between pods), `arp-nodes` (with nodes and routers),
-    `pods` (of pods, beyond the network), `local` (between pods of the node), `port` (of a pod, on the
-    bridge), `ping` (to or from this host itself) or `tunnel`.
+    """`neighbours` (by which this host and its pods find each other), `neighbours-local` (pods each other),
+    `neighbours-nodes` (this host and nodes or routers), `pods` (of pods, beyond the network), `local` (between pods
+    of the node), `port` (of a pod, on the bridge), `ping` (to or from this host itself) or `tunnel`.
     """
 
     def at(self, hook: NfHook | None, priority: int) -> "Flow":
@@ -238,9 +240,20 @@ class Flow:
         incoming = NOWHERE if hook in _WITHOUT_IN or (self.is_ours and hook is NfHook.POSTROUTING) else self.incoming
         outgoing = NOWHERE if hook in _WITHOUT_OUT else self.outgoing
         early = self.states if self.states == State.UNTRACKED else State.INVALID | self.states & State.UNTRACKED
+        early = State.INVALID if self.operation else early
         states = early if is_before_tracking(hook, priority) else self.states
         is_masqueraded = self.masqueraded_as is not None and is_masqueraded_at(hook, priority, answers=self.is_answer)
         return replace(self, incoming=incoming, outgoing=outgoing, states=states, is_masqueraded=is_masqueraded)
+
+    @property
+    def is_arp(self) -> bool:
+        """Whether they are no packets of IP."""
+        return self.operation > 0 and self.source.version == 4
+
+    @property
+    def is_multicast(self) -> bool:
+        """Whether they go to a group."""
+        return self.operation == 1 and self.source.version == 6
 
     @property
     def ends(self) -> tuple[Network, Network]:
@@ -269,7 +282,8 @@ class Flow:
     def numbers(self, field: str) -> tuple[Bits, ...]:
         """What may stand in a field of these packets: these, and all between; none: unknown."""
         if field == "ttl":
-            return Bits(56), Bits(64)  # Linux begins with 64, and a network of nodes has few routers
+            # Linux begins with 64, and a network of nodes has few routers; neighbours are asked with 255 (RFC 4861)
+            return (Bits(255),) if self.operation else (Bits(56), Bits(64))
         found = self.number(field)
         return (found,) if found else ()
 
@@ -277,14 +291,15 @@ class Flow:
         """The number in a field of these packets; None: unknown."""
         match field:
             case "ethertype":
-                return Bits(ARP if self.operation else _TYPES[self.source.version])
-            case "arp operation":
+                return Bits(ARP if self.is_arp else _TYPES[self.source.version])
+            case "arp operation" if self.is_arp:
                 return Bits(self.operation)
-            case "kind":  # only a request of ARP is for everybody, and only who gets it is told so
-                return Bits(int(self.operation == 1 and self.incoming != NOWHERE))
-            case "arp mac":
+            case "kind":  # only who asks for a neighbour asks many, and only who gets it is told so
+                is_asked = self.operation == 1 and self.incoming != NOWHERE
+                return Bits(0 if not is_asked else _MULTICAST if self.is_multicast else _BROADCAST)
+            case "arp mac" if self.is_arp:
                 return Bits(int.from_bytes(self.mac, "big")) if self.mac else None
-            case _ if self.operation and field in _OF_ETHERNET:
+            case _ if self.is_arp and field in _OF_ETHERNET:
                 return Bits(_OF_ETHERNET[field])
             case "protocol":
                 return Bits(self.protocol) if self.protocol else None
@@ -321,6 +336,8 @@ class Flow:
             case "tcp flags" if self.protocol == TCP:
                 is_first = bool(self.states & State.NEW)
                 return Bits(0x10, 0x0A if self.is_answer else 0x08) if not is_first else Bits(0x02)  # SYN, PSH
+            case "icmp type" if self.operation:
+                return Bits(ND[self.operation])
             case "icmp type" if self.protocol in ECHO:
                 return Bits(ECHO_REPLY[self.protocol] if self.is_answer else ECHO[self.protocol])
             case "icmp code" if self.protocol in ECHO:
@@ -338,6 +355,9 @@ _UDP: Final = 17
 ECHO: Final = {1: 8, 58: 128}
 """The type of a ping, by the protocol."""
 ECHO_REPLY: Final = {1: 0, 58: 129}
+ND: Final = {1: 135, 2: 136}
+"""The type of a packet of IPv6's neighbour discovery, by the operation."""
+_BROADCAST, _MULTICAST = 1, 2  # PACKET_
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +372,10 @@ class Test:
 
     def holds(self, flow: Flow) -> Match:
         """See Condition."""
-        each = {self._holds(found) for found in flow.numbers(self.field)}
-        return each.pop() if len(each) == 1 else Match.MAYBE
+        numbers = flow.numbers(self.field)
+        each = {self._holds(found) for found in numbers}
+        is_between = len(numbers) > 1 and self.first <= numbers[-1].value and self.last >= numbers[0].value
+        return Match.MAYBE if len(each) != 1 or (Match.NO in each and is_between) else each.pop()
 
     def _holds(self, found: Bits) -> Match:
         if self.first == self.last and (found.value ^ self.first) & self.mask & ~found.unknown:
@@ -406,7 +428,7 @@ class Condition:
 
     def holds(self, flow: Flow) -> Match:
         """Whether the condition holds for all packets of the flow, for none, or for some."""
-        if flow.operation and self._is_of_ip:
+        if flow.is_arp and self._is_of_ip:
             return Match.NO  # nor does its negation: the kernel finds no such field
         found = self._holds(flow)
         if self.negated and found in (Match.YES, Match.NO):
@@ -439,7 +461,8 @@ class Condition:
             found.append(self.test.holds(flow))
         if self.is_for_us is not None:
             is_for_us = True if flow.is_masqueraded and flow.is_answer else flow.is_for_us
-            is_known, is_it = is_for_us is not None, is_for_us is self.is_for_us
+            is_known = is_for_us is not None or flow.is_multicast
+            is_it = is_for_us is self.is_for_us and not flow.is_multicast
             found.append((Match.YES if is_it else Match.NO) if is_known else Match.MAYBE)
         if self.is_ours is not None:
             is_ours = flow.is_ours or (flow.is_masqueraded and not flow.is_answer)
@@ -579,7 +602,7 @@ def fate(
     for table, chain in bases:
         device = flow.outgoing if chain.hook is NfHook.EGRESS else flow.incoming
         is_there = not chain.devices or device in chain.devices
-        is_there = is_there and (bool(table.family) or not flow.operation)  # family inet sees no ARP
+        is_there = is_there and (bool(table.family) or not flow.is_arp)  # family inet sees no ARP
         if not is_there or (chain.translates and not flow.states & State.NEW):
             continue  # addresses are translated once for a connection
         end, flow = _passed(table, chain, flow)

@@ -14,9 +14,13 @@ from flannelette.services.core.tunnel import IPSEC_MARK
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.netlink import DUMP, attribute, attribute_list, attributes, text
 
-_GETLINK, _GETROUTE, _GETNEIGH = 18, 26, 30  # RTM_
+_GETLINK, _GETADDR, _GETROUTE, _GETNEIGH = 18, 22, 26, 30  # RTM_
 _AF_BRIDGE: Final = 7
-_ROUTE, _NEIGHBOUR, _LINK = (struct.Struct(form) for form in ("=8BI", "=BxxxiHBB", "=BxHiII"))
+_ROUTE, _NEIGHBOUR, _LINK, _ADDRESS = (
+    struct.Struct(form)
+    for form in ("=8BI", "=BxxxiHBB", "=BxHiII", "=4BI")  # the last is struct ifaddrmsg
+)
+_IFA_ADDRESS: Final = 1
 _LINK_ADDRESS, _LINK_NAME, _MASTER = 1, 3, 10  # IFLA_
 _ETHERNET, _NO_ARP, _LOOPBACK = 1, 0x80, 0x8  # ARPHRD_ETHER, IFF_
 _IS_SET: Final = 0xC0  # NUD_PERMANENT, NUD_NOARP
@@ -131,8 +135,18 @@ def mark_rules(version: int) -> list[MarkRule]:
     return found
 
 
-def pods_of(bridge: str) -> list[tuple[str, Address, bytes]]:
-    """What a bridge knows of its pods: port, IPv4 address and MAC of each, sorted."""
+def link_locals() -> dict[str, Address]:
+    """The addresses of interfaces that are of their links alone (fe80::/10), by name."""
+    found = dict[str, Address]()
+    for head, values in ask(_GETADDR, _ADDRESS.pack(socket.AF_INET6, 0, 0, 0, 0), _ADDRESS.size, DUMP):
+        address = _address(values, _IFA_ADDRESS)
+        if address and address.is_link_local:
+            found[_name(head[4:])] = address
+    return found
+
+
+def pods_of(bridge: str, version: int = 4) -> list[tuple[str, Address, bytes]]:
+    """What a bridge knows of its pods: port, address and MAC of each, sorted."""
     index = struct.pack("=I", index_of(bridge))
     ports = dict[bytes, str]()
     for head, values in ask(_GETNEIGH, _NEIGHBOUR.pack(_AF_BRIDGE, 0, 0, 0, 0), _NEIGHBOUR.size, DUMP):
@@ -140,7 +154,8 @@ def pods_of(bridge: str) -> list[tuple[str, Address, bytes]]:
         if values.get(_OF_BRIDGE) == index and not state & _IS_SET:
             ports[values.get(_MAC, b"")] = _name(struct.pack("=I", port))
     found = list[tuple[str, Address, bytes]]()
-    for head, values in ask(_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), _NEIGHBOUR.size, DUMP):
+    af = socket.AF_INET if version == 4 else socket.AF_INET6
+    for head, values in ask(_GETNEIGH, _NEIGHBOUR.pack(af, 0, 0, 0, 0), _NEIGHBOUR.size, DUMP):
         mac, address = values.get(_MAC, b""), _address(values, _TO)
         if struct.pack("=I", _NEIGHBOUR.unpack(head)[1]) == index and address and mac in ports:
             found.append((ports[mac], address, mac))

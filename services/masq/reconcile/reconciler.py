@@ -13,7 +13,7 @@ from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.masq.diagnose.flows import arp_of, flows_of, tunnel_of
+from flannelette.services.masq.diagnose.flows import flows_of, neighbours_of, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
 from flannelette.services.masq.diagnose.obstacles import masqueraded
 from flannelette.services.masq.diagnose.traffic import traffic_findings
@@ -202,8 +202,8 @@ class Reconciler:
         around = checks.surroundings(network, subnets, suffix)
         flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
         flows = masqueraded(checks.tables, flows, by_us=self.settings.masquerade)
-        arp = arp_of(network, subnets, around)
-        found = findings(checks, name, flows, self.settings, tunnel, arp, around.host)
+        neighbours = neighbours_of(network, subnets, around)
+        found = findings(checks, name, flows, self.settings, tunnel, neighbours, around.host)
         found += traffic_findings(around, flows, tunnel)
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.breaks_node)

@@ -67,7 +67,7 @@ ROWS = {
         stands_in=fault.undo.format_map(said),
     )
     for name, fault in FIREWALL_FAULTS.items()
-    if fault.check.startswith("firewall-") and (said := words(*EXAMPLES[4]))
+    if fault.check.startswith("firewall-") and 4 in fault.versions and (said := words(*EXAMPLES[4]))
 }
 """The rows of the table in docs/operations.md."""
 
