@@ -3,20 +3,35 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from flannelette.services.core.family import IPV4, Family
-from flannelette.services.core.network import parse_network
+from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import IPV4, Family, Network
+from flannelette.services.core.network import NetworkConfig, parse_network
+from flannelette.services.masq.diagnose.flows import flows_of
+from flannelette.services.masq.diagnose.obstacles import dropping
 from flannelette.services.masq.firewalls.auto import AutoFirewall
 from flannelette.services.masq.firewalls.detect import HostProbe
-from flannelette.services.masq.firewalls.firewall import ANYWHERE, ChainState, Firewall, Placement
-from flannelette.services.masq.rules.model import Chain, RuleSettings, wanted_chains
+from flannelette.services.masq.firewalls.firewall import ChainState, Firewall, FirewallKind, Placement
+from flannelette.services.masq.firewalls.iptables_legacy import worker_process
+from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.kernel.legacy_tables import TableReader
+from flannelette.services.masq.main import free_ranges
+from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.inputs import networks_of
+from flannelette.services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from flannelette.services.runtime.os.claims import Claims
+from flannelette.services.runtime.telemetry.health import Health
 from tests import paths
 from tests.hosts.namespaces import NetworkNamespace
 
@@ -29,6 +44,13 @@ SUBNETS = (ip_network("10.5.27.0/24"), ip_network("fd00:10:5:1b::/64"))
 SETTINGS = RuleSettings(masquerade=True, forward=True, fully_random=True)
 CHAINS = wanted_chains(NETWORK, SUBNETS, SETTINGS)
 DUAL_CHAINS = wanted_chains(DUAL, SUBNETS, SETTINGS)
+OUR_WORDS = belonging(DUAL_CHAINS, networks_of(DUAL))
+"""How a rule of ours is known."""
+NO_CHAINS = no_chains()
+"""Nothing of ours: what a teardown wants."""
+LEGACY: Final = "iptables-legacy"
+_NFT: Final[dict[str, Callable[[], Firewall]]] = {"iptables-nft": IptablesNftFirewall, "nftables": NftablesFirewall}
+KINDS: Final = (LEGACY, *_NFT)
 
 
 @dataclass
@@ -99,16 +121,76 @@ class Host:
 
 
 class HostsFirewall(AutoFirewall):
-    """The firewall of a host as the service drives it."""
+    """The firewall of a host as the service drives it; the network's configuration `asks` for nftables or not."""
 
-    def __init__(self, setting: str, lock: Path, placement: Placement = ANYWHERE) -> None:
+    def __init__(self, setting: str, lock: Path, *, asks: bool = False, is_cached: bool = False) -> None:
         super().__init__(setting, lock, HostProbe())
-        self.placement = placement
+        self.ask(asks, is_cached=is_cached)
+
+    def ask(self, asks: bool = False, *, is_cached: bool = False) -> None:
+        """The configuration says so from now on; `is_cached`: it is that of the process before."""
+        self.placement = Placement(asks, is_cached=is_cached)
 
     async def check(
         self, chains: Sequence[Chain], placement: Placement | None = None, *, repair: bool
     ) -> tuple[ChainState, ...]:
         return await super().check(chains, placement or self.placement, repair=repair)
+
+
+def firewall_of(kind: str, host: "Host") -> Any:
+    """One of the three firewalls by itself: `iptables-legacy`, `iptables-nft` or `nftables`."""
+    return IptablesFirewall(host.lock) if kind == LEGACY else _NFT[kind]()
+
+
+def expect_answers_within(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the firewall of legacy tables so impatient with its worker."""
+    monkeypatch.setattr(worker_process, "_ANSWER_SECONDS", seconds)
+
+
+def dropping_forwarding(kind: str) -> list[Any]:
+    """What is found to drop packets of pods on this host, whose rules of ours are in that firewall."""
+    lookout = HostProbe()
+    try:
+        return list(dropping(lookout.tables(), FirewallKind(kind), flows_of(NETWORK, SUBNETS)))
+    finally:
+        lookout.close()
+
+
+def refuse_legacy_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As to a service without the right to read them."""
+
+    def refuse(*_: Any) -> Any:
+        raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service")
+
+    monkeypatch.setattr(TableReader, "mentioned", refuse)
+
+
+def reconciler_of(firewall: Any, **more: Any) -> Any:
+    """A masq on node n1, by its firewall; `more` is what it knows of an earlier process."""
+    settings = more.pop("settings", SETTINGS)
+    return Reconciler("n1", settings, 3600, firewall, Health(), **more)
+
+
+def reconcilers_of(setting: str, host: "Host", *networks: str) -> list[Any]:
+    """The masqs of several networks of one host, by their names; empty: the one without a name."""
+    settings = [replace(SETTINGS, suffix=name and f"-{name}") for name in networks]
+    firewalls = [AutoFirewall(setting, host.lock, HostProbe(each.nft_table)) for each in settings]
+    return [reconciler_of(firewall, settings=each) for each, firewall in zip(settings, firewalls, strict=True)]
+
+
+def free_of(claims: Claims) -> Callable[..., Any]:
+    """Which ranges no other network of the host has claimed."""
+    return partial(free_ranges, claims)
+
+
+def used_firewalls(table: str = "flannelette") -> set[str]:
+    """The kinds of those that have rules of ours on this host."""
+    return set(HostProbe(table).state().with_our_rules)
+
+
+def chains_of(network: NetworkConfig, subnets: Sequence[Network] = SUBNETS, **settings: Any) -> tuple[Chain, ...]:
+    """The chains for a network and the node's subnets; `settings` are those that differ from SETTINGS."""
+    return wanted_chains(network, subnets, replace(SETTINGS, **settings))
 
 
 @contextmanager

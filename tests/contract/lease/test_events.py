@@ -11,8 +11,6 @@ import grpc.aio
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.lease.events import EventKind, Journal
-from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import make_request
@@ -52,11 +50,6 @@ async def acquire(stub: Any, node: str, address: str) -> pb.Lease:
 
 def start(directory: Path, config: Path) -> ServiceProcess:
     return ServiceProcess(directory, f"--net-config-path={config}", f"--store-file={directory}/leases.db")
-
-
-def test_kinds_are_those_of_the_proto() -> None:
-    values = pb.EventKind.DESCRIPTOR.values
-    assert [(f"EVENT_KIND_{kind.name}", kind.value) for kind in EventKind] == [(v.name, v.number) for v in values[1:]]
 
 
 async def test_a_life_is_in_the_journal_and_a_restart_keeps_it(tmp_path: Path, config: Path) -> None:
@@ -135,18 +128,3 @@ async def test_an_etcd_that_goes_and_keys_that_are_none_leave_their_traces(
             assert away.cause
             own_etcd.start()
             await told_of_store(stub, "the etcd store answers", after=away.position)
-
-
-async def test_many_nodes_at_once_are_a_few_events_and_none_is_left_out() -> None:
-    now = [0.0]
-    journal = Journal(timer=lambda: now[0])
-    for second in range(2):
-        now[0] = float(second)
-        for number in range(1000):
-            subject = Subject("", f"n{number}")
-            journal.note_one(EventKind.NODE_CONNECTED, subject, lambda: ("node connected", ""))
-    journal.flush()
-    entries, _ = journal.after(0)
-    assert [entry.event.subject_count for entry in entries] == [*([1] * 8), 992, *([1] * 8), 992]
-    assert entries[8].event.what.startswith("992 more nodes connected: n8, n9, ")
-    assert entries[8].event.concerns("n999"), "it may"

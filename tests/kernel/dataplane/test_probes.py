@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.dataplane.probes.sockets import Datagrams
 from lab.chaos.clock import OFFSET
 from tests.hosts.dataplane import Running
+from tests.hosts.echoes import echoes
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import BACKENDS, FAMILIES, TwoHosts, two_hosts
 from tests.patience import PATIENCE
@@ -275,12 +275,5 @@ async def test_a_rate_that_is_none_is_refused(hosts: TwoHosts, rate: str) -> Non
 async def test_where_an_mtu_has_no_room_for_headers_the_smallest_datagram_is_sent(
     netns: NetworkNamespace, address: str
 ) -> None:
-    answered = asyncio.Queue[int]()
     with netns.inside():
-        datagrams = Datagrams(lambda reply, _: answered.put_nowait(reply.sequence))
-        for sequence, size in enumerate((-12, 28, 100)):
-            for kind in (True, False):
-                datagrams.send(ip_address(address), 2 * sequence + kind, size, is_offloaded=kind)
-        async with asyncio.timeout(PATIENCE):
-            assert {await answered.get() for _ in range(6)} == set(range(6))
-        datagrams.close()
+        assert await echoes(ip_address(address), (-12, 28, 100)) == 6

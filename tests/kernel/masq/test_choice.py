@@ -8,20 +8,26 @@ from typing import Any
 import pytest
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.masq.firewalls.detect import HostProbe
-from flannelette.services.masq.firewalls.firewall import ANYWHERE, Placement
-from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
-from flannelette.services.masq.kernel.legacy_tables import TableReader
-from flannelette.services.masq.rules.model import no_chains
-from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, HostsFirewall, golden, put_right
+from tests.hosts.masq import (
+    CHAINS,
+    DUAL_CHAINS,
+    LEGACY,
+    NO_CHAINS,
+    Host,
+    HostsFirewall,
+    golden,
+    put_right,
+    refuse_legacy_tables,
+    used_firewalls,
+)
 
 LEGACY_RULE = "iptables-legacy -A FORWARD -j ACCEPT"
 NFT_RULE = "iptables-nft -A FORWARD -j ACCEPT"
 
 
 @asynccontextmanager
-async def opened(host: Host, setting: str = "auto", placement: Placement = ANYWHERE) -> AsyncIterator[HostsFirewall]:
-    firewall = HostsFirewall(setting, host.lock, placement)
+async def opened(host: Host, setting: str = "auto", **asks: bool) -> AsyncIterator[HostsFirewall]:
+    firewall = HostsFirewall(setting, host.lock, **asks)
     try:
         yield firewall
     finally:
@@ -31,34 +37,34 @@ async def opened(host: Host, setting: str = "auto", placement: Placement = ANYWH
 @pytest.mark.parametrize(
     ("commands", "setting", "asks", "kind"),
     [
-        ((), "auto", False, Kind.IPTABLES_NFT),
-        ((), "auto", True, Kind.NFTABLES),
-        ((), "iptables", True, Kind.IPTABLES_NFT),
-        ((), "nftables", False, Kind.NFTABLES),
-        ((LEGACY_RULE,), "auto", False, Kind.LEGACY),
-        ((LEGACY_RULE, NFT_RULE), "auto", False, Kind.IPTABLES_NFT),
-        ((LEGACY_RULE, "iptables-nft -t mangle -N KUBE-IPTABLES-HINT"), "auto", False, Kind.IPTABLES_NFT),
-        ((NFT_RULE, "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY"), "iptables", False, Kind.LEGACY),
-        (("iptables-legacy -t nat -L -n",), "auto", False, Kind.IPTABLES_NFT),
+        ((), "auto", False, "iptables-nft"),
+        ((), "auto", True, "nftables"),
+        ((), "iptables", True, "iptables-nft"),
+        ((), "nftables", False, "nftables"),
+        ((LEGACY_RULE,), "auto", False, LEGACY),
+        ((LEGACY_RULE, NFT_RULE), "auto", False, "iptables-nft"),
+        ((LEGACY_RULE, "iptables-nft -t mangle -N KUBE-IPTABLES-HINT"), "auto", False, "iptables-nft"),
+        ((NFT_RULE, "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY"), "iptables", False, LEGACY),
+        (("iptables-legacy -t nat -L -n",), "auto", False, "iptables-nft"),
     ],
 )
 async def test_the_firewall_is_the_one_that_the_host_uses(
-    host: Host, commands: tuple[str, ...], setting: str, asks: bool, kind: Kind
+    host: Host, commands: tuple[str, ...], setting: str, asks: bool, kind: str
 ) -> None:
     for command in commands:
         host.run("sh", "-c", command)
-    async with opened(host, setting, Placement(asks)) as firewall:
+    async with opened(host, setting, asks=asks) as firewall:
         await put_right(firewall)
         assert firewall.name == kind
         assert firewall.reason
-        assert HostProbe().state().with_our_rules == {kind}
+        assert used_firewalls() == {kind}
 
 
 async def test_the_choice_stays_once_our_own_rules_are_the_only_ones(host: Host) -> None:
     for setting in ("auto", "nftables", "auto"):
         async with opened(host, setting) as firewall:
             await put_right(firewall)
-            assert firewall.name == (Kind.NFTABLES if setting == "nftables" else Kind.IPTABLES_NFT)
+            assert firewall.name == ("nftables" if setting == "nftables" else "iptables-nft")
             await put_right(firewall)
 
 
@@ -68,12 +74,12 @@ async def test_a_change_of_the_mode_leaves_nothing_behind_in_the_old_one(host: H
     async with opened(host) as firewall:
         await put_right(firewall, DUAL_CHAINS)
         assert host.save() != []
-        firewall.placement = Placement(asks_for_nftables=True)
+        firewall.ask(True)
         commands = await put_right(firewall, DUAL_CHAINS)
         assert host.save() == []
         assert commands[0].startswith("nft add table")  # what comes is there before what goes
         assert "iptables-legacy -t nat -X FLANNEL-POSTRTG" in commands
-        firewall.placement = ANYWHERE
+        firewall.ask()
         await put_right(firewall, DUAL_CHAINS)
         assert "flannelette" not in host.run("nft", "list", "ruleset")
         assert len(host.save()) > 10
@@ -81,40 +87,40 @@ async def test_a_change_of_the_mode_leaves_nothing_behind_in_the_old_one(host: H
 
 @pytest.mark.parametrize("asked", [False, True])
 async def test_a_network_that_is_only_remembered_moves_no_rules_to_another_firewall(host: Host, asked: bool) -> None:
-    async with opened(host, "auto", Placement(asked)) as firewall:
+    async with opened(host, "auto", asks=asked) as firewall:
         await put_right(firewall, DUAL_CHAINS)
         kind = firewall.name
-    async with opened(host, "auto", Placement(not asked, is_cached=True)) as firewall:
+    async with opened(host, "auto", asks=not asked, is_cached=True) as firewall:
         assert await put_right(firewall, DUAL_CHAINS) == []
         assert firewall.name == kind
-        assert HostProbe().state().with_our_rules == {kind}
+        assert used_firewalls() == {kind}
         assert firewall.reason == "our rules are there, and only a cached network configuration is known"
-        firewall.placement = Placement(not asked)
+        firewall.ask(not asked)
         await put_right(firewall, DUAL_CHAINS)
         assert firewall.name != kind
-        assert HostProbe().state().with_our_rules == {firewall.name}
+        assert used_firewalls() == {firewall.name}
 
 
 async def test_a_network_that_is_only_remembered_removes_nothing_elsewhere(host: Host) -> None:
     host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
     before = host.save()
-    async with opened(host, "nftables", Placement(is_cached=True)) as firewall:
+    async with opened(host, "nftables", is_cached=True) as firewall:
         await put_right(firewall)
         assert host.save() == before
-        firewall.placement = ANYWHERE
+        firewall.ask()
         await put_right(firewall)
         assert host.save() == []
-        firewall.placement = Placement(is_cached=True)
+        firewall.ask(is_cached=True)
         host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
-        await put_right(firewall, no_chains())  # a teardown is nobody's memory
+        await put_right(firewall, NO_CHAINS)  # a teardown is nobody's memory
         assert host.save() == []
-        assert HostProbe().state().with_our_rules == frozenset()
+        assert used_firewalls() == set()
 
 
 async def test_on_a_host_without_rules_a_remembered_network_chooses(host: Host) -> None:
-    async with opened(host, "auto", Placement(asks_for_nftables=True, is_cached=True)) as firewall:
+    async with opened(host, "auto", asks=True, is_cached=True) as firewall:
         await put_right(firewall)
-        assert firewall.name == Kind.NFTABLES
+        assert firewall.name == "nftables"
 
 
 async def test_what_is_not_decided_yet_is_not_removed_elsewhere(host: Host) -> None:
@@ -142,7 +148,7 @@ async def test_a_teardown_removes_ours_wherever_it_is(host: Host) -> None:
             await put_right(firewall)
     host.restore("\n".join(golden("flanneld-v0.20")) + "\n")
     async with opened(host) as firewall:
-        await put_right(firewall, no_chains())
+        await put_right(firewall, NO_CHAINS)
     assert host.save() == []
     assert "flannel" not in host.run("nft", "list", "ruleset").lower()
 
@@ -152,10 +158,7 @@ async def test_legacy_tables_that_cannot_be_read_are_not_guessed_about(
 ) -> None:
     host.run("sh", "-c", LEGACY_RULE)
 
-    def refuse(*_: Any) -> Any:
-        raise Unavailable("legacy iptables needs CAP_NET_RAW: give it to the service")
-
-    monkeypatch.setattr(TableReader, "mentioned", refuse)
+    refuse_legacy_tables(monkeypatch)
     async with opened(host) as firewall:
         with pytest.raises(Unavailable, match="CAP_NET_RAW"):
             await firewall.check(CHAINS, repair=True)
@@ -173,9 +176,9 @@ async def test_a_service_starts_without_iptables_for_the_network_may_need_none(
         await firewall.open()
         with pytest.raises(Unavailable, match="apt-get install iptables"):
             await firewall.check(CHAINS, repair=True)
-        firewall.placement = Placement(asks_for_nftables=True)
+        firewall.ask(True)
         await put_right(firewall)
-        assert firewall.name == Kind.NFTABLES
+        assert firewall.name == "nftables"
     async with opened(host, "iptables") as firewall:
         with pytest.raises(Misconfigured, match="apt-get install iptables"):
             await firewall.open()

@@ -2,44 +2,35 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flannelette.services.masq.firewalls.firewall import Firewall
-from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
-from tests.hosts.masq import CHAINS, Host, put_right
+from tests.hosts.masq import CHAINS, KINDS, LEGACY, Host, firewall_of, put_right
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
 CHECKS = 100_000 if SOAK else 400
 WRITES = 1_000 if SOAK else 40
 LEAK_MIB = 8
 
-KINDS: dict[str, Callable[[Path], Firewall]] = {
-    "iptables-legacy": IptablesFirewall,
-    "iptables-nft": lambda _: IptablesNftFirewall(),
-    "nftables": lambda _: NftablesFirewall(),
-}
-
 
 @pytest.fixture(params=KINDS)
-async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Firewall]:
-    it = KINDS[request.param](host.lock)
+async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Any]:
+    it = firewall_of(request.param, host)
     yield it
     await it.close()
 
 
-def resident_mib(firewall: Firewall) -> float:
+def resident_mib(firewall: Any) -> float:
     """Of this process and of the firewall's workers."""
-    workers = firewall.worker_pids.values() if isinstance(firewall, IptablesFirewall) else ()
+    workers = firewall.worker_pids.values() if firewall.name == LEGACY else ()
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in ("self", *workers))
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-async def test_memory_stays_flat_over_many_checks(firewall: Firewall) -> None:
+async def test_memory_stays_flat_over_many_checks(firewall: Any) -> None:
     await put_right(firewall)
     for _ in range(50):
         await firewall.check(CHAINS, repair=False)
@@ -51,7 +42,7 @@ async def test_memory_stays_flat_over_many_checks(firewall: Firewall) -> None:
 
 
 async def test_somebody_who_writes_all_the_time_loses_nothing_and_ours_are_right_in_the_end(
-    host: Host, firewall: Firewall
+    host: Host, firewall: Any
 ) -> None:
     await put_right(firewall)
     program = "iptables-legacy -w" if firewall.name == "iptables-legacy" else "iptables-nft"

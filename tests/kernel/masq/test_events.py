@@ -4,7 +4,6 @@ import signal
 from typing import Any
 
 from flannelette.masq.v1 import masq_pb2 as pb
-from flannelette.services.masq.reconcile.journal import EventKind
 from tests.hosts.masq import Host
 from tests.patience import PATIENCE
 from tests.services.masq import Masq, acquire, lease_service, masq_on
@@ -19,11 +18,6 @@ async def events(masq: Masq, **request: Any) -> list[pb.WatchEventsResponse]:
 async def until(masq: Masq, kind: "pb.EventKind.ValueType", count: int = 1) -> list[pb.WatchEventsResponse]:
     """The events of a kind, once there are so many."""
     return await eventually(lambda: events(masq, kinds=[kind]), lambda told: len(told) >= count)
-
-
-def test_kinds_are_those_of_the_proto() -> None:
-    values = pb.EventKind.DESCRIPTOR.values
-    assert [(f"EVENT_KIND_{kind.name}", kind.value) for kind in EventKind] == [(v.name, v.number) for v in values[1:]]
 
 
 async def test_what_masq_did_and_why_is_in_its_journal_and_a_kill_loses_at_most_the_last_second(host: Host) -> None:

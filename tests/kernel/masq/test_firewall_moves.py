@@ -14,14 +14,18 @@ from grpc_health.v1 import health_pb2
 
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.family import FAMILIES, IPV4
-from flannelette.services.masq.diagnose.flows import flows_of
-from flannelette.services.masq.diagnose.obstacles import dropping
-from flannelette.services.masq.firewalls.detect import HostProbe, HostState
-from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
-from flannelette.services.masq.firewalls.firewall import Placement
 from tests.ctl.process import run
 from tests.hosts.four_hosts import IN, Lab, ports, source_seen
-from tests.hosts.masq import DUAL_CHAINS, NETWORK, SUBNETS, Host, HostsFirewall, entered, put_right
+from tests.hosts.masq import (
+    DUAL_CHAINS,
+    LEGACY,
+    Host,
+    HostsFirewall,
+    dropping_forwarding,
+    entered,
+    put_right,
+    used_firewalls,
+)
 from tests.hosts.namespaces import NamespaceMaker
 from tests.services.masq import Masq, acquire, lease_service, masq_on
 from tests.waiting import eventually
@@ -108,48 +112,48 @@ async def test_a_foreign_rule_of_iptables_nft_does_not_move_ours_to_where_packet
 ) -> None:
     stream = Stream(lab)
     async with running(lab, tmp_path, "iptables-legacy -P FORWARD DROP") as (host, masq):
-        assert (await masq.until()).firewall == Kind.LEGACY
+        assert (await masq.until()).firewall == LEGACY
         assert await stream.run(0.5) == 0
         host.run("sh", "-c", FOREIGN)
         lost = await stream.run(3)
         status = await checked(masq)
         assert lost == 0, f"{lost} of 300 lost, the rules are in {status.firewall}"
-        assert (status.ready, status.firewall) == (True, Kind.LEGACY)
+        assert (status.ready, status.firewall) == (True, LEGACY)
         host.run("sh", "-c", FOREIGN.replace("-A", "-D"))
         assert await stream.run(1) == 0
-        assert (await checked(masq)).firewall == Kind.LEGACY
+        assert (await checked(masq)).firewall == LEGACY
     stream.close()
 
 
 async def test_tables_of_nftables_that_are_not_of_iptables_are_no_sign(lab: Lab, tmp_path: Path) -> None:
     async with running(lab, tmp_path, "iptables-legacy -A INPUT -j ACCEPT") as (host, masq):
-        assert (await masq.until()).firewall == Kind.LEGACY
+        assert (await masq.until()).firewall == LEGACY
         host.run("nft", "-f", "-", stdin=NATIVE)
         status = await checked(masq)
-        assert (status.firewall, status.ready) == (Kind.LEGACY, True)
+        assert (status.firewall, status.ready) == (LEGACY, True)
         assert status.firewall_reason == "there are rules in the legacy tables, and iptables-nft has none"
-        assert HostProbe().state().with_our_rules == {Kind.LEGACY}
+        assert used_firewalls() == {LEGACY}
 
 
 async def test_the_rules_come_back_when_the_sign_goes(lab: Lab, tmp_path: Path) -> None:
     stream = Stream(lab)
     async with running(lab, tmp_path, "iptables-nft -t mangle -N KUBE-IPTABLES-HINT") as (host, masq):
         host.run("sh", "-c", "iptables-legacy -A INPUT -j ACCEPT; iptables-nft -t mangle -X KUBE-IPTABLES-HINT")
-        await _until_in(masq, Kind.LEGACY)
+        await _until_in(masq, LEGACY)
         host.run("sh", "-c", "iptables-nft -t mangle -N KUBE-IPTABLES-HINT")
-        await _until_in(masq, Kind.IPTABLES_NFT)
+        await _until_in(masq, "iptables-nft")
         host.run("sh", "-c", "iptables-nft -t mangle -X KUBE-IPTABLES-HINT")
-        await _until_in(masq, Kind.LEGACY)
+        await _until_in(masq, LEGACY)
         assert await stream.run(0.5) == 0
-        assert HostProbe().state().with_our_rules == {Kind.LEGACY}
+        assert used_firewalls() == {LEGACY}
     stream.close()
 
 
-async def _until_in(masq: Masq, kind: Kind) -> None:
-    async def seen() -> tuple[pb.Status, HostState]:
-        return await masq.status(), HostProbe().state()
+async def _until_in(masq: Masq, kind: str) -> None:
+    async def seen() -> tuple[pb.Status, set[str]]:
+        return await masq.status(), used_firewalls()
 
-    await eventually(seen, lambda both: both[0].firewall == kind and both[1].with_our_rules == {kind})
+    await eventually(seen, lambda both: both[0].firewall == kind and both[1] == {kind})
 
 
 async def test_dead_forwarding_is_not_ready_and_said_with_its_cure(lab: Lab, tmp_path: Path) -> None:
@@ -196,15 +200,13 @@ COMMIT
 
 async def test_what_docker_leaves_in_the_legacy_tables_is_dead_forwarding(host: Host) -> None:
     host.restore(DOCKER)
-    lookout = HostProbe()
-    (found,) = dropping(lookout.tables(), Kind.NFTABLES, flows_of(NETWORK, SUBNETS))
+    (found,) = dropping_forwarding("nftables")
     assert found.is_broken
     start = "iptables-legacy -t filter -A FORWARD"
     assert found.cure.startswith(
         f"{start} -s 10.5.0.0/16 -d 10.5.27.0/24 -i flannel.1 -j ACCEPT  # docker sets this policy"
     )
-    assert dropping(lookout.tables(), Kind.LEGACY, flows_of(NETWORK, SUBNETS)) == []
-    lookout.close()
+    assert dropping_forwarding(LEGACY) == []
 
 
 async def test_a_rule_of_another_program_that_drops_is_dead_forwarding_too(lab: Lab, tmp_path: Path) -> None:
@@ -239,9 +241,9 @@ async def test_a_configuration_that_asks_for_nftables_waits_until_packets_pass_t
             host.run(program, "-P", "FORWARD", "DROP")
         firewall = HostsFirewall("auto", host.lock)
         await put_right(firewall, DUAL_CHAINS)
-        firewall.placement = Placement(asks_for_nftables=True)
+        firewall.ask(True)
         assert await put_right(firewall, DUAL_CHAINS) == []
-        assert firewall.name == Kind.LEGACY
+        assert firewall.name == LEGACY
         assert firewall.reason == (
             "the network configuration has EnableNFTables, but there the overlay's packets would be dropped, so the "
             "rules stay in the legacy tables"
@@ -251,7 +253,7 @@ async def test_a_configuration_that_asks_for_nftables_waits_until_packets_pass_t
         for program in ("iptables-legacy", "ip6tables-legacy"):
             host.run(program, "-P", "FORWARD", "ACCEPT")
         await put_right(firewall, DUAL_CHAINS)
-        assert firewall.name == Kind.NFTABLES
+        assert firewall.name == "nftables"
         for family in FAMILIES:
             await source_seen(lab, family, "other_pod", "pod", next(ports))
         await firewall.close()

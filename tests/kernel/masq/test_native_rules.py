@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.family import FAMILIES
-from flannelette.services.masq.firewalls.firewall import FirewallKind
-from flannelette.services.masq.rules.inputs import networks_of
-from flannelette.services.masq.rules.model import belonging, no_chains
 from tests.hosts.four_hosts import PAIRS, Lab, ports, source_expected, source_seen
-from tests.hosts.masq import DUAL, DUAL_CHAINS, Host, HostsFirewall, entered, put_right
+from tests.hosts.masq import DUAL_CHAINS, NO_CHAINS, OUR_WORDS, Host, HostsFirewall, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
 
 POSTROUTING = "chain POSTROUTING { type nat hook postrouting priority 100;"
@@ -61,7 +58,6 @@ NATIVE = {
     ),
     "a dormant table": f"table IP nat {{ flags dormant; {POSTROUTING} meta mark 9 drop; }}; }}",
 }
-OWN = belonging(DUAL_CHAINS, networks_of(DUAL))
 """As the service asks for them: rules of other networks in the chains are not ours."""
 MOVES = "meta mark 0x00000011 drop"
 """A rule of another program that comes after our jump, which then moves behind it."""
@@ -120,7 +116,7 @@ async def test_beside_native_rules_in_iptables_own_tables_ours_are_in_force_and_
     await _damage(host, firewall)
     assert await put_right(firewall, DUAL_CHAINS)
     await check_packets(four)
-    await put_right(firewall, no_chains())
+    await put_right(firewall, NO_CHAINS)
     after = "\n".join(line for line in foreign(host).splitlines() if MOVES not in line)
     assert _without_empty_chains(after) == _without_empty_chains(before)
     await firewall.close()
@@ -128,7 +124,7 @@ async def test_beside_native_rules_in_iptables_own_tables_ours_are_in_force_and_
 
 async def _damage(host: Host, firewall: HostsFirewall) -> None:
     """Another program empties our chains, and puts a rule of its own after one jump and removes the other."""
-    if firewall.name == FirewallKind.NFTABLES:
+    if firewall.name == "nftables":
         host.run("nft", "delete table ip flannelette; delete table ip6 flannelette")
         return
     for word in ("ip", "ip6"):
@@ -149,10 +145,10 @@ def _without_empty_chains(text: str) -> str:
 async def test_a_native_rule_in_our_own_chain_is_one_that_is_not_ours(rule: str, lab: tuple[Lab, Host]) -> None:
     four, host = lab
     firewall = HostsFirewall("iptables", host.lock)
-    await put_right(firewall, OWN)
+    await put_right(firewall, OUR_WORDS)
     for word in ("ip", "ip6"):
         host.run("nft", f"insert rule {word} nat FLANNEL-POSTRTG {rule}")
-    assert await put_right(firewall, OWN)
-    assert await put_right(firewall, OWN) == []
+    assert await put_right(firewall, OUR_WORDS)
+    assert await put_right(firewall, OUR_WORDS) == []
     await check_packets(four)
     await firewall.close()

@@ -5,36 +5,28 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flannelette.services.masq.firewalls.firewall import Firewall
-from flannelette.services.masq.firewalls.iptables_nft import firewall as nft_module
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
-from flannelette.services.masq.rules.model import no_chains
-from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, put_right
+from tests.hosts.masq import CHAINS, DUAL_CHAINS, NETWORK, NO_CHAINS, Host, chains_of, firewall_of, put_right
 
 FOREIGN = "iptables-nft -A FORWARD -j DROP; iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE"
-KINDS: dict[str, type[NftablesFirewall] | type[IptablesNftFirewall]] = {
-    "nftables": NftablesFirewall,
-    "iptables-nft": IptablesNftFirewall,
-}
+KINDS = ("nftables", "iptables-nft")
 
 
 @pytest.fixture(params=KINDS)
-async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Firewall]:
-    it = KINDS[request.param]()
+async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Any]:
+    it = firewall_of(request.param, host)
     await it.open()
     yield it
     await it.close()
 
 
 @pytest.fixture
-async def nftables(host: Host) -> AsyncIterator[NftablesFirewall]:
-    it = NftablesFirewall()
+async def nftables(host: Host) -> AsyncIterator[Any]:
+    it = firewall_of("nftables", host)
     yield it
     await it.close()
 
@@ -43,7 +35,7 @@ def ruleset(host: Host) -> str:
     return host.run("nft", "--stateless", "list", "ruleset")
 
 
-async def test_what_is_in_place_is_not_touched_again(host: Host, firewall: Firewall) -> None:
+async def test_what_is_in_place_is_not_touched_again(host: Host, firewall: Any) -> None:
     assert await put_right(firewall, DUAL_CHAINS)
     before = ruleset(host)
     assert await put_right(firewall, DUAL_CHAINS) == []
@@ -52,14 +44,14 @@ async def test_what_is_in_place_is_not_touched_again(host: Host, firewall: Firew
     assert ruleset(host) == before
 
 
-async def test_another_service_finds_in_place_what_this_one_made(host: Host, firewall: Firewall) -> None:
+async def test_another_service_finds_in_place_what_this_one_made(host: Host, firewall: Any) -> None:
     await put_right(firewall, DUAL_CHAINS)
-    other = type(firewall)()
+    other = firewall_of(firewall.name, host)
     assert await put_right(other, DUAL_CHAINS) == []
     await other.close()
 
 
-async def test_the_commands_that_are_shown_would_do_the_same(host: Host, firewall: Firewall) -> None:
+async def test_the_commands_that_are_shown_would_do_the_same(host: Host, firewall: Any) -> None:
     planned = await firewall.check(CHAINS, repair=False)
     assert "flannel" not in ruleset(host).lower()
     for command in (command for state in planned for command in state.commands):
@@ -69,7 +61,7 @@ async def test_the_commands_that_are_shown_would_do_the_same(host: Host, firewal
 
 
 async def test_a_policy_that_is_inserted_as_a_rule_comes_after_our_jump(host: Host) -> None:
-    firewall = IptablesNftFirewall()
+    firewall = firewall_of("iptables-nft", host)
     await put_right(firewall)
     host.run("iptables-nft", "-I", "FORWARD", "-j", "DROP")
     states = await firewall.check(CHAINS, repair=True)
@@ -82,9 +74,7 @@ async def test_a_policy_that_is_inserted_as_a_rule_comes_after_our_jump(host: Ho
 
 
 @pytest.mark.parametrize("match", ["ip saddr @allowed", "ip saddr { 10.0.0.1, 10.0.0.9 }", "tcp dport 80"])
-async def test_a_rule_of_any_kind_in_our_chain_is_one_that_is_not_ours(
-    host: Host, nftables: NftablesFirewall, match: str
-) -> None:
+async def test_a_rule_of_any_kind_in_our_chain_is_one_that_is_not_ours(host: Host, nftables: Any, match: str) -> None:
     await put_right(nftables)
     host.run("nft", "add set ip flannelette allowed { type ipv4_addr; }")
     host.run("nft", f"add rule ip flannelette forward {match} counter drop")
@@ -92,10 +82,10 @@ async def test_a_rule_of_any_kind_in_our_chain_is_one_that_is_not_ours(
     assert await put_right(nftables) == []
 
 
-async def test_only_ours_goes(host: Host, firewall: Firewall) -> None:
+async def test_only_ours_goes(host: Host, firewall: Any) -> None:
     host.run("sh", "-c", FOREIGN)
     await put_right(firewall, DUAL_CHAINS)
-    await put_right(firewall, no_chains())
+    await put_right(firewall, NO_CHAINS)
     assert "FLANNEL" not in ruleset(host)
     assert "flannelette" not in ruleset(host)
     assert "drop" in ruleset(host)
@@ -103,10 +93,10 @@ async def test_only_ours_goes(host: Host, firewall: Firewall) -> None:
 
 
 async def test_a_foreign_rule_that_says_nothing_is_counted_when_ours_goes(host: Host) -> None:
-    firewall = IptablesNftFirewall()
+    firewall = firewall_of("iptables-nft", host)
     await put_right(firewall)
     host.run("sh", "-c", "iptables-nft -I FORWARD -j DROP; iptables-nft -I FORWARD")
-    await put_right(firewall, no_chains())
+    await put_right(firewall, NO_CHAINS)
     assert host.run("iptables-nft", "-S", "FORWARD").splitlines() == [
         "-P FORWARD ACCEPT",
         "-A FORWARD",
@@ -115,7 +105,7 @@ async def test_a_foreign_rule_that_says_nothing_is_counted_when_ours_goes(host: 
     await firewall.close()
 
 
-async def test_what_is_not_decided_stays(host: Host, firewall: Firewall) -> None:
+async def test_what_is_not_decided_stays(host: Host, firewall: Any) -> None:
     await put_right(firewall, CHAINS)
     before = ruleset(host)
     forward = [chain for chain in CHAINS if chain.table == "filter"]
@@ -123,7 +113,7 @@ async def test_what_is_not_decided_stays(host: Host, firewall: Firewall) -> None
     assert ruleset(host) == before
 
 
-async def test_a_chain_at_another_hook_is_made_anew(host: Host, nftables: NftablesFirewall) -> None:
+async def test_a_chain_at_another_hook_is_made_anew(host: Host, nftables: Any) -> None:
     host.run("nft", "add table ip flannelette")
     host.run("nft", "add chain ip flannelette postrtg { type nat hook postrouting priority 7; policy accept; }")
     states = await nftables.check(CHAINS, repair=True)
@@ -131,14 +121,14 @@ async def test_a_chain_at_another_hook_is_made_anew(host: Host, nftables: Nftabl
     assert all(state.as_wanted for state in states)
 
 
-async def test_the_mark_is_compared_under_its_mask(host: Host, nftables: NftablesFirewall) -> None:
+async def test_the_mark_is_compared_under_its_mask(host: Host, nftables: Any) -> None:
     """A regression test of defect 9 of flannel v0.28."""
     await put_right(nftables)
     assert "meta mark & 0x00004000 == 0x00004000 counter return" in ruleset(host)
 
 
 async def test_one_family_is_enough_and_no_iptables_is_needed(
-    host: Host, nftables: NftablesFirewall, monkeypatch: pytest.MonkeyPatch
+    host: Host, nftables: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A regression test of defect 9 of flannel v0.28."""
     monkeypatch.setenv("PATH", "")
@@ -148,9 +138,7 @@ async def test_one_family_is_enough_and_no_iptables_is_needed(
     assert "table ip " not in ruleset(host)
 
 
-async def test_the_tables_of_a_flanneld_go_with_the_transaction_that_brings_ours(
-    host: Host, nftables: NftablesFirewall
-) -> None:
+async def test_the_tables_of_a_flanneld_go_with_the_transaction_that_brings_ours(host: Host, nftables: Any) -> None:
     host.run("nft", "add table ip flannel-ipv4; add table ip6 flannel-ipv6; add table ip flannel-others")
     undecided = tuple(chain for chain in DUAL_CHAINS if chain.table == "filter")
     await put_right(nftables, undecided)
@@ -160,12 +148,9 @@ async def test_the_tables_of_a_flanneld_go_with_the_transaction_that_brings_ours
     assert "flannel-others" in ruleset(host)
 
 
-async def test_without_fully_random_the_rules_say_so(host: Host, firewall: Firewall) -> None:
-    plain = tuple(
-        replace(chain, rules=tuple(replace(rule, fully_random=False) for rule in chain.rules)) for chain in CHAINS
-    )
+async def test_without_fully_random_the_rules_say_so(host: Host, firewall: Any) -> None:
     await put_right(firewall, CHAINS)
-    await put_right(firewall, plain)
+    await put_right(firewall, chains_of(NETWORK, fully_random=False))
     assert "random" not in ruleset(host)
 
 
@@ -188,7 +173,7 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 
 @pytest.mark.parametrize("firewall", ["iptables-nft"], indirect=True)
 async def test_a_policy_that_another_program_sets_meanwhile_stays(
-    host: Host, firewall: Firewall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, firewall: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not (compiler := shutil.which("cc")):
         pytest.skip("no C compiler: apt-get install gcc libc6-dev")
@@ -206,11 +191,11 @@ async def test_a_policy_that_another_program_sets_meanwhile_stays(
 
 
 async def test_a_change_of_foreign_rules_alone_runs_no_program(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    firewall = IptablesNftFirewall()
+    firewall = firewall_of("iptables-nft", host)
     await put_right(firewall)
     host.run("sh", "-c", "iptables-nft -N OTHER; iptables-nft -A OTHER -j ACCEPT; iptables-nft -I FORWARD -j OTHER")
     with monkeypatch.context() as changed:
-        changed.setattr(nft_module, "_run", None)
+        changed.setenv("PATH", "")
         assert await put_right(firewall) == []
     host.run("iptables-nft", "-D", "FLANNEL-FWD", "1")
     assert len(await put_right(firewall)) == 3
@@ -220,7 +205,7 @@ async def test_a_change_of_foreign_rules_alone_runs_no_program(host: Host, monke
 async def test_of_thousands_of_foreign_chains_none_is_listed(host: Host) -> None:
     rules = "".join(f":OTHER-{i} - [0:0]\n" for i in range(3000))
     host.run("iptables-nft-restore", "--noflush", stdin=f"*nat\n{rules}COMMIT\n")
-    firewall = IptablesNftFirewall()
+    firewall = firewall_of("iptables-nft", host)
     await put_right(firewall)
     before = time.process_time()
     for _ in range(10):

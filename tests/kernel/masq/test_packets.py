@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
-from flannelette.services.masq.rules.model import wanted_chains
 from tests.hosts.four_hosts import (
     FIREWALLS,
     IN,
@@ -20,7 +19,7 @@ from tests.hosts.four_hosts import (
     source_expected,
     source_seen,
 )
-from tests.hosts.masq import DUAL, DUAL_CHAINS, SETTINGS, SUBNETS, entered, put_right
+from tests.hosts.masq import DUAL, DUAL_CHAINS, chains_of, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
 
 
@@ -63,7 +62,7 @@ async def test_what_kube_proxy_marked_is_left_to_it_in_the_kernel_too(family: Fa
 async def test_packets_between_a_pod_and_another_cluster_keep_their_source(lab: Lab) -> None:
     there = {family: ip_network(IN[family.version].outside) for family in FAMILIES}
     network = replace(DUAL, imported=tuple(cidr.supernet(4) for cidr in there.values()))
-    await put_right(lab.firewall, wanted_chains(network, SUBNETS, SETTINGS))
+    await put_right(lab.firewall, chains_of(network))
     for family in FAMILIES:
         addresses = IN[family.version]
         for sender, receiver in (("pod", "outside"), ("outside", "pod")):

@@ -5,14 +5,13 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
-from flannelette.services.masq.firewalls.firewall import Firewall
-from flannelette.services.masq.rules.model import no_chains
 from tests.hosts.four_hosts import FIREWALLS, IN, Lab, ports, source_seen
-from tests.hosts.masq import CHAINS, DUAL_CHAINS, Host, entered, put_right
+from tests.hosts.masq import CHAINS, DUAL_CHAINS, NO_CHAINS, Host, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
 from tests.kernel.masq.test_firewall_moves import running
 
@@ -127,7 +126,7 @@ class Scene:
     kind: str
     lab: Lab
     host: Host
-    firewall: Firewall
+    firewall: Any
 
     def iptables(self, *lines: str) -> None:
         """Runs each line in both families, with the address of the pod where it says `{pod}`."""
@@ -235,7 +234,7 @@ async def test_a_rule_of_an_operator_that_drops_goes_on_dropping_whenever_it_com
     await put_right(scene.firewall, DUAL_CHAINS)
     assert await scene.fates() == {False}, ("it comes later", scene.rules())
     assert await scene.again() == []
-    await put_right(scene.firewall, no_chains())
+    await put_right(scene.firewall, NO_CHAINS)
     assert await scene.fates() == {False}
     await put_right(scene.firewall, DUAL_CHAINS)
     assert await scene.fates() == {False}, ("it was there before", scene.rules())
@@ -250,7 +249,7 @@ async def test_a_policy_in_whatever_form_lets_pods_through_whenever_it_comes(nam
     await put_right(scene.firewall, DUAL_CHAINS)
     assert await scene.fates() == {True}, ("it comes later", scene.rules())
     assert await scene.again() == []
-    await put_right(scene.firewall, no_chains())
+    await put_right(scene.firewall, NO_CHAINS)
     before = scene.rules()
     assert "FLANNEL-FWD" not in before
     assert await scene.fates() == {False}
@@ -258,7 +257,7 @@ async def test_a_policy_in_whatever_form_lets_pods_through_whenever_it_comes(nam
     assert await scene.fates() == {True}, ("it was there before", scene.rules())
     assert [rule for rule in scene.rules() if rule != "FLANNEL-FWD"] == before
     assert await scene.again() == []
-    await put_right(scene.firewall, no_chains())
+    await put_right(scene.firewall, NO_CHAINS)
     assert scene.rules() == before
 
 

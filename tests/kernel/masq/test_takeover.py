@@ -1,6 +1,6 @@
 """Taking over from an old flanneld, whose rules stand straight in the kernel's chains, in both kinds of iptables."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from flannelette.services.core.family import IPV6
-from flannelette.services.masq.firewalls.firewall import Firewall
-from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from flannelette.services.masq.rules.model import Chain, RuleSettings, no_chains, wanted_chains
 from tests.flannel.old_rules import leave
-from tests.hosts.masq import CHAINS, DUAL, DUAL_CHAINS, SUBNETS, Host, HostsFirewall, put_right
+from tests.hosts.masq import (
+    CHAINS,
+    DUAL,
+    DUAL_CHAINS,
+    NO_CHAINS,
+    SUBNETS,
+    Host,
+    HostsFirewall,
+    chains_of,
+    firewall_of,
+    put_right,
+)
 
 V0_12 = """\
 *nat
@@ -33,24 +40,24 @@ COMMIT
 COMMIT
 """
 SEARCHED = tuple(replace(chain, replaces_old=True) for chain in DUAL_CHAINS)
-KINDS: dict[str, Callable[[Path], Firewall]] = {"legacy": IptablesFirewall, "nft": lambda _: IptablesNftFirewall()}
+KINDS = ("legacy", "nft")
 
 
 @pytest.fixture(params=KINDS)
-async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Firewall]:
-    it = KINDS[request.param](host.lock)
+async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Any]:
+    it = firewall_of(f"iptables-{request.param}", host)
     yield it
     await it.close()
 
 
-def rules(host: Host, firewall: Firewall, table: str, chain: str) -> list[str]:
+def rules(host: Host, firewall: Any, table: str, chain: str) -> list[str]:
     lines = host.run(firewall.name, "-t", table, "-S", chain).splitlines()
     return [line.split(" ", 2)[2] for line in lines if line.startswith("-A")]
 
 
 @pytest.mark.parametrize("random", ["", " --random-fully"])
 async def test_the_bare_rules_of_v0_12_go_in_the_transaction_that_brings_ours(
-    host: Host, firewall: Firewall, random: str
+    host: Host, firewall: Any, random: str
 ) -> None:
     host.run(f"{firewall.name}-restore", stdin=V0_12.format(random=random))
     states = await firewall.check(SEARCHED, repair=True)
@@ -68,7 +75,7 @@ async def test_the_bare_rules_of_v0_12_go_in_the_transaction_that_brings_ours(
     assert await put_right(firewall, SEARCHED) == []
 
 
-async def test_they_are_found_behind_thousands_of_foreign_rules(host: Host, firewall: Firewall) -> None:
+async def test_they_are_found_behind_thousands_of_foreign_rules(host: Host, firewall: Any) -> None:
     foreign = [f"-A FORWARD -s 172.16.{i >> 8}.{i & 255}/32 -j ACCEPT" for i in range(3_000)]
     host.run(f"{firewall.name}-restore", stdin="\n".join(["*filter", *foreign[:1_500], "COMMIT", ""]))
     host.run(f"{firewall.name}-restore", "--noflush", stdin=V0_12.format(random="").replace(":FORWARD DROP\n", ""))
@@ -80,18 +87,16 @@ async def test_they_are_found_behind_thousands_of_foreign_rules(host: Host, fire
     assert not [line for line in left if "10.5.0.0" in line]
 
 
-async def test_they_go_too_where_a_later_flanneld_has_left_them_beside_its_chains(
-    host: Host, firewall: Firewall
-) -> None:
+async def test_they_go_too_where_a_later_flanneld_has_left_them_beside_its_chains(host: Host, firewall: Any) -> None:
     await put_right(firewall, SEARCHED)
     host.run(f"{firewall.name}-restore", "--noflush", stdin=V0_12.format(random="").replace(":FORWARD DROP\n", ""))
-    again = type(firewall)(host.lock) if isinstance(firewall, IptablesFirewall) else IptablesNftFirewall()
+    again = firewall_of(firewall.name, host)
     await put_right(again, SEARCHED)
     assert len(rules(host, firewall, "nat", "POSTROUTING")) == 3
     await again.close()
 
 
-async def test_a_preview_names_each_of_them(host: Host, firewall: Firewall) -> None:
+async def test_a_preview_names_each_of_them(host: Host, firewall: Any) -> None:
     host.run(f"{firewall.name}-restore", stdin=V0_12.format(random=""))
     states = await firewall.check(SEARCHED, repair=False)
     deleted = [command.split(" -D ")[1] for state in states[:2] for command in state.commands if " -D " in command]
@@ -159,13 +164,13 @@ async def test_a_preview_names_those_in_another_firewall_and_leaves_them(
 @pytest.mark.parametrize(
     ("chains", "kept"),
     [
-        (no_chains(), {"nat4", "filter4", "nat6", "filter6"}),
+        (NO_CHAINS, {"nat4", "filter4", "nat6", "filter6"}),
         (
-            wanted_chains(DUAL, SUBNETS, RuleSettings(masquerade=False, forward=True, fully_random=True)),
+            chains_of(DUAL, masquerade=False),
             {"nat4", "nat6"},
         ),
         (
-            wanted_chains(DUAL, SUBNETS, RuleSettings(masquerade=True, forward=False, fully_random=True)),
+            chains_of(DUAL, forward=False),
             {"filter4", "filter6"},
         ),
         (CHAINS, {"nat6", "filter6"}),
@@ -173,7 +178,7 @@ async def test_a_preview_names_those_in_another_firewall_and_leaves_them(
     ids=["torn down", "without masquerading", "without forward rules", "IPv4 only"],
 )
 async def test_what_nothing_of_ours_replaces_stays_in_another_firewall(
-    host: Host, elsewhere: tuple[str, HostsFirewall], chains: tuple[Chain, ...], kept: set[str]
+    host: Host, elsewhere: tuple[str, HostsFirewall], chains: Any, kept: set[str]
 ) -> None:
     kind, firewall = elsewhere
     before = old_rules(host, kind)
@@ -202,12 +207,7 @@ async def test_another_firewall_is_searched_once(
     async def fail(*_: Any, **__: Any) -> Any:
         raise AssertionError("searched again")
 
-    there = (
-        "iptables_legacy.firewall.IptablesFirewall"
-        if kind == "legacy"
-        else "iptables_nft.firewall.IptablesNftFirewall"
-    )
-    monkeypatch.setattr(f"flannelette.services.masq.firewalls.{there}.check", fail)
+    monkeypatch.setattr(type(firewall_of(f"iptables-{kind}", host)), "check", fail)
     host.run(f"iptables-{kind}", "-A", "FORWARD", "-i", "docker1", "-j", "ACCEPT")
     assert await put_right(firewall, DUAL_CHAINS) == []
 

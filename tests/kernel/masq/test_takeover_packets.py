@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family, Network
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.rules.model import Chain, RuleSettings, wanted_chains
 from tests.flannel.old_rules import leave
 from tests.hosts.four_hosts import (
     MARKED_PORT,
@@ -26,7 +25,7 @@ from tests.hosts.four_hosts import (
     source_expected,
     source_seen,
 )
-from tests.hosts.masq import Host, HostsFirewall, entered, put_right
+from tests.hosts.masq import Host, HostsFirewall, chains_of, entered, put_right
 from tests.hosts.namespaces import NamespaceMaker
 
 EXAMPLES = 20 if os.environ.get("FLANNELETTE_SOAK") else 2
@@ -97,16 +96,14 @@ def test_after_a_take_over_every_packet_meets_the_fate_that_the_model_says(
     assert ("flannelette" in rules) is (now == "nftables")
 
 
-def _chains(drawn: dict[Family, tuple[Network, Network, Network]], *, fully_random: bool) -> tuple[Chain, ...]:
+def _chains(drawn: dict[Family, tuple[Network, Network, Network]], *, fully_random: bool) -> Any:
     four, six = (parts[0] for parts in drawn.values())
     config = {"Network": str(four), "EnableIPv6": True, "IPv6Network": str(six), "Backend": {"Type": "vxlan"}}
     own = [parts[1] for parts in drawn.values()]
-    return wanted_chains(
-        parse_network(json.dumps(config)), own, RuleSettings(masquerade=True, forward=True, fully_random=fully_random)
-    )
+    return chains_of(parse_network(json.dumps(config)), own, fully_random=fully_random)
 
 
-async def _taken_over(lab: Lab, host: Host, now: str, chains: tuple[Chain, ...]) -> None:
+async def _taken_over(lab: Lab, host: Host, now: str, chains: Any) -> None:
     firewall = HostsFirewall("nftables" if now == "nftables" else "iptables", host.lock)
     try:
         await put_right(firewall, chains)

@@ -1,17 +1,17 @@
 """Legacy tables that somebody else changes too: noticed, put right, and nothing of theirs is lost."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from flannelette.services.core.family import IPV4
-from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from tests.hosts.masq import CHAINS, Host, golden, put_right
+from tests.hosts.masq import CHAINS, LEGACY, Host, firewall_of, golden, put_right
 
 
 @pytest.fixture
-async def firewall(host: Host) -> AsyncIterator[IptablesFirewall]:
-    it = IptablesFirewall(host.lock)
+async def firewall(host: Host) -> AsyncIterator[Any]:
+    it = firewall_of(LEGACY, host)
     yield it
     await it.close()
 
@@ -51,7 +51,7 @@ TAMPERING = {
 
 
 @pytest.mark.parametrize("name", TAMPERING)
-async def test_tampering_is_noticed_and_put_right(name: str, host: Host, firewall: IptablesFirewall) -> None:
+async def test_tampering_is_noticed_and_put_right(name: str, host: Host, firewall: Any) -> None:
     """A regression test of defect 11 of flannel v0.28."""
     await put_right(firewall)
     host.iptables(*TAMPERING[name])
@@ -85,7 +85,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("strange", STRANGE, ids=lambda words: " ".join(words)[:30] or "nothing")
 async def test_no_rule_of_others_in_our_chain_or_beside_our_jump_is_too_strange(
-    strange: list[str], host: Host, firewall: IptablesFirewall
+    strange: list[str], host: Host, firewall: Any
 ) -> None:
     host.iptables("-t nat -N KUBE")
     await put_right(firewall)
@@ -104,7 +104,7 @@ async def test_no_rule_of_others_in_our_chain_or_beside_our_jump_is_too_strange(
     assert firewall.worker_pids[IPV4]
 
 
-async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: IptablesFirewall) -> None:
+async def test_a_writer_who_takes_the_lock_loses_nothing(host: Host, firewall: Any) -> None:
     await put_right(firewall)
     script = "for i in $(seq 40); do iptables-legacy -w -t nat -A POSTROUTING -s 192.0.2.$i -j ACCEPT || exit 1; done"
     writer = host.start("sh", "-c", script)

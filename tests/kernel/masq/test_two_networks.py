@@ -5,8 +5,8 @@ Regression tests of hole 15.
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from ipaddress import ip_network
+from typing import Any
 
 import pytest
 
@@ -15,15 +15,9 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.masq.firewalls.auto import AutoFirewall
-from flannelette.services.masq.firewalls.detect import HostProbe
-from flannelette.services.masq.main import free_ranges
-from flannelette.services.masq.reconcile.reconciler import Reconciler
-from flannelette.services.masq.rules.model import RuleSettings
 from flannelette.services.runtime.os.claims import RANGE, Claim, Claims
-from flannelette.services.runtime.telemetry.health import Health
 from tests.flannel.old_rules import leave
-from tests.hosts.masq import SETTINGS, Host, HostsFirewall
+from tests.hosts.masq import Host, HostsFirewall, free_of, reconciler_of, reconcilers_of
 from tests.services.masq import acquire, lease_service, masq_on
 
 OTHER, OTHER_SUBNET = ip_network("10.6.0.0/16"), ip_network("10.6.3.0/24")
@@ -115,10 +109,10 @@ async def test_rules_of_an_old_flanneld_that_are_about_another_network_stay(fire
 
 
 @pytest.fixture(params=FIREWALLS)
-async def reconciler(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Reconciler]:
+async def reconciler(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[Any]:
     host.run(f"iptables-{request.param}", *HINT.split())
     firewall = HostsFirewall("auto", host.lock)
-    yield Reconciler("n1", SETTINGS, 3600, firewall, Health())
+    yield reconciler_of(firewall)
     await firewall.close()
 
 
@@ -128,7 +122,7 @@ def dual(cidr: str, ipv6: str) -> NetworkConfig:
     )
 
 
-async def put(reconciler: Reconciler, config: NetworkConfig, *subnets: str) -> None:
+async def put(reconciler: Any, config: NetworkConfig, *subnets: str) -> None:
     table = Table()
     lease = Lease("own", "n1", tuple(Subnet(ip_network(subnet)) for subnet in subnets), "vxlan")
     table.fold(Step(reset=True, network=config, changes=(Upserted(lease),), synced=True))
@@ -136,7 +130,7 @@ async def put(reconciler: Reconciler, config: NetworkConfig, *subnets: str) -> N
     await reconciler.resync(dry_run=False)
 
 
-async def test_rules_of_a_former_network_and_subnet_of_ours_go(host: Host, reconciler: Reconciler) -> None:
+async def test_rules_of_a_former_network_and_subnet_of_ours_go(host: Host, reconciler: Any) -> None:
     await put(reconciler, network("10.5.0.0/16"), "10.5.27.0/24")
     firewall = reconciler.firewall.name.removeprefix("iptables-")
     await put(reconciler, network("10.5.0.0/16"), "10.5.9.0/24")
@@ -151,29 +145,25 @@ async def test_rules_of_a_former_network_and_subnet_of_ours_go(host: Host, recon
     assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
 
 
-async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconciler: Reconciler) -> None:
+async def test_what_an_earlier_process_had_put_there_goes_too(host: Host, reconciler: Any) -> None:
     await put(reconciler, network("10.5.0.0/16"), "10.5.27.0/24")
     firewall = reconciler.firewall.name.removeprefix("iptables-")
     earlier = network("10.5.0.0/16")
-    second = Reconciler("n1", SETTINGS, 3600, reconciler.firewall, Health(), earlier_network=earlier)
+    second = reconciler_of(reconciler.firewall, earlier_network=earlier)
     await put(second, network("10.7.0.0/16"), "10.7.9.0/24")
     assert not any("10.5" in line for line in save(host, firewall))
     assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
 
 
-async def test_what_another_network_has_by_now_of_an_earlier_process_stays(
-    host: Host, reconciler: Reconciler
-) -> None:
+async def test_what_another_network_has_by_now_of_an_earlier_process_stays(host: Host, reconciler: Any) -> None:
     """Two networks have swapped their ranges; the one that starts now ran last with what the other has."""
     await put(reconciler, network("10.5.0.0/16"), "10.5.27.0/24")  # by now another network's
     firewall = reconciler.firewall.name.removeprefix("iptables-")
     before = save(host, firewall)
     with Claims("masq", "red") as red, Claims("masq", "blue") as blue:
         red.take([Claim(RANGE, "10.5.0.0/16")])
-        free, earlier = partial(free_ranges, blue), network("10.5.0.0/16")
-        second = Reconciler(
-            "n1", SETTINGS, 3600, reconciler.firewall, Health(), earlier_network=earlier, unclaimed=free
-        )
+        earlier = network("10.5.0.0/16")
+        second = reconciler_of(reconciler.firewall, earlier_network=earlier, unclaimed=free_of(blue))
         await put(second, network("10.7.0.0/16"), "10.7.9.0/24")
         assert of(save(host, firewall), ip_network("10.5.0.0/16")) == of(before, ip_network("10.5.0.0/16"))
         assert len(of(save(host, firewall), ip_network("10.7.0.0/16"))) == 7
@@ -183,9 +173,7 @@ async def test_what_another_network_has_by_now_of_an_earlier_process_stays(
 async def test_two_of_ours_keep_their_rules_beside_each_other(firewall: str, host: Host) -> None:
     """Both families; also in nftables, where each network has tables of its own."""
     listing = ("nft", "--stateless", "list", "ruleset")
-    settings = [RuleSettings(True, True, True, suffix=suffix) for suffix in ("", "-red")]
-    firewalls = [AutoFirewall(firewall, host.lock, HostProbe(each.nft_table)) for each in settings]
-    blue, red = (Reconciler("n1", *each, Health()) for each in zip(settings, (3600, 3600), firewalls, strict=True))
+    blue, red = reconcilers_of(firewall, host, "", "red")
     await put(blue, dual("10.5.0.0/16", "fd00:10:5::/48"), "10.5.27.0/24", "fd00:10:5:1b::/64")
     await put(red, dual("10.6.0.0/16", "fd00:10:6::/48"), "10.6.3.0/24", "fd00:10:6:3::/64")
     both = host.run(*listing)
@@ -199,8 +187,8 @@ async def test_two_of_ours_keep_their_rules_beside_each_other(firewall: str, hos
     assert ("10.5." in left, left.count("10.6.3.0/24")) == (False, 3)
     assert ("fd00:10:5:" in left, left.count("fd00:10:6:3::/64")) == (False, 3)
     assert await red.resync(dry_run=True) == []
-    for kept in firewalls:
-        await kept.close()
+    for each in (blue, red):
+        await each.firewall.close()
 
 
 @pytest.mark.parametrize("firewall", FIREWALLS)
@@ -211,7 +199,7 @@ async def test_two_of_ours_and_a_flanneld_that_repair_at_once_take_no_rule_from_
     host.run(f"iptables-{firewall}", *HINT.split())
     leave(host, firewall, "v0.28", ip_network("10.7.0.0/16"), ip_network("10.7.3.0/24"), random=True)
     firewalls = [HostsFirewall("auto", host.lock) for _ in range(2)]
-    blue, red = (Reconciler("n1", SETTINGS, 3600, each, Health()) for each in firewalls)
+    blue, red = map(reconciler_of, firewalls)
     await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")
     await put(red, network("10.6.0.0/16"), "10.6.3.0/24")
     rules = {line for line in save(host, firewall) if any(net in line for net in ("10.5.", "10.6.", "10.7."))}
@@ -241,7 +229,7 @@ async def test_a_rule_that_iptables_does_not_find_by_its_text_is_deleted_too(hos
     """With `-m recent`, `iptables-nft -D` finds no rule by what `iptables-nft-save` prints of it."""
     host.run("iptables-nft", *HINT.split())
     firewall = HostsFirewall("auto", host.lock)
-    blue = Reconciler("n1", SETTINGS, 3600, firewall, Health())
+    blue = reconciler_of(firewall)
     await put(blue, network("10.5.0.0/16"), "10.5.27.0/24")
     before = save(host, "nft")
     odd = "-s 10.5.0.0/16 -m recent --name seen --set -m comment --comment"

@@ -2,29 +2,36 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flannelette.services.masq.firewalls.firewall import Digest, FirewallKind, Placement
-from flannelette.services.masq.rules.model import wanted_chains
-from tests.hosts.masq import CHAINS, NETWORK, SETTINGS, SUBNETS, Host, HostsFirewall, put_right
+from tests.hosts.masq import (
+    CHAINS,
+    KINDS,
+    LEGACY,
+    NETWORK,
+    Host,
+    HostsFirewall,
+    chains_of,
+    put_right,
+)
 from tests.patience import PATIENCE
 from tests.waiting import eventually
 
 RULES = {
-    FirewallKind.LEGACY: "iptables-legacy -w -t nat",
-    FirewallKind.IPTABLES_NFT: "iptables-nft -t nat",
-    FirewallKind.NFTABLES: "",
+    "iptables-legacy": "iptables-legacy -w -t nat",
+    "iptables-nft": "iptables-nft -t nat",
+    "nftables": "",
 }
 
 
-@pytest.fixture(params=FirewallKind)
+@pytest.fixture(params=KINDS)
 async def firewall(request: pytest.FixtureRequest, host: Host) -> AsyncIterator[HostsFirewall]:
-    if request.param is FirewallKind.LEGACY:
+    if request.param == LEGACY:
         host.use_legacy()
-    it = HostsFirewall("auto", host.lock, Placement(request.param is FirewallKind.NFTABLES))
+    it = HostsFirewall("auto", host.lock, asks=request.param == "nftables")
     await put_right(it)
     assert it.name == request.param
     yield it
@@ -42,8 +49,8 @@ async def legacy_firewall(host: Host) -> AsyncIterator[HostsFirewall]:
 @pytest.mark.parametrize("what", ["flushed", "first", "last"])
 async def test_a_foreign_change_wakes_and_is_put_right(host: Host, firewall: HostsFirewall, what: str) -> None:
     commands = {"flushed": "-F FLANNEL-POSTRTG", "first": "-I FLANNEL-POSTRTG", "last": "-A FLANNEL-POSTRTG"}
-    command = f"{RULES[FirewallKind(firewall.name)]} {commands[what]}"
-    if firewall.name == FirewallKind.NFTABLES:
+    command = f"{RULES[firewall.name]} {commands[what]}"
+    if firewall.name == "nftables":
         verb = {"flushed": "flush chain", "first": "insert rule", "last": "add rule"}[what]
         command = f"nft {verb} ip flannelette postrtg {'' if what == 'flushed' else 'counter accept'}"
     elif what != "flushed":
@@ -54,20 +61,20 @@ async def test_a_foreign_change_wakes_and_is_put_right(host: Host, firewall: Hos
     await asyncio.to_thread(host.run, "sh", "-c", command)
     await asyncio.wait_for(changed, PATIENCE)
     states = await firewall.check(CHAINS, repair=True)
-    by = {FirewallKind.LEGACY: (), FirewallKind.NFTABLES: ("nft",)}
-    assert firewall.changed_by == by.get(FirewallKind(firewall.name), ("iptables-nft",))
+    by = {LEGACY: (), "nftables": ("nft",)}
+    assert firewall.changed_by == by.get(firewall.name, ("iptables-nft",))
     assert states[0].causes == ("rule missing" if what == "flushed" else "rule extra",)
     assert all(state.as_wanted for state in states)
 
 
 async def test_the_digest_differs_when_a_rule_does_and_with_nothing_else(host: Host, firewall: HostsFirewall) -> None:
-    kind = FirewallKind(firewall.name)
+    kind = firewall.name
     before = firewall.digest()
     await firewall.check(CHAINS, repair=False)
     assert await put_right(firewall) == []
     host.run("sh", "-c", "echo | timeout 1 bash -c 'cat > /dev/udp/127.0.0.1/9'")
     assert firewall.digest() == before
-    if kind is FirewallKind.LEGACY:
+    if kind == LEGACY:
         host.iptables("-A FORWARD -s 192.0.2.1 -j ACCEPT")
         before = firewall.digest()
         host.iptables("-R FORWARD 2 -s 192.0.2.9 -j ACCEPT")  # of the same size
@@ -78,15 +85,15 @@ async def test_the_digest_differs_when_a_rule_does_and_with_nothing_else(host: H
 
 async def test_a_change_between_a_check_and_the_wait_is_not_missed(host: Host, firewall: HostsFirewall) -> None:
     since = firewall.digest()
-    host.run("sh", "-c", f"{RULES[FirewallKind(firewall.name)] or 'iptables-nft -t nat'} -N OTHER")
+    host.run("sh", "-c", f"{RULES[firewall.name] or 'iptables-nft -t nat'} -N OTHER")
     await asyncio.wait_for(firewall.changed(since), PATIENCE)
 
 
-def digests_of(firewall: HostsFirewall, monkeypatch: pytest.MonkeyPatch) -> list[Digest]:
+def digests_of(firewall: HostsFirewall, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Those that it makes from now on: it makes one when it was woken."""
-    digests, digest = list[Digest](), firewall.digest
+    digests, digest = list[Any](), firewall.digest
 
-    def noted() -> Digest:
+    def noted() -> Any:
         digests.append(digest())
         return digests[-1]
 
@@ -127,7 +134,7 @@ async def test_changes_of_nftables_do_not_keep_a_host_with_legacy_tables_busy(
 async def test_a_program_that_does_not_take_the_lock_is_noticed_by_the_poll(
     host: Host, legacy_firewall: HostsFirewall, tmp_path: Path
 ) -> None:
-    no_masquerade = wanted_chains(NETWORK, SUBNETS, replace(SETTINGS, masquerade=False))
+    no_masquerade = chains_of(NETWORK, masquerade=False)
     await put_right(legacy_firewall, no_masquerade)
     changed = asyncio.create_task(legacy_firewall.changed(legacy_firewall.digest()))
     await asyncio.sleep(0.2)
