@@ -33,6 +33,7 @@ PROBES: Final = {
     "xt_NFQUEUE": "iptables-legacy -A INPUT -j NFQUEUE --queue-num 0",
     "xt_bpf": "iptables-legacy -A INPUT -m bpf --bytecode '1,6 0 0 1'",
     "xt_connmark": "iptables-legacy -A INPUT -m connmark --mark 5",
+    "xt_devgroup": "iptables-legacy -A INPUT -m devgroup --src-group 1",
     "xt_dscp": "iptables-legacy -A INPUT -m dscp --dscp 0x2e",
     "xt_iprange": "iptables-legacy -A INPUT -m iprange --src-range 192.0.2.1-192.0.2.2",
     "xt_length": "iptables-legacy -A INPUT -m length --length 100:200",

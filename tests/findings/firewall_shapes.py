@@ -155,6 +155,36 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="iifname eth0",
         cure=f"iptables-nft -t filter -I INPUT 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
     ),
+    "known MAC addresses, in a set": Shape(
+        _nft(
+            "table inet m { set known { type ether_addr; elements = { 02:00:00:00:00:99, 02:00:00:00:00:98 }; }; "
+            'chain i { type filter hook input priority 0; iifname "eth0" ether saddr != @known drop; }; }'
+        ),
+        named="iifname eth0 ether saddr != { ",
+        cure=f"nft insert rule inet m i handle 3 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "a group of interfaces": Shape(
+        "iptables-legacy -A INPUT -p udp -m devgroup --src-group 0 -j DROP",
+        named="-m devgroup --src-group 0x0",
+        cure=f"iptables-legacy -t filter -I INPUT 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "a kind of interfaces": Shape(
+        _nft(
+            'table inet k { chain f { type filter hook forward priority 0; meta oifkind "bridge" iifgroup 0 '
+            "ct state new tcp flags syn drop; }; }"
+        ),
+        named="meta oifkind bridge meta iifgroup 0 ",
+        cure="nft insert rule inet k f handle 2 ip saddr 10.5.0.0/16 ip daddr 10.5.27.0/24 iifname flannel.1 accept",
+    ),
+    "interfaces of other groups and kinds": Shape(
+        "iptables-legacy -A INPUT -m devgroup --src-group 9 -j DROP; "
+        "iptables-legacy -A FORWARD -m devgroup ! --dst-group 0 -j DROP; "
+        + _nft(
+            "table inet k { chain f { type filter hook forward priority 0; meta iiftype ppp drop; "
+            'meta iifkind "wireguard" drop; oifgroup != 0 drop; }; }'
+        ),
+        is_broken=False,
+    ),
     "the length of datagrams": Shape(
         "iptables-legacy -A INPUT -p udp -m length --length 100:65535 -j DROP",
         named="--length 100:65535",
@@ -191,6 +221,16 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="A rule of fail2ban drops them",
         cure="fail2ban-client set recidive unbanip 10.99.0.12",
         stands_in="iptables-nft -D f2b-recidive -s 10.99.0.12 -j REJECT",
+    ),
+    "a banned peer, in the one chain of all jails": Shape(
+        _nft(
+            "table inet f2b-table { set addr-set-recidive { type ipv4_addr; flags interval; "
+            "elements = { 10.99.0.8/29, 203.0.113.7 }; }; chain f2b-chain { type filter hook input priority -1; "
+            "ip saddr @addr-set-recidive drop; }; }"
+        ),
+        named="A rule of fail2ban drops them",
+        cure="fail2ban-client unban 10.99.0.12",
+        stands_in="nft delete element inet f2b-table addr-set-recidive '{ 10.99.0.8/29 }'",
     ),
     "a peer in a large set": Shape(
         "nft 'table ip crowdsec { set blacklists { type ipv4_addr; }; chain c { type filter hook input priority -10; "
@@ -462,6 +502,16 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         is_by_chance=True,
         is_part=True,
     ),
+    "a share by a random number": Shape(
+        _nft(
+            "table inet x { chain i { type filter hook input priority 0; udp dport 8472 "
+            "meta random < 3435973836 drop; }; }"
+        ),
+        named="Packets between the nodes (UDP port 8472) are in part dropped.",
+        cure=f"nft insert rule inet x i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+        is_by_chance=True,
+        is_part=True,
+    ),
     "shares of other packets": Shape(
         "iptables-legacy -A FORWARD -s 192.0.2.0/24 -m statistic --mode random --probability 0.5 -j DROP; "
         "iptables-nft -A INPUT -p tcp --dport 9999 -m statistic --mode nth --every 2 --packet 0 -j DROP; "
@@ -724,6 +774,28 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         is_policy=True,
     ),
 }
+
+DIRECT: Final = {
+    "what a card takes": Shape(
+        _nft(
+            'table netdev f { chain i { type filter hook ingress device "eth0" priority 0; '
+            "ip saddr 10.5.0.0/16 ip daddr 10.5.0.0/16 meta l4proto { tcp, udp } drop; }; }"
+        ),
+        named="TCP and UDP packets of pods are dropped",
+        cure="nft insert rule netdev f i handle 3 ip saddr 10.5.0.0/16 ip daddr 10.5.27.0/24 ",
+    ),
+    "addresses that are not of the link": Shape(
+        "iptables-nft -t raw -A PREROUTING -i eth0 -s 10.5.0.0/16 -j DROP",
+        named="`iifname eth0 ip saddr 10.5.0.0/16 drop`",
+        cure="iptables-nft -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -i eth0 ",
+    ),
+    "another card": Shape(
+        "iptables-legacy -A FORWARD -i eth1 -j DROP; iptables-legacy -A FORWARD -o eth1 -j DROP; "
+        "iptables-legacy -A INPUT -p udp --dport 8472 -j DROP",
+        is_broken=False,
+    ),
+}
+"""The same between nodes on one link, whose pods' packets no tunnel carries (host-gw)."""
 
 _UFW: Final = "ufw --force reset >/dev/null; {}; ufw allow 22/tcp; ufw --force enable"
 _FIREWALLD: Final = "firewall-cmd --set-default-zone={}"

@@ -73,6 +73,8 @@ _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|den
 """Names of firewalld's chains from 1.0 on; packets that such a chain does not accept end there."""
 _PANIC: Final = "firewalld_policy_drop"
 """The table of firewalld that drops every packet, in its panic mode and while it loads its rules."""
+_F2B_TABLE: Final = "f2b-table"
+"""The table of fail2ban in nftables, where all jails have one chain."""
 _UFW_PROTOCOLS: Final = {50: "esp", 51: "ah", 47: "gre"}
 _NIXOS: Final = (
     "networking.firewall.extraCommands (with nftables: extraInputRules, extraForwardRules) of configuration.nix"
@@ -158,7 +160,7 @@ class Owner:
 OWNERS: Final = (
     Owner("firewalld", r"(IN|FWD[IO]?|FORWARD_(IN|OUT))_.*|INPUT_(ZONES|direct).*", f"firewalld|{_PANIC}"),
     Owner("ufw", "ufw6?-.*", has_policies=True),
-    Owner("fail2ban", "f2b-.*|fail2ban-.*", "f2b-table"),
+    Owner("fail2ban", "f2b-.*|fail2ban-.*", _F2B_TABLE),
     Owner("crowdsec", "(?i:crowdsec.*)", "crowdsec6?"),
     Owner("docker", "DOCKER(-.*)?", "docker-bridges", has_policies=True),
     Owner("NixOS", "nixos-fw.*|nixos-drop", "nixos-fw"),
@@ -464,4 +466,5 @@ def _unban(drop: Drop, accepts: Sequence[Accept], name: str, _chains: Collection
         return Cure(tuple(("cscli", "decisions", "delete", "--ip", each) for each in banned), keep)
     jail = drop.rule.chain.removeprefix("f2b-").removeprefix("fail2ban-")
     keep = "Put the nodes' addresses into ignoreip of /etc/fail2ban/jail.local, or they are banned again"
-    return Cure(tuple(("fail2ban-client", "set", jail, "unbanip", each) for each in banned), keep)
+    lift = ("unban",) if drop.table == _F2B_TABLE else ("set", jail, "unbanip")
+    return Cure(tuple(("fail2ban-client", *lift, each) for each in banned), keep)

@@ -14,6 +14,7 @@ from typing import Final
 
 from flannelette.services.core.family import Network
 from flannelette.services.masq.diagnose.verdict import (
+    NOWHERE,
     WORD,
     Bits,
     Condition,
@@ -29,6 +30,7 @@ from flannelette.services.masq.diagnose.verdict import (
 )
 from flannelette.services.masq.kernel.ip_sets import is_member, set_name
 from flannelette.services.masq.kernel.local_programs import has_program
+from flannelette.services.masq.kernel.routing import link_of
 
 _STATE, _PROTO, _STATUS, _EXPIRES, _DIRECTION = 0x01, 0x02, 0x40, 0x80, 0x1000  # XT_CONNTRACK_
 _UNTRACKED: Final = 0x100  # XT_CONNTRACK_STATE_UNTRACKED
@@ -238,6 +240,32 @@ def _state(_revision: int, data: bytes) -> Asked:
         Condition(states=states),
         f"-m state --state {','.join(state.name or '' for state in State if state & states)}",
     )
+
+
+def _devgroup(_revision: int, data: bytes) -> Asked:
+    flags, source, source_mask, to, to_mask = struct.unpack_from("=5I", data)
+    for place, option, number, mask in ((0, "--src-group", source, source_mask), (2, "--dst-group", to, to_mask)):
+        if flags >> place & 1:
+            negated = bool(flags >> place & 2)
+            condition = of_link("group", number, mask, is_incoming=place == 0, negated=negated)
+            yield condition, f"-m devgroup {_not(f'{option} {number:#x}', negated)}"
+
+
+def of_link(field: str, wanted: int | str, mask: int = -1, *, is_incoming: bool, negated: bool = False) -> Condition:
+    """Condition on the interface that packets come by, or leave by. Where they have none, or it has no such field,
+    it does not hold, nor does its negation.
+    """
+
+    def asks(flow: Flow) -> Match:
+        name = flow.incoming if is_incoming else flow.outgoing
+        link = link_of(name) if name not in ("", NOWHERE) else None
+        if link is None:
+            return Match.NO if name == NOWHERE else Match.MAYBE
+        found = getattr(link, field)
+        is_it = found == wanted if isinstance(wanted, str) else not (found ^ wanted) & mask
+        return Match.YES if found != "" and is_it is not negated else Match.NO
+
+    return Condition(asks=asks)
 
 
 def _mark(_revision: int, data: bytes) -> Asked:
@@ -473,7 +501,7 @@ _MATCHES_OF_VERSION: Final[dict[str, Callable[[int, int, bytes], Asked]]] = {
 }  # fmt: skip
 _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "tcp": _tcp, "udp": _udp, "udplite": _udp, "multiport": _multiport, "state": _state,
-    "connmark": _connmark, "dscp": _dscp, "tos": _tos, "helper": _helper, "physdev": _physdev,
+    "connmark": _connmark, "devgroup": _devgroup, "dscp": _dscp, "tos": _tos, "helper": _helper, "physdev": _physdev,
     "mark": _mark, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
     "arp": _arp, "statistic": _statistic, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,

@@ -116,6 +116,8 @@ class Surroundings:
     """The MACs of the interfaces that have ARP, by name."""
     link_locals: Mapping[str, Address] = field(default_factory=dict)
     """The addresses fe80:... of interfaces, by name."""
+    ways: tuple[tuple[int, str], ...] = ()
+    """The interfaces of routes to other nodes' pods, by IP version."""
 
 
 def flows_of(
@@ -130,13 +132,14 @@ def flows_of(
     for row in network.families if network else ():
         version = row.family.version
         own = next((subnet for subnet in own_subnets if family_of(subnet) is row.family), row.cidr)
-        device, bridge = tunnel.devices.get(version, "") if tunnel else "", bridges.get(version, "")
-        there = Flow(own, row.cidr, bridge, device, is_for_us=False, clock=around.clock, way=_FORWARDED, name="pods")
-        back = replace(there, source=row.cidr, destination=own, incoming=device, outgoing=bridge, is_from_peers=True)
-        back = replace(back, only_by=device)
+        bridge, of_pods = bridges.get(version, ""), list[Flow]()
+        there = Flow(own, row.cidr, bridge, is_for_us=False, clock=around.clock, way=_FORWARDED, name="pods")
+        come = replace(there, source=row.cidr, destination=own, incoming="", outgoing=bridge, is_from_peers=True)
         there = replace(there, only_by=bridge if around.ports else "")  # without a bridge each pod has an interface
         there = replace(there, ports=around.ports if version in around.bridge_filtered else ())
-        of_pods = [there, back, *_going_on(there), *_going_on(back)]
+        for device in _devices(tunnel, version, around):
+            go, back = replace(there, outgoing=device), replace(come, incoming=device, only_by=device)
+            of_pods += [go, back, *_going_on(go), *_going_on(back)]
         if uplink := uplinks.get(version):
             out = replace(there, destination=OUTSIDE[version], outgoing=uplink, name="outside")
             out = replace(out, masqueraded_as=dict(around.addresses).get(version))
@@ -151,6 +154,12 @@ def flows_of(
             flows += [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
             flows.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
     return flows
+
+
+def _devices(tunnel: Tunnel | None, version: int, around: Surroundings) -> list[str]:
+    """The interfaces by which packets go to pods of other nodes, and come from there; an empty name: unknown."""
+    known = tunnel.devices.get(version, "") if tunnel else ""
+    return [known] if known else [name for each, name in around.ways if each == version] or [""]
 
 
 def neighbours_of(network: NetworkConfig | None, subnets: Iterable[Network], around: Surroundings) -> list[Flow]:

@@ -16,6 +16,7 @@ from flannelette.services.masq.kernel.routing import (
     link_locals,
     mac_of,
     own_networks,
+    parts_of,
     pods_of,
     ports_of,
     routers_of,
@@ -37,7 +38,7 @@ _CALLS: Final = {
 def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
     """Peers and interfaces, those of one look. What nobody can say is left out."""
     bridges, uplinks, devices = list[tuple[int, str]](), list[tuple[int, str]](), _devices(network, suffix)
-    addresses = list[tuple[int, Network]]()
+    addresses, ways = list[tuple[int, Network]](), dict[tuple[int, str], None]()
     gateways = list[tuple[int, Address]]()
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
@@ -49,6 +50,8 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         way = way_to(subnet[min(2, subnet.num_addresses - 1)]) if subnet else None
         bridges += [(version, way.device)] if way and way.gateway is None else []
         gateways += [(version, way.source)] if way and way.source else []
+        if network and network.backend_type != "ipsec":  # whose packets are as they are only before or after a card
+            ways |= {(version, device): None for _, device in parts_of(row.cidr)}
         outside = way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
         addresses += [(version, ip_network(outside.source))] if outside and outside.source else []
@@ -72,6 +75,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         tuple(gateways),
         macs,
         link_locals(),
+        tuple(ways),
     )
 
 

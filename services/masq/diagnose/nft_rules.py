@@ -17,6 +17,7 @@ from flannelette.services.masq.diagnose.extensions import (
     conditions_of,
     effect_of,
     new_source_of,
+    of_link,
     port_of,
     queueing,
 )
@@ -74,15 +75,22 @@ _HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {
 transport header, protocol (0: any other)."""
 _META: Final = {
     0: "length", 1: "ethertype", 3: "mark", 4: "incoming index", 5: "outgoing index", 6: "incoming", 7: "outgoing",
-    8: "link type", 9: "link type",
-    10: "owner", 11: "owner", 15: "family", 16: "protocol", 17: "bridge", 18: "bridge", 19: "kind", 23: "owner",
-    30: "time", 31: "day", 32: "hour",
+    8: "incoming type", 9: "outgoing type", 10: "owner", 11: "owner", 15: "family", 16: "protocol", 17: "bridge",
+    18: "bridge", 19: "kind", 21: "incoming group", 22: "outgoing group", 23: "owner", 24: "share",
+    26: "incoming kind", 27: "outgoing kind", 30: "time", 31: "day", 32: "hour",
 }  # fmt: skip
 """NFT_META_..."""
 _META_SIZES: Final = {
     "protocol": 1, "family": 1, "ethertype": 2, "incoming": 16, "outgoing": 16, "kind": 1, "time": 8, "day": 1,
-    "link type": 2,
+    "incoming type": 2, "outgoing type": 2, "incoming kind": 16, "outgoing kind": 16,
 }  # fmt: skip
+_LINK_WORDS: Final = {
+    f"{way} {field}": (way == "incoming", field, f"meta {short}if{field}")
+    for way, short in (("incoming", "i"), ("outgoing", "o"))
+    for field in ("type", "group", "kind")
+}
+"""What is asked of an interface: whether that by which packets come, its field, and how nft writes it."""
+_ETHERNET: Final = 1  # ARPHRD_ETHER
 _CT: Final = {
     0: ("state", 4), 1: ("direction", 1), 2: ("status", 4), 3: ("connection mark", 4), 10: ("protocol", 1),
     11: ("source port", 2), 12: ("port", 2), 19: ("source", 4), 20: ("destination", 4), 21: ("source", 16),
@@ -465,6 +473,8 @@ class RuleReader:
             return replace(STATUS, negated=negated is not (number == 0)), "ct status ..."
         if what == "owner":
             return of_owner(), "meta skuid ..."
+        if what in _LINK_WORDS:
+            return self._of_link(what, value, mask, negated=negated)
         if what in ("fib route", "fib type"):
             return self._fib(what, number, negated=negated)
         said = (
@@ -472,7 +482,7 @@ class RuleReader:
             if mask
             else f"{self._name(what)} {word}{number}"
         )
-        said = said if what in NAMES else "..." if what != "link type" else ""  # nft adds that by itself
+        said = said if what in NAMES else "..."
         return Condition(test=Test(what, number, number, bits), negated=negated), said
 
     def _fib(self, what: str, number: int, *, negated: bool) -> tuple[Condition, str]:
@@ -481,6 +491,15 @@ class RuleReader:
             return Condition(always=bool(number), negated=negated), "fib ..."
         said = f"fib daddr type {'local' if number == RTN_LOCAL else number}"
         return replace(condition_of_type(number), negated=negated), said
+
+    def _of_link(self, what: str, value: bytes, mask: bytes, *, negated: bool) -> tuple[Condition, str]:
+        is_incoming, field, word = _LINK_WORDS[what]
+        number = int.from_bytes(value, sys.byteorder)
+        wanted: int | str = text(value) if field == "kind" else number
+        bits = int.from_bytes(mask, sys.byteorder) if mask else -1
+        condition = of_link(field, wanted, bits, is_incoming=is_incoming, negated=negated)
+        is_added = field == "type" and number == _ETHERNET  # by nft itself, before a MAC address is compared
+        return condition, "" if is_added else f"{word} {'!= ' * negated}{wanted}"
 
     def _compare(self, load: _Load, operator: int, value: bytes) -> None:
         """Condition of a comparison: less, at most, greater, at least."""

@@ -26,9 +26,7 @@ _EXPIRATION: Final = 5  # NFTA_SET_ELEM_EXPIRATION
 _END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
 _VALUE, _VERDICT = 1, 2  # NFTA_DATA_
 EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
-_HOST_ORDER: Final = frozenset(
-    ("mark", "connection mark", "state", "status", "fib type", "time", "hour", "link type")
-)
+_HOST_ORDER: Final = frozenset(("mark", "connection mark", "state", "status", "fib type", "time", "hour"))
 _OF_CONNECTION: Final = frozenset(("connection mark", "direction", "status"))
 _NUMBERS: Final = frozenset(
     (

@@ -88,7 +88,7 @@ WORDS: Final = {0: "inet", 4: "ip", 6: "ip6", ARP: "arp"}
 _TYPES: Final = {4: 0x0800, 6: 0x86DD}
 _OF_FRAMES: Final = frozenset(
     (
-        "ethertype", "link type", "mac", "mark", "kind", "length", "time", "hour", "day", "arp operation",
+        "ethertype", "mac", "mark", "kind", "length", "time", "hour", "day", "arp operation",
         "arp htype", "arp ptype", "arp hlen", "arp plen", "arp mac",
     )
 )  # fmt: skip
@@ -348,7 +348,7 @@ class Flow:
                 return None
 
 
-_OF_ETHERNET: Final = {"link type": 1, "arp htype": 1, "arp ptype": 0x0800, "arp hlen": 6, "arp plen": 4}
+_OF_ETHERNET: Final = {"arp htype": 1, "arp ptype": 0x0800, "arp hlen": 6, "arp plen": 4}
 _DAY: Final = 86400
 TCP: Final = 6
 _UDP: Final = 17

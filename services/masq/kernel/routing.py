@@ -21,7 +21,8 @@ _ROUTE, _NEIGHBOUR, _LINK, _ADDRESS = (
     for form in ("=8BI", "=BxxxiHBB", "=BxHiII", "=4BI")  # the last is struct ifaddrmsg
 )
 _IFA_ADDRESS: Final = 1
-_LINK_ADDRESS, _LINK_NAME, _MASTER = 1, 3, 10  # IFLA_
+_LINK_ADDRESS, _LINK_NAME, _MASTER, _LINK_INFO, _GROUP = 1, 3, 10, 18, 27  # IFLA_
+_INFO_KIND: Final = 1  # IFLA_INFO_KIND
 _ETHERNET, _NO_ARP, _LOOPBACK = 1, 0x80, 0x8  # ARPHRD_ETHER, IFF_
 _IS_SET: Final = 0xC0  # NUD_PERMANENT, NUD_NOARP
 _DESTINATION, _FROM, _INCOMING, _DEVICE, _GATEWAY, _SOURCE, _MARK = 1, 2, 3, 4, 5, 7, 16  # RTA_
@@ -52,6 +53,17 @@ class MarkRule:
     mark: int
     mask: int
     table: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What rules may ask of an interface."""
+
+    type: int
+    """ARPHRD_..., such as that of Ethernet."""
+    group: int
+    kind: str
+    """Kind of a device that no hardware stands behind, such as `vxlan`; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,15 @@ def with_arp() -> dict[str, bytes]:
         if kind == _ETHERNET and not flags & (_NO_ARP | _LOOPBACK):
             found[text(values.get(_LINK_NAME, b""))] = values.get(_LINK_ADDRESS, b"")
     return found
+
+
+def link_of(name: str) -> Link | None:
+    """The interface with this name; None: there is none, or the kernel does not say."""
+    body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_LINK_NAME, name.encode() + b"\0")
+    for head, values in ask(_GETLINK, body, _LINK.size):
+        kind = text(attributes(values.get(_LINK_INFO, b"")).get(_INFO_KIND, b""))
+        return Link(_LINK.unpack(head)[1], int.from_bytes(values.get(_GROUP, b""), sys.byteorder), kind)
+    return None
 
 
 def routers_of(network: Network) -> frozenset[tuple[Address, str]]:

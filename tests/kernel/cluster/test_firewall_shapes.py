@@ -16,7 +16,7 @@ import pytest_asyncio
 from flannelette.masq.v1 import masq_pb2 as pb
 from tests.faults.silent_scene import Kind, Pods, two_pods
 from tests.findings.firewall_rows import FIREWALL_FAULTS
-from tests.findings.firewall_shapes import PROGRAMS, RELOADS, SHAPES, Shape
+from tests.findings.firewall_shapes import DIRECT, PROGRAMS, RELOADS, SHAPES, Shape
 from tests.findings.words import words
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import EXAMPLES
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 OURS = {"peer: VXLAN"}
 """The tunnel from the peer."""
 FORGED = {"stranger: a pod, as a pod of the peer", "stranger: a pod, as another pod of the node"}
-"""What a policy of firewalld, which knows zones and no interfaces, cannot tell from packets of pods: only a strict
-reverse path filter does, which this host does not have.
+"""What a policy of firewalld, which knows zones and no interfaces, cannot tell from packets of pods, and no rule can
+where these come as they are: only a strict reverse path filter does, which this host does not have.
 """
 NEEDS = {
     "ipset ": "ip_set",
@@ -46,6 +46,7 @@ NEEDS = {
     "-m time": "xt_time",
     "-j CT": "xt_CT",
     "CONNMARK": "xt_connmark",
+    "-m devgroup": "xt_devgroup",
     "-m dscp": "xt_dscp",
     "-m owner": "xt_owner",
     "-m physdev": "xt_physdev",
@@ -79,6 +80,7 @@ class Scene:
     pods: Pods
     node: WatchedNode
     saved: str
+    has_tunnel: bool = True
     inside: tuple[str, ...] = ()
     """What a command begins with that is typed where n1 has files of its own."""
 
@@ -130,15 +132,21 @@ class Scene:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene() -> AsyncIterator[Scene]:
+    async with watched("vxlan") as scene:
+        yield scene
+
+
+@asynccontextmanager
+async def watched(backend: str) -> AsyncIterator[Scene]:
     make = NamespaceMaker()
-    async with two_pods(Kind(families="ipv4", has_masq=True)) as pods:
+    async with two_pods(Kind(backend, "ipv4", has_masq=True)) as pods:
         with ExitStack() as ending:
             ending.callback(make.close)
             node = WatchedNode(make, pods.hosts.cluster.namespace, pods.hosts.n2, pods.pods)
             ending.enter_context(node.listening())
             saved = str(pods.hosts.cluster.directory / "firewall")
             await pods.n1(f"nft -s list ruleset > {saved} && iptables-legacy-save > {saved}.legacy")
-            yield Scene(pods, node, saved)
+            yield Scene(pods, node, saved, has_tunnel=backend != "host-gw")
 
 
 def rules(scene: Scene) -> list[str]:
@@ -155,6 +163,13 @@ async def test_a_firewall_is_broken_exactly_if_it_loses_packets_and_its_cure_ope
 ) -> None:
     assert not await asyncio.to_thread(scene.node.lost)
     await _judged(scene, SHAPES.get(name) or ROWS[name])
+
+
+async def test_a_firewall_between_nodes_on_one_link_is_judged_as_well() -> None:
+    async with watched("host-gw") as scene:
+        for shape in DIRECT.values():
+            assert not await asyncio.to_thread(scene.node.lost)
+            await _judged(scene, shape)
 
 
 @pytest.mark.parametrize(("program", "name"), [(program, name) for program in PROGRAMS for name in PROGRAMS[program]])
@@ -219,7 +234,8 @@ async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
         again = {each for each in found_before if not each.startswith(ports)}
         opened = await asyncio.to_thread(scene.node.reached) - reached - again
         is_ban = any(cure.startswith(BANS) for cure in cures)
-        ours = OURS | FORGED if any("--new-policy=flannel" in cure for cure in cures) else OURS
+        is_open = not scene.has_tunnel or any("--new-policy=flannel" in cure for cure in cures)
+        ours = OURS | FORGED if is_open else OURS
         assert {each for each in opened if not is_ban or not each.startswith("peer")} <= ours, opened
         if reload:
             await scene.typed(reload)
