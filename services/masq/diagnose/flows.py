@@ -17,6 +17,8 @@ from flannelette.services.masq.kernel.traffic import Queue, TrafficFilter
 
 BRIDGE: Final = "cni0"
 _IKE_PORT: Final = 500
+_NAT_PORT: Final = 4500
+"""Of IKE and ESP, where a NAT is between two nodes (RFC 3948)."""
 _FORWARDED: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING, NfHook.EGRESS)
 _LOCAL: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
 _FROM_PORT: Final = (NfHook.INGRESS, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT)
@@ -59,6 +61,8 @@ class Peer:
     """Address of this host under which they leave."""
     mac: bytes = b""
     """Source MAC of its packets in the underlay; empty: unknown."""
+    is_past_nat: bool | None = None
+    """IPsec packs its packets in UDP, because there is a NAT between; None: there is no tunnel to it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +273,21 @@ def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundi
         found += [flow for peer in peers for flow in _of_peer(base, peer)] or [base]
     if network.backend_type == "udp":  # where the kernel has no FOU
         found = [replace(each, is_of_process=True) for each in found]
-    is_keyed = network.backend_type == "ipsec"
-    ike = [replace(each, protocol=UDP, port=_IKE_PORT, is_of_process=True) for each in found if is_keyed]
-    return found + ike
+    return [each for flow in found for each in _of_ipsec(flow, around)] if network.backend_type == "ipsec" else found
+
+
+def _of_ipsec(flow: Flow, around: Surroundings) -> Iterator[Flow]:
+    """The packets of a tunnel of IPsec, and those of IKE that make it, which has found what is between the nodes."""
+    end = flow.destination if flow.is_ours else flow.source
+    past_nat = next((peer.is_past_nat for peer in around.peers if ip_network(peer.address) == end), None)
+    ike = replace(flow, protocol=UDP, port=_IKE_PORT, is_of_process=True)
+    if flow.protocol == UDP:
+        past_nat = False  # it is told to
+    in_udp = replace(ike, port=_NAT_PORT, is_perhaps=past_nat is None)
+    yield in_udp if past_nat else flow
+    yield ike
+    if past_nat is None:
+        yield in_udp
 
 
 def _of_peer(base: Flow, peer: Peer) -> Iterator[Flow]:

@@ -12,6 +12,7 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
 from flannelette.services.masq.diagnose.flows import OUTSIDE, Neighbour, Peer, Pod, Surroundings
 from flannelette.services.masq.kernel.routing import (
+    encapsulated,
     is_set,
     link_locals,
     mac_of,
@@ -42,7 +43,8 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
     gateways = list[tuple[int, Address]]()
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
-    peers = [_peer(address) for some in ends for address in some[:_MOST_PEERS]]
+    past_nat = encapsulated() if network and network.backend_type == "ipsec" else {}
+    peers = [_peer(address, past_nat.get(address)) for some in ends for address in some[:_MOST_PEERS]]
     own = {family_of(subnet): subnet for subnet in subnets}
     for row in network.families if network else ():
         version = row.family.version
@@ -105,11 +107,11 @@ def _devices(network: NetworkConfig | None, suffix: str) -> Sequence[str]:
     return tunnel.carriers if tunnel else ()
 
 
-def _peer(address: Address) -> Peer:
+def _peer(address: Address, is_past_nat: bool | None) -> Peer:
     way = way_to(address)
     if way is None:
-        return Peer(address)
-    return Peer(address, way.device, way.source, mac_of(way.gateway or address, way.device))
+        return Peer(address, is_past_nat=is_past_nat)
+    return Peer(address, way.device, way.source, mac_of(way.gateway or address, way.device), is_past_nat)
 
 
 def _files() -> Iterator[str]:

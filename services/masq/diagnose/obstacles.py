@@ -149,6 +149,7 @@ def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host 
     """
     whole, found = tuple(tables), dict[Drop, dict[Flow, None]]()
     asked = [flow for flow in flows if flow.name in ("pods", "tunnel") and flow.states & State.NEW]
+    asked = [flow for flow in asked if not flow.is_perhaps]
     for flow in (*asked, *(flow for pod, flow in single_pods(asked, whole) if not _is_taken(pod, host))):
         way = tuple(hook for hook in flow.way if hook in _TRACKED)
         for probe in probes(flow, whole):
@@ -169,9 +170,10 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
         near = concerning(there[way], flow)
         for probe in probes(flow, near) if fate(near, flow.way, flow) else []:
             for drop in fate(near, flow.way, probe):
-                if not drop.is_certain and _stands_for_many(probe):
+                is_certain = drop.is_certain and not probe.is_perhaps
+                if not is_certain and _stands_for_many(probe):
                     continue  # some address may be refused that nobody has
-                lost.setdefault(drop, {})[probe] = None
+                lost.setdefault(replace(drop, is_certain=is_certain), {})[probe] = None
     certain = {replace(drop, is_certain=False) for drop in lost if drop.is_certain}
     return [Obstacle(drop, tuple(packets)) for drop, packets in lost.items() if drop not in certain]
 

@@ -21,7 +21,7 @@ _WHOSE: Final = {"tunnel": "Packets between nodes", "port": "Packets of a pod of
 def traffic_findings(around: Surroundings, flows: Sequence[Flow], tunnel: Sequence[Flow]) -> Iterator[Condition]:
     """Findings about traffic control that drops these packets."""
     yield from dropping_queues(around.queues)
-    yield from _filtering(around.filters, (*tunnel, *flows))
+    yield from _filtering(around.filters, [flow for flow in (*tunnel, *flows) if not flow.is_perhaps])
 
 
 def dropping_queues(found: Iterable[Queue]) -> Iterator[Condition]:

@@ -227,6 +227,8 @@ class Flow:
     """Of ARP and of IPv6's neighbour discovery: 1 a request or a solicitation, 2 a reply or an advertisement; 0: of
     neither.
     """
+    is_perhaps: bool = False
+    """Nobody knows whether there are such packets."""
     known: tuple[tuple[Network, bytes], ...] = ()
     """Addresses and MACs of the pods, of the node or of the router that is the other end; none: unknown."""
     name: str = ""

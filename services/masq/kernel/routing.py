@@ -35,7 +35,9 @@ _GENERIC, _XFRM = 16, 6  # NETLINK_
 _GENERIC_HEADER: Final = struct.Struct("=BBH")  # struct genlmsghdr: command, version
 _CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # GENL_ID_CTRL, CTRL_CMD_, CTRL_ATTR_
 _GETDEVICE, _DEVICE_INDEX, _PEERS, _ENDPOINT = 0, 1, 8, 4  # WG_CMD_, WGDEVICE_A_, WGPEER_A_
-_GETPOLICY, _TEMPLATES = 21, 5  # XFRM_MSG_, XFRMA_TMPL
+_GETSA, _GETPOLICY, _ENCAPSULATION, _TEMPLATES = 18, 21, 4, 5  # XFRM_MSG_, XFRMA_ENCAP, XFRMA_TMPL
+_STATE: Final = struct.Struct("=56x16s8x16s116xH10x")  # struct xfrm_usersa_info: destination, source, family
+_STATE_ID_BYTES: Final = 24
 _LOCAL_TABLE: Final = 255  # RT_TABLE_LOCAL
 _POLICY: Final = struct.Struct("=152xI4xB7x")  # struct xfrm_userpolicy_info: priority, direction
 _POLICY_ID_BYTES: Final = 64
@@ -230,6 +232,20 @@ def _policy_peers(_: int) -> Iterator[Address]:
             end, af, reqid = _TEMPLATE.unpack_from(template)
             if direction == _OUT and (reqid, priority) == IPSEC_MARK:
                 yield ip_address(end[:4] if af == socket.AF_INET else end)
+
+
+def encapsulated() -> dict[Address, bool]:
+    """The addresses between which there are states of IPsec, and whether their packets go in UDP, as past a NAT. Needs
+    CAP_NET_ADMIN.
+    """
+    found = dict[Address, bool]()
+    for head, values in ask(_GETSA, bytes(_STATE_ID_BYTES), _STATE.size, DUMP, protocol=_XFRM):
+        if len(head) == _STATE.size:
+            *ends, af = _STATE.unpack(head)
+            for end in ends:
+                address = ip_address(end[:4] if af == socket.AF_INET else end)
+                found[address] = found.get(address, False) or _ENCAPSULATION in values
+    return found
 
 
 _PEERS_OF: Final = {"vxlan": _forwarding_peers, "wireguard": _endpoints, "ipsec": _policy_peers}

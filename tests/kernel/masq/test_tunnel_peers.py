@@ -106,3 +106,26 @@ def test_a_host_knows_the_peers_of_each_backend(
     found = surroundings(network, (), suffix).peers
     assert [str(each.address) for each in found] == peers
     assert {each.device for each in found} == {"eth0"}
+
+
+_STATE = (
+    "ip xfrm state add src {0} dst {1} proto esp spi {2} reqid 11 mode tunnel {3} "
+    'aead "rfc4106(gcm(aes))" 0x0000000000000000000000000000000000000000 128'
+)
+
+
+@pytest.mark.modules("esp4")
+def test_a_host_knows_to_which_peers_ipsec_goes_past_a_nat(host: Host) -> None:
+    host.run("sh", "-euc", UNDERLAY)
+    peers = [f"10.99.0.{last}" for last in (12, 13, 14)]
+    policies = [(last, "out", OURS, "10.99.0.11", peer, 11) for last, peer in zip((53, 54, 55), peers, strict=True)]
+    host.run("sh", "-euc", ipsec(*policies))
+    in_udp = "encap espinudp 4500 61000 0.0.0.0"
+    for state in (
+        _STATE.format(peers[0], "10.99.0.11", 0x101, in_udp),
+        _STATE.format("10.99.0.11", peers[0], 0x102, in_udp),
+        _STATE.format("10.99.0.11", peers[1], 0x103, ""),
+    ):
+        host.run("sh", "-euc", state)
+    network = parse_network(f'{{"Network":"10.5.0.0/16","Backend":{{"Type":"ipsec",{PSK}}}}}')
+    assert [each.is_past_nat for each in surroundings(network, (), "").peers] == [True, False, None]
