@@ -69,6 +69,8 @@ iptables-nft -A KUBE-POD-FW-A -m mark ! --mark 0x10000/0x10000 -j REJECT
 iptables-nft -A KUBE-POD-FW-A -j MARK --set-xmark 0x0/0x10000
 """
 
+_MAC: Final = "M=$(ip neigh show 10.5.27.2 dev cni0 | sed 's/.*lladdr //; s/ .*//'); "
+
 SHAPES: Final = {
     **{
         f"the input chain of a cloud image, {kind}": Shape(
@@ -339,6 +341,57 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
             ),
         )
     },
+    **{
+        f"what is not of the pod at a port, {how}": Shape(_MAC + act, is_broken=False)
+        for how, act in (
+            (
+                "at the bridge",
+                'nft "table bridge f { chain c { type filter hook prerouting priority 0; '
+                "iifname veth0 ip saddr != 10.5.27.2 drop; iifname veth0 ether saddr != $M drop; }; "
+                'chain o { type filter hook postrouting priority 0; oifname veth0 ip daddr != 10.5.27.2 drop; }; }"',
+            ),
+            (
+                "at the card",
+                'nft "table netdev e { chain i { type filter hook ingress device veth0 priority 0; policy drop; '
+                "ether saddr != $M drop; ip saddr { 10.5.27.2, 0.0.0.0 } accept; arp saddr ip 10.5.27.2 accept; "
+                'ether type ip6 accept; }; }"',
+            ),
+            (
+                "as libvirt has it",
+                "ebtables -N libvirt-I-veth0 -P ACCEPT; ebtables -N I-veth0-ipv4-ip -P ACCEPT; "
+                "ebtables -A libvirt-I-veth0 -s ! $M -j DROP; "
+                "ebtables -A libvirt-I-veth0 -p IPv4 -j I-veth0-ipv4-ip; "
+                "ebtables -A I-veth0-ipv4-ip -p IPv4 --ip-src 0.0.0.0 --ip-proto udp -j RETURN; "
+                "ebtables -A I-veth0-ipv4-ip -p IPv4 --ip-src 10.5.27.2 -j RETURN; "
+                "ebtables -A I-veth0-ipv4-ip -j DROP; "
+                "ebtables -t nat -N fwd -P ACCEPT 2>/dev/null; ebtables -A INPUT -i veth0 -j libvirt-I-veth0; "
+                "ebtables -A FORWARD -i veth0 -j libvirt-I-veth0",
+            ),
+        )
+    },
+    "another pod's address at a port": Shape(
+        _nft(
+            "table bridge f { chain c { type filter hook prerouting priority 0; "
+            'iifname "veth0" ip saddr != 10.5.27.99 drop; }; }'
+        ),
+        named="Packets of pods are dropped. A rule of another program drops them: `iifname veth0 ip saddr != ",
+        cure="nft insert rule bridge f c handle 2 ip saddr 10.5.27.2 ip daddr '!=' ",
+    ),
+    "another pod's address at a port, by ebtables": Shape(
+        "ebtables -A INPUT -i veth0 -p IPv4 --ip-src ! 10.5.27.99 -j DROP",
+        named="--ip-source",
+        cure="nft insert rule bridge filter INPUT handle ",
+        stands_in="ebtables -F INPUT",
+    ),
+    "another MAC at a port": Shape(
+        _nft(
+            "table bridge f { chain i { type filter hook input priority 0; "
+            'iifname "veth0" ether saddr != 02:00:00:00:00:99 drop; }; }'
+        ),
+        named="Packets of pods are dropped. A rule of another program drops them: `iifname veth0 ether saddr != ",
+        cure="nft insert rule bridge f i handle 2 ip saddr 10.5.27.2 ip daddr '!=' ",
+        is_of_arp=True,
+    ),
     "ARP of other programs' bridges, by ebtables": Shape(
         "ebtables -A INPUT -p ARP -i vnet0 -j DROP; ebtables -A FORWARD -p ARP --arp-ip-src 192.0.2.1 -j DROP; "
         "ebtables -A OUTPUT -p ARP --arp-opcode Reply --arp-mac-src 02:00:00:00:00:01 -j DROP; "
@@ -700,6 +753,28 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure="iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.2 -i flannel.1 -m addrtype "
         "--dst-type UNICAST -j ACCEPT",
         is_part=True,
+    ),
+    "no direct access to a container, by iptables-nft": Shape(
+        "iptables-nft -t raw -A PREROUTING -d 10.5.27.2 ! -i cni0 -j DROP",
+        named="ip daddr 10.5.27.2",
+        is_part=True,
+        cure="iptables-nft -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.2 -i flannel.1 -m addrtype "
+        "--dst-type UNICAST -j ACCEPT",
+    ),
+    "no direct access to containers of docker's bridge, and to each of ours": Shape(
+        "iptables-legacy -t raw -A PREROUTING -d 172.17.0.2 ! -i docker0 -j DROP; "
+        "iptables-legacy -t raw -A PREROUTING -d 10.5.27.2 ! -i docker0 -j DROP; "
+        "iptables-legacy -t raw -A PREROUTING -d 10.5.27.3 ! -i docker0 -j DROP",
+        named="`-A PREROUTING -d 10.5.27.2/32 ! -i docker0 -j DROP`",
+        is_part=True,
+        cure="iptables-legacy -t raw -I PREROUTING ",
+    ),
+    "no direct access to a container, at the card": Shape(
+        _nft(
+            'table netdev e { chain i { type filter hook ingress device "eth0" priority 0; '
+            "ip daddr 10.5.27.2 drop; }; }"
+        ),
+        is_broken=False,
     ),
     "no pod is reached from the underlay": Shape(
         "iptables-legacy -t raw -A PREROUTING -d 10.5.0.0/16 -i eth0 -j DROP; "

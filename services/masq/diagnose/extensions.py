@@ -478,6 +478,28 @@ def _arp(_revision: int, data: bytes) -> Asked:
             yield replace(condition, negated=negated), _not(text, negated)
 
 
+def _ip(version: int, _revision: int, data: bytes) -> Asked:
+    """Conditions of ebtables' matches `ip` and `ip6`."""
+    size = 4 if version == 4 else 16
+    ends = [data[place * size :][:size] for place in range(4)]
+    kind, protocol, asked, inverse = data[4 * size :][:4]
+    spans = struct.unpack_from("=4H", data, 4 * size + 4)
+    source, destination = network_of(ends[0], ends[2]), network_of(ends[1], ends[3])
+    for flag, text, condition in (
+        (0x01, f"source {source}", Condition(source=source) if source else UNKNOWN),
+        (0x02, f"destination {destination}", Condition(destination=destination) if destination else UNKNOWN),
+        (0x04, f"tos {kind:#x}", Condition(test=Test("tos", kind, kind)) if version == 4 else UNKNOWN),
+        (0x08, f"protocol {PROTOCOLS.get(protocol, protocol)}", Condition(protocol=protocol)),
+        (0x10, f"source-port {spans[0]}:{spans[1]}", Condition(test=Test("source port", spans[0], spans[1]))),
+        (0x20, f"destination-port {spans[2]}:{spans[3]}", Condition(ports=(spans[2], spans[3]))),
+        (0x40, "icmp-type ...", UNKNOWN),
+        (0x80, "igmp-type ...", UNKNOWN),
+    ):
+        if asked & flag:
+            negated = bool(inverse & flag)
+            yield replace(condition, negated=negated), _not(f"--ip{'6' * (version == 6)}-{text}", negated)
+
+
 def _policy(_revision: int, data: bytes) -> Asked:
     """Condition of the match `policy`: whether IPsec carries the packet."""
     flags = struct.unpack_from("=H", data, 304)[0]
@@ -504,7 +526,8 @@ _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "connmark": _connmark, "devgroup": _devgroup, "dscp": _dscp, "tos": _tos, "helper": _helper, "physdev": _physdev,
     "mark": _mark, "mac": _mac, "owner": _owner, "length": _length,
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
-    "arp": _arp, "statistic": _statistic, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
+    "arp": _arp, "ip": partial(_ip, 4), "ip6": partial(_ip, 6),
+    "statistic": _statistic, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
 }  # fmt: skip
 
 

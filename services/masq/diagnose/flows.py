@@ -155,8 +155,11 @@ def flows_of(
         if bridge and version in around.bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
-            flows += [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
-            flows.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
+            known = _known(around, own, port)
+            at = [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
+            at.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
+            mac = around.macs.get(bridge, b"")
+            flows += [replace(flow, known=known, mac=b"" if flow.incoming else mac) for flow in at]
     return flows
 
 
@@ -176,15 +179,14 @@ def neighbours_of(network: NetworkConfig | None, subnets: Iterable[Network], aro
         if not bridge or not around.ports:
             continue
         here = ip_network(dict(around.gateways).get(own.version) or own[1])
-        pods = [pod for pod in around.pods if pod.address in own]
-        every = tuple((ip_network(pod.address), pod.mac) for pod in pods)
+        every = _known(around, own)
         for to, back in _exchanged(here, own, [(_under(bridge, here, around), own), (here, own)]):
             to = replace(to, outgoing=bridge, mac=around.macs.get(bridge, b""), known=every, name="neighbours")
             back = replace(back, incoming=bridge, known=every, name="neighbours")
             local = replace(back, destination=_asked(own, back.operation), name="neighbours-local")
             found += [to, back]
             for port in around.ports:
-                known = tuple((ip_network(pod.address), pod.mac) for pod in pods if pod.port == port)
+                known = _known(around, own, port)
                 found += [
                     replace(to, outgoing=port, known=known, way=_TO_PORT),
                     replace(back, incoming=port, known=known, way=_FROM_PORT),
@@ -236,6 +238,12 @@ def _under(device: str, here: Network, around: Surroundings) -> Network:
 
 _UNTRACKED: Final = State.INVALID | State.UNTRACKED
 """What the kernel says of packets that it does not track: it depends on the modules that it has loaded."""
+
+
+def _known(around: Surroundings, own: Network, port: str = "") -> tuple[tuple[Network, bytes], ...]:
+    """Addresses and MACs of the pods of this node that are known; `port`: at this port of the bridge alone."""
+    pods = (pod for pod in around.pods if pod.address in own and port in ("", pod.port))
+    return tuple((ip_network(pod.address), pod.mac) for pod in pods)
 
 
 def _at_port(flow: Flow, port: str, *, is_sent: bool) -> Flow:
@@ -318,17 +326,37 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
     if flow.operation:
         is_from_here = flow.way[0] in FROM_HERE
         return [
-            replace(flow, destination=_asked(address, flow.operation))
-            if is_from_here
-            else replace(flow, source=address, mac=mac)
-            for address, mac in (flow.known if flow.name != "neighbours-nodes" else ())
-        ] or [flow]
+            flow,
+            *(
+                replace(flow, destination=_asked(address, flow.operation))
+                if is_from_here
+                else replace(flow, source=address, mac=mac)
+                for address, mac in (flow.known if flow.name != "neighbours-nodes" else ())
+            ),
+        ]
     if flow.protocol:
         return [flow]
     mentioned = list(_mentioned(tables))
+    if flow.name == "port":
+        return [probe for each in _of_pods_at_port(flow, mentioned) for probe in _of_protocols(each)]
     ends = replace(flow, source=_one(flow.source, mentioned), destination=_one(flow.destination, mentioned))
+    return _of_protocols(ends)
+
+
+def _of_pods_at_port(flow: Flow, mentioned: Sequence[Network]) -> Iterator[Flow]:
+    """Packets of any pod, whose address and MAC rules may compare with those of the port, and of the pods there."""
+    if flow.incoming:
+        flow = replace(flow, destination=_one(flow.destination, mentioned))
+        yield from (flow, *(replace(flow, source=address, mac=mac) for address, mac in flow.known))
+    else:
+        flow = replace(flow, source=_one(flow.source, mentioned))
+        yield from (flow, *(replace(flow, destination=address) for address, _ in flow.known))
+
+
+def _of_protocols(flow: Flow) -> list[Flow]:
+    """Packets between the ends of the flow that stand for others in what they carry."""
     found = [
-        replace(ends, protocol=number, length=_SMALL)
+        replace(flow, protocol=number, length=_SMALL)
         for number in ECHO
         if (number == 58) is (flow.source.version == 6)
     ]
@@ -337,7 +365,7 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
     for protocol in (TCP,) if is_second else (TCP, UDP):
         for service, high in zip(_SERVICES, _PORTS, strict=False):
             port, source = (high, service) if flow.is_answer else (service, high)
-            one = replace(ends, protocol=protocol, port=port, source_port=source, length=_SMALL)
+            one = replace(flow, protocol=protocol, port=port, source_port=source, length=_SMALL)
             has_data = (protocol == UDP or flow.states == State.ESTABLISHED) and service == _SERVICES[-1]
             found += [one] if protocol == TCP or not has_data else []
             found += [replace(one, length=_LARGE)] if has_data else []

@@ -187,6 +187,8 @@ def _stands_for_many(probe: Flow) -> bool:
     """Whether an end of it is no single address, or no known MAC, because the peers or the pods are not known."""
     if probe.operation:
         return max(end.num_addresses for end in probe.ends) > 1 or not probe.mac
+    if probe.name == "port":
+        return _pod_of(probe).num_addresses > 1
     return probe.name == "tunnel" and not _peer(probe)
 
 
@@ -255,7 +257,8 @@ def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence
     cure = cure_of(drop, accepts(obstacle.lost, flows), owner, host, _bridge(flows), chains)
     what = "tunnel" if first.name == "tunnel" else "pods"
     what = ("arp" if first.is_arp else "nd") if first.operation else what
-    return _described(_packets(obstacle, flows), drop, owner, cure, what)
+    is_of_some = bool(_some_ports(obstacle.lost, flows))
+    return _described(_packets(obstacle, flows), drop, owner, cure, what, is_of_some=is_of_some)
 
 
 def _of_one(
@@ -296,13 +299,18 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
         return _of_neighbours(found.lost, names)
     if "ping" in names:
         return f"Pings from {found.lost[0].source.network_address} to {found.lost[0].destination.network_address}"
-    ports = sorted({flow.incoming or flow.outgoing for flow in found.lost if flow.name == "port"})
-    if ports and len(ports) < len({flow.incoming or flow.outgoing for flow in flows if flow.name == "port"}):
+    if ports := _some_ports(found.lost, flows):
         return f"Packets of the pod{'s' * (len(ports) > 1)} at {', '.join(ports)}"
     some = _kinds(found.lost)
     if all(map(_is_outside, found.lost)):
         return f"{some} of pods, to the outside or from there,"
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
+
+
+def _some_ports(lost: Iterable[Flow], flows: Iterable[Flow]) -> list[str]:
+    """The ports of the bridge at which packets are lost; none: at all of them, or elsewhere."""
+    few, every = ({flow.incoming or flow.outgoing for flow in some if flow.name == "port"} for some in (lost, flows))
+    return sorted(few) if len(few) < len(every) else []
 
 
 def _of_neighbours(lost: Sequence[Flow], names: Collection[str]) -> str:
@@ -329,6 +337,11 @@ def _is_of_large(lost: Sequence[Flow]) -> bool:
     return len(lengths) == 1 and min(lengths) > 1000
 
 
+def _pod_of(flow: Flow) -> Network:
+    """The end of packets at the port of a bridge that is a pod there."""
+    return flow.source if flow.incoming else flow.destination
+
+
 def _peer(flow: Flow) -> list[Network]:
     end = flow.destination if flow.is_ours else flow.source
     return [end] if end.prefixlen == end.max_prefixlen else []
@@ -347,15 +360,19 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             for (is_ours, _, protocol, port), peers in sorted(ends.items(), key=lambda each: each[0][:2])
         ]
     if lost[0].operation:
-        return _neighbours_accepts(lost, flows)
+        return _neighbours_accepts(lost)
     made, alike = dict[Accept, None](), dict[tuple[str, bool, str, str], list[Flow]]()
     for packet in lost:
         alike.setdefault(_kind(packet), []).append(packet)
     for flow in flows:
-        if any(_is_within(packet, flow) for packet in alike.get(_kind(flow), ())):
+        packets = [packet for packet in alike.get(_kind(flow), ()) if _is_within(packet, flow)]
+        if packets:
             is_outside = _is_outside(flow)
-            source = () if is_outside and flow.is_answer else (flow.source,)
-            destination = () if is_outside and not flow.is_answer else (flow.destination,)
+            source: tuple[Network, ...] = () if is_outside and flow.is_answer else (flow.source,)
+            destination: tuple[Network, ...] = () if is_outside and not flow.is_answer else (flow.destination,)
+            if flow.name == "port":
+                pods = _widest({_pod_of(packet) for packet in packets})
+                source, destination = (pods, destination) if flow.incoming else (source, pods)
             is_forwarded = flow.name in _FORWARDED and not (is_outside and flow.is_answer)
             accept = Accept(
                 source,
@@ -376,22 +393,21 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
 
 
-def _neighbours_accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
+def _neighbours_accepts(lost: Sequence[Flow]) -> list[Accept]:
     """What to accept of ARP or neighbour discovery: what is of pods, or of nodes and routers, and no more."""
     ends = dict[Accept, dict[Network, None]]()
     for flow in lost:
         is_out = flow.way[0] in FROM_HERE
-        whole = next(each for each in flows if each.operation == flow.operation and _is_of(flow, each))
         kind = Accept(
-            destinations=(whole.destination,) if flow.name == "neighbours-local" else (),
+            destinations=(flow.destination,) if flow.name == "neighbours-local" else (),
             protocol=flow.protocol,
             incoming="" if is_out else flow.incoming,
             icmp=None if flow.is_arp else ND[flow.operation],
             is_arp=flow.is_arp,
             outgoing=flow.outgoing if is_out else "",
         )
-        ends.setdefault(kind, {})[whole.destination if is_out else whole.source] = None
-    kinds = ((kind, tuple(sorted(some))) for kind, some in ends.items())
+        ends.setdefault(kind, {})[flow.destination if is_out else flow.source] = None
+    kinds = ((kind, _widest(some)) for kind, some in ends.items())
     return [replace(kind, destinations=e) if kind.outgoing else replace(kind, sources=e) for kind, e in kinds]
 
 
@@ -404,8 +420,9 @@ def _kind(flow: Flow) -> tuple[str, bool, str, str]:
     return flow.name, flow.is_answer, flow.incoming, flow.outgoing
 
 
-def _is_of(packet: Flow, flow: Flow) -> bool:
-    return _kind(packet) == _kind(flow) and _is_within(packet, flow)
+def _widest(networks: Collection[Network]) -> tuple[Network, ...]:
+    """Networks that are part of no other."""
+    return tuple(sorted(each for each in networks if not any(o != each and contains(o, each) for o in networks)))
 
 
 def _is_within(packet: Flow, flow: Flow) -> bool:

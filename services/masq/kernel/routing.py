@@ -235,9 +235,7 @@ def _policy_peers(_: int) -> Iterator[Address]:
 
 
 def encapsulated() -> dict[Address, bool]:
-    """The addresses between which there are states of IPsec, and whether their packets go in UDP, as past a NAT. Needs
-    CAP_NET_ADMIN.
-    """
+    """The ends of states of IPsec, and whether packets go in UDP there, as past a NAT. Needs CAP_NET_ADMIN."""
     found = dict[Address, bool]()
     for head, values in ask(_GETSA, bytes(_STATE_ID_BYTES), _STATE.size, DUMP, protocol=_XFRM):
         if len(head) == _STATE.size:
