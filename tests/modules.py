@@ -20,7 +20,11 @@ PROBES: Final = {
     "esp4": "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x100 mode tunnel aead rfc4106(gcm(aes)) "
     f"0x{'00' * 20} 128",
     "fou": "ip fou add port 8285 ipproto 4",
+    "ebt_ip": "ebtables -A INPUT -p IPv4 --ip-src 192.0.2.1 -j DROP",
+    "ebt_ip6": "ebtables -A INPUT -p IPv6 --ip6-proto udp -j DROP",
     "ip_set": "ipset create probe hash:net",
+    "ip_set_bitmap_port": "ipset create probe bitmap:port range 0-65535",
+    "ip_set_hash_netiface": "ipset create probe hash:net,iface",
     "ipip": "ip link add probe type ipip local 192.0.2.1",
     "netem": "tc qdisc add dev lo root netem delay 1ms",
     "nf_tables_bridge": "nft table bridge t { chain c { type filter hook input priority 0 ; } ; }",

@@ -178,6 +178,14 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="meta oifkind bridge meta iifgroup 0 ",
         cure="nft insert rule inet k f handle 2 ip saddr 10.5.0.0/16 ip daddr 10.5.27.0/24 iifname flannel.1 accept",
     ),
+    "interfaces by the beginning of their names": Shape(
+        _nft(
+            'table inet w { chain f { type filter hook forward priority 0; iifname vmap { "flannel*" : jump no, '
+            '"veth*" : accept }; }; chain no { meta l4proto { tcp, udp } th dport != { 22, 443 } drop; }; }'
+        ),
+        named="TCP and UDP packets of pods are dropped",
+        cure="nft insert rule inet w no handle ",
+    ),
     "interfaces of other groups and kinds": Shape(
         "iptables-legacy -A INPUT -m devgroup --src-group 9 -j DROP; "
         "iptables-legacy -A FORWARD -m devgroup ! --dst-group 0 -j DROP; "
@@ -210,6 +218,25 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         "ipset create other hash:net; ipset add other 172.16.0.0/12; "
         "iptables-nft -I FORWARD -m set --match-set other src -j DROP",
         is_broken=False,
+    ),
+    "a network with its interface in an ipset": Shape(
+        "ipset create ni hash:net,iface; ipset add ni 10.5.0.0/16,flannel.1; "
+        "iptables-legacy -t raw -A PREROUTING -m set --match-set ni src,src -j DROP",
+        named="-m set --match-set ni src,src",
+        cure="iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -i flannel.1 ",
+    ),
+    "ports in an ipset": Shape(
+        "ipset create bp bitmap:port range 0-65535; ipset add bp 8000-9000; "
+        "iptables-legacy -A INPUT -p udp -m set --match-set bp dst -j DROP",
+        named="-m set --match-set bp dst",
+        cure=f"iptables-legacy -t filter -I INPUT 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+    ),
+    "a pod in an ipset": Shape(
+        "ipset create one hash:ip; ipset add one 10.5.27.2; "
+        "iptables-nft -I FORWARD -m set --match-set one dst -j DROP",
+        named="Packets of pod 10.5.27.2 are dropped",
+        cure="iptables-nft -t filter -I FORWARD 1 -s 10.5.",
+        is_part=True,
     ),
     "bogons before all routes": Shape(
         "for n in 224.0.0.0/3 172.16.0.0/12 10.0.0.0/8; do "
@@ -289,6 +316,25 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="TCP packets of pods, to the outside or from there, are dropped",
         cure="nft insert rule netdev e i handle 2 ip saddr 10.5.27.0/24 fib daddr type unicast accept",
+    ),
+    "the MAC address of another guest, at a port": Shape(
+        "ebtables -t nat -N I-veth0-mac; ebtables -t nat -A PREROUTING -p IPv4 -i veth0 -j I-veth0-mac; "
+        "ebtables -t nat -A I-veth0-mac -s 52:54:00:00:00:01 -j RETURN; ebtables -t nat -A I-veth0-mac -j DROP",
+        named="chain I-veth0-mac of table bridge nat (nft)",
+        cure="nft insert rule bridge nat I-veth0-mac handle ",
+    ),
+    "pods of another node, by ebtables": Shape(
+        "ebtables -A INPUT -p IPv4 --ip-proto udp --ip-dport 53 -j ACCEPT; "
+        "ebtables -A INPUT -p IPv4 --ip-dst 10.5.53.0/24 -j DROP",
+        named="Packets of pods of 10.5.53.0/24 are dropped",
+        cure="nft insert rule bridge filter INPUT handle ",
+        is_part=True,
+    ),
+    "other addresses, by ebtables": Shape(
+        "ebtables -A INPUT -p IPv4 --ip-src ! 10.0.0.0/8 -j DROP; ebtables -A INPUT -p IPv4 --ip-dst 192.0.2.9 "
+        "-j DROP; ebtables -A OUTPUT -p IPv4 --ip-proto tcp --ip-sport 9100 -j DROP; "
+        "ebtables -A FORWARD -p IPv6 --ip6-proto udp -j DROP",
+        is_broken=False,
     ),
     "answers of pods, at a port": Shape(
         _nft(
@@ -692,6 +738,14 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="Packets of pods to other nodes leave by behind0.",
         cure="nft insert rule inet vpn m handle ",
+    ),
+    "a mark of a pod in an ipset": Shape(
+        "ipset create mesh hash:ip; ipset add mesh 10.5.27.2; ip route add default dev behind0 table 99; "
+        "ip rule add fwmark 0x100/0x100 table 99; "
+        "iptables-legacy -t mangle -A PREROUTING -p tcp -d 10.5.0.0/16 -m set --match-set mesh src "
+        "-j MARK --set-mark 0x100",
+        named="Packets of pods to other nodes leave by behind0.",
+        cure="iptables-legacy -t mangle -I PREROUTING 1 -s 10.5.27.2 -d 10.5.0.0/16 -i cni0 ",
     ),
     "a mark of what comes from peers": Shape(
         "ip route add blackhole default table 99; ip rule add fwmark 0x77 table 99; "

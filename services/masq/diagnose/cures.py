@@ -119,6 +119,8 @@ class Host:
     """Those of PERSISTENT that it has."""
     own: tuple[Network, ...] = ()
     """The destinations of packets that it takes itself: its addresses, those of broadcasts and of groups."""
+    pods: tuple[Network, ...] = ()
+    """The addresses of its pods."""
 
 
 UNKNOWN_HOST: Final = Host()

@@ -14,6 +14,8 @@ from typing import Final
 
 from flannelette.services.core.family import Network
 from flannelette.services.masq.diagnose.verdict import (
+    ECHO,
+    ECHO_REPLY,
     NOWHERE,
     WORD,
     Bits,
@@ -28,7 +30,7 @@ from flannelette.services.masq.diagnose.verdict import (
     of_owner,
     tracked_only,
 )
-from flannelette.services.masq.kernel.ip_sets import is_member, set_name
+from flannelette.services.masq.kernel.ip_sets import Part, is_member, set_name, type_of
 from flannelette.services.masq.kernel.local_programs import has_program
 from flannelette.services.masq.kernel.routing import link_of
 
@@ -416,22 +418,49 @@ def _is_now(flow: Flow, data: bytes) -> Match:
 def _set(revision: int, data: bytes) -> Asked:
     index, dimension, flags = struct.unpack_from("=HBB", data)
     name, negated = set_name(index), bool(flags & 1)
+    kind = type_of(name)
     ends = ["src" if flags >> place & 1 else "dst" for place in range(1, dimension + 1)]
 
     def asks(flow: Flow) -> Match:
-        return _is_in_set(flow, name, ends) if revision else Match.MAYBE
+        return _is_in_set(flow, name, kind, ends) if revision else Match.MAYBE
 
-    yield Condition(asks=asks, negated=negated), f"-m set {_not(f'--match-set {name} {chr(44).join(ends)}', negated)}"
+    yield (
+        Condition(asks=asks, negated=negated, of_set=True),
+        f"-m set {_not(f'--match-set {name} {chr(44).join(ends)}', negated)}",
+    )
 
 
-def _is_in_set(flow: Flow, name: str, ends: list[str]) -> Match:
-    """The kernel is asked about one packet; a set of other things than addresses and ports is not understood."""
-    address = flow.ends[ends[0] == "dst"]
-    if address.prefixlen != address.max_prefixlen or not name:
-        return Match.MAYBE
-    port = {"src": flow.source_port, "dst": flow.port}[ends[1]] if len(ends) > 1 else 0
-    found = is_member(name, address.network_address, flow.protocol if port else 0, port)
+def _is_in_set(flow: Flow, name: str, kind: str, ends: list[str]) -> Match:
+    """The kernel is asked about one packet; a set whose type has a part that is not known of it may have it."""
+    parts = list[Part]()
+    for place, word in enumerate(kind.partition(":")[2].split(",")):
+        part = _part_of(flow, word, is_source=place < len(ends) and ends[place] == "src")
+        if part is None:
+            return Match.MAYBE
+        parts.append(part)
+    if kind == "bitmap:port" and flow.protocol in ECHO:
+        return Match.NO  # it has no ports
+    protocol = flow.protocol if kind.startswith("hash:") else 0
+    found = is_member(name, parts, flow.source.version, protocol)
     return Match.MAYBE if found is None else Match.YES if found else Match.NO
+
+
+def _part_of(flow: Flow, word: str, *, is_source: bool) -> Part | None:
+    """What a packet has where an element of a set has this part; None: unknown."""
+    end = flow.ends[not is_source]
+    match word:
+        case "ip" | "net" if end.prefixlen == end.max_prefixlen:
+            return end.network_address
+        case "port" if flow.protocol in ECHO:
+            kind = ECHO_REPLY if flow.is_answer else ECHO
+            return kind[flow.protocol] << 8
+        case "port":
+            return (flow.source_port if is_source else flow.port) or None
+        case "iface":
+            return (flow.incoming if is_source else flow.outgoing) or None
+        case "mac" if is_source:
+            return flow.mac or None
+    return None
 
 
 def _ttl(_revision: int, data: bytes) -> Asked:

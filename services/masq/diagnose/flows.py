@@ -48,6 +48,8 @@ OUTSIDE: Final = {4: ip_network("151.101.1.1"), 6: ip_network("2a04:4e42::1")}
 """An address of the Internet, which stands for those outside the network."""
 _SMALL, _LARGE = 84, 1450
 _MOST_MENTIONED: Final = 64
+_OF_PORTS: Final = ("bridge", "netdev")
+"""Families of tables that see packets at the ports of a bridge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,20 +383,32 @@ def pings(flow: Flow) -> tuple[Flow, Flow]:
     return asks, replace(asks, states=State.ESTABLISHED, is_answer=True)
 
 
-def single_pods(flows: Iterable[Flow], tables: Iterable[ForeignTable]) -> list[tuple[Network, Flow]]:
-    """The same packets of single pods and nodes that rules name, with the address or subnet of each."""
-    mentioned, found = list(_mentioned(tables)), list[tuple[Network, Flow]]()
+def single_pods(
+    flows: Iterable[Flow], tables: Sequence[ForeignTable], pods: Iterable[Network] = ()
+) -> list[tuple[Network, Flow]]:
+    """The same packets of single pods and nodes that rules name, with the address or subnet of each.
+
+    `pods`: those of this node, which a set that only the kernel looks into may have.
+    """
+    named, found = dict.fromkeys(_mentioned(tables)), list[tuple[Network, Flow]]()
+    names = ("pods", "outside", "local", *["port"] * any(table.family in _OF_PORTS for table in tables))
+    mentioned = list(named | dict.fromkeys(pods if any(map(_looks_into_sets, tables)) else ()))
     for flow in flows:
         is_second = flow.states == State.ESTABLISHED and (flow.name == "pods" or not flow.is_answer)
-        if is_second or flow.name not in ("pods", "outside", "local"):
+        if is_second or flow.name not in names:
             continue
         for each in mentioned:
             ends = [end for end in (flow.source, flow.destination) if end != each and contains(end, each)]
-            if ends:
-                is_source = max(ends, key=lambda end: end.prefixlen) == flow.source  # in the network, too
-                source, destination = (each, flow.destination) if is_source else (flow.source, each)
-                found.append((each, replace(flow, source=source, destination=destination)))
+            nearest = max(ends, key=lambda end: end.prefixlen, default=None)  # it is in the network, too
+            found += [(each, replace(flow, source=each))] if nearest == flow.source else []
+            found += [(each, replace(flow, destination=each))] if nearest == flow.destination else []
     return found[:_MOST_MENTIONED]
+
+
+def _looks_into_sets(table: ForeignTable) -> bool:
+    return any(
+        condition.of_set for chain in table.chains.values() for rule in chain.rules for condition in rule.conditions
+    )
 
 
 def _mentioned(tables: Iterable[ForeignTable]) -> Iterator[Network]:

@@ -60,20 +60,25 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
     ports = [port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge)][:_MOST_PORTS]
     senders = [*devices, *(peer.device for peer in peers), *(name for _, name in (*bridges, *uplinks)), *ports]
     macs = with_arp()
+    pods = [Pod(*each) for version, bridge in bridges for each in pods_of(bridge, version)[:_MOST_PORTS]]
     control = queues(list(dict.fromkeys(filter(None, senders))))
     return Surroundings(
         tuple(peers),
         tuple(bridges),
         tuple(ports),
         tuple(uplinks),
-        Host(frozenset(path for path in _files() if Path(path).exists()), own_networks()),
+        Host(
+            frozenset(path for path in _files() if Path(path).exists()),
+            own_networks(),
+            tuple(ip_network(pod.address) for pod in pods),
+        ),
         tuple(addresses),
         int(time.time()),
         tuple(control),
         tuple(filters(control)),
         frozenset(version for version, path in _CALLS.items() if _is_on(path)),
         tuple(_neighbours(network, [each.address for each in peers], macs.keys() - {*devices})),
-        tuple(Pod(*each) for version, bridge in bridges for each in pods_of(bridge, version)[:_MOST_PORTS]),
+        tuple(pods),
         tuple(gateways),
         macs,
         link_locals(),

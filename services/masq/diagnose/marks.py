@@ -6,8 +6,8 @@ from typing import Final
 
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.masq.diagnose.cures import UNKNOWN_HOST, Host, exempting, owner_of
-from flannelette.services.masq.diagnose.flows import probes
-from flannelette.services.masq.diagnose.obstacles import accepts, place_of
+from flannelette.services.masq.diagnose.flows import probes, single_pods
+from flannelette.services.masq.diagnose.obstacles import accepts, is_taken, place_of
 from flannelette.services.masq.diagnose.verdict import (
     Drop,
     Flow,
@@ -28,12 +28,12 @@ def diverted_by_marks(
     tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST
 ) -> Iterator[Condition]:
     """Findings about marks, one for each rule that sets one. `host`: see `cure_of`."""
-    whole, lost = tuple(tables), dict[Drop, list[Flow]]()
+    whole, lost, asked_of = tuple(tables), dict[Drop, list[Flow]](), dict[Drop, Sequence[Flow]]()
     said = dict[Drop, tuple[MarkRule, int, str]]()
     pods = [flow for flow in flows if flow.name == "pods" and flow.states == State.NEW]
     of_versions = {version: mark_rules(version) for version in {flow.source.version for flow in pods}}
-    for flow in pods:
-        rules = of_versions[flow.source.version]
+    for pod, flow in [*((None, flow) for flow in pods), *single_pods(pods, whole, host.pods)]:
+        rules = of_versions[flow.source.version] if pod is None or not is_taken(pod, host) else ()
         near = concerning(whole, flow) if rules else []
         for probe in probes(flow, near) if rules else ():
             after, setting = marked(near, _BEFORE_ROUTING, probe)
@@ -41,12 +41,13 @@ def diverted_by_marks(
             if setting is None or rule is None or after.unknown:
                 continue
             there = said[setting][2] if setting in said else _elsewhere(flow, after.value)
-            if there:
+            whose = pods if pod is None else [flow]
+            if there and asked_of.setdefault(setting, whose) == whose:  # else it takes more than those of this pod
                 said.setdefault(setting, (rule, after.value, there))
                 lost.setdefault(setting, []).append(probe)
     for setting, some in lost.items():
         owner = owner_of(setting, None)
-        cure = exempting(setting, accepts(some, pods), owner, host)
+        cure = exempting(setting, accepts(some, asked_of[setting]), owner, host)
         rule, mark, there = said[setting]
         place, asked = place_of(setting)
         text = setting.rule.text if setting.rule else ""
@@ -70,8 +71,9 @@ def diverted_by_marks(
 def _elsewhere(flow: Flow, mark: int) -> str:
     """Where packets with this mark go that go to a peer, or come from there; empty: where the others go."""
     own, network = (flow.destination, flow.source) if flow.is_from_peers else (flow.source, flow.destination)
-    for part, device in islice(parts_of(network), _MOST_PARTS):
-        pod, other = own[-2], part[1]
+    parts = parts_of(network) if network.num_addresses > 1 else [(network, "")]
+    for part, device in islice(parts, _MOST_PARTS):
+        pod, other = own[max(own.num_addresses - 2, 0)], part[min(part.num_addresses - 1, 1)]
         source, to = (other, pod) if flow.is_from_peers else (pod, other)
         incoming = flow.incoming or (device if flow.is_from_peers else "")
         plain, with_mark = (way_to(to, source=source, incoming=incoming, mark=each) for each in (0, mark))

@@ -161,9 +161,12 @@ def word_of(parts: Sequence[Part], element: Element) -> str:
     words, place = [], 0
     for part in parts or (Part("", len(element.first)),):
         size = part.size if len(parts) > 1 else len(element.first)
-        ends = dict.fromkeys(end[place : place + size] for end in (element.first, element.last))
+        first, last = (end[place : place + size] for end in (element.first, element.last))
+        ends = dict.fromkeys((first, last))
         place += size
-        if part.what != "padding":
+        if part.what in ("incoming", "outgoing"):
+            words.append(_interface(first, last).replace("+", "*") or "...")
+        elif part.what != "padding":
             words.append("-".join(dict.fromkeys(_word(part.what, value) for value in ends)))
     return " . ".join(words)
 
@@ -173,7 +176,7 @@ def _word(what: str, value: bytes) -> str:
         return str(ip_address(value))
     if what in ("port", "source port", "protocol"):
         return str(int.from_bytes(value, "big"))
-    return text(value) if what in ("incoming", "outgoing") else "..."
+    return "..."
 
 
 def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
@@ -199,10 +202,18 @@ def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
     elif what == "family" and first == last:
         version = {2: 4, 10: 6}.get(int.from_bytes(first, "big"))
         yield Condition(always=False) if version is None else Condition(source=EVERY[version])
-    elif what in ("incoming", "outgoing") and first == last:
-        yield Condition(incoming=text(first)) if what == "incoming" else Condition(outgoing=text(first))
+    elif what in ("incoming", "outgoing") and (name := _interface(first, last)):
+        yield Condition(incoming=name) if what == "incoming" else Condition(outgoing=name)
     else:
         yield Condition(unknown=True)
+
+
+def _interface(first: bytes, last: bytes) -> str:
+    """The name of an interface, with `+` at its end if all that begin so are meant; empty: the range is another."""
+    begin = first.rstrip(b"\0")
+    if first == last:
+        return text(first)
+    return f"{text(begin)}+" if begin and last == begin.ljust(len(last), b"\xff") else ""
 
 
 def _before(key: bytes) -> bytes:

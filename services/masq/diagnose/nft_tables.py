@@ -149,7 +149,7 @@ def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> Foreig
         return sets[of]
 
     def ask_set(of: str, parts: tuple[Part, ...]) -> Condition:
-        return Condition(asks=lambda flow: _is_in(family, name, of, parts, flow))
+        return Condition(asks=lambda flow: _is_in(family, name, of, parts, flow), of_set=True)
 
     numbers = Counter[str]()
     for values in read:

@@ -57,6 +57,7 @@ _CODES: Final = {
 }
 """The codes of findings, by what is dropped: a rule's, and a policy's."""
 _NAT: Final = (NfHook.POSTROUTING,)
+_FEW: Final = 4
 _TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
 
 
@@ -80,8 +81,8 @@ def dropping(
     every = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
     made = [_finding(each, whole, flows, host) for each in every]
     certain = {each.drop for each in every if each.drop.is_certain}
-    for pod, flow in single_pods(_with_marks(flows, whole), whole):
-        if _is_taken(pod, host):
+    for pod, flow in single_pods(_with_marks(flows, whole), whole, host.pods):
+        if is_taken(pod, host):
             continue  # no pod has an address of the host
         for drop, lost in _certain(concerning(whole, flow), flow).items():
             if drop not in certain and not is_before_policy(drop, kind):
@@ -97,9 +98,9 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Hos
     """
     whole, told = tuple(tables), dict[Drop, Condition]()
     asked = [flow for flow in flows if flow.name == "pods" and not flow.is_from_peers and flow.states == State.NEW]
-    for pod, flow in [*((None, flow) for flow in asked), *single_pods(asked, whole)]:
+    for pod, flow in [*((None, flow) for flow in asked), *single_pods(asked, whole, host.pods)]:
         near = concerning(whole, flow)
-        for probe in probes(flow, near) if pod is None or not _is_taken(pod, host) else ():
+        for probe in probes(flow, near) if pod is None or not is_taken(pod, host) else ():
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
                 if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS and drop not in told:
                     told[drop] = _translation(drop, drop.rule, flow, whole, host, [each.source for each in asked])
@@ -150,7 +151,7 @@ def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host 
     whole, found = tuple(tables), dict[Drop, dict[Flow, None]]()
     asked = [flow for flow in flows if flow.name in ("pods", "tunnel") and flow.states & State.NEW]
     asked = [flow for flow in asked if not flow.is_perhaps]
-    for flow in (*asked, *(flow for pod, flow in single_pods(asked, whole) if not _is_taken(pod, host))):
+    for flow in (*asked, *(flow for pod, flow in single_pods(asked, whole, host.pods) if not is_taken(pod, host))):
         way = tuple(hook for hook in flow.way if hook in _TRACKED)
         for probe in probes(flow, whole):
             for drop in fate(whole, way, probe, kind=Effect.DIVERT)[:1]:
@@ -500,9 +501,11 @@ def _described(
     )
 
 
-def _is_taken(address: Network, host: Host) -> bool:
+def is_taken(address: Network, host: Host) -> bool:
     """Whether packets to it are for the host itself."""
-    return any(contains(own, address) for own in host.own)
+    few = address.num_addresses <= _FEW  # a set joins addresses that stand beside each other
+    ends = [type(address)(one) for one in address] if few else [address]
+    return all(any(contains(own, end) for own in host.own) for end in ends)
 
 
 def _translation(
@@ -518,9 +521,7 @@ def _translation(
     cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
     where, asked = place_of(drop)
     given, pods = rule.new_source, flow.source
-    is_ours = (
-        given is None or not host.own or _is_taken(given, host) or any(contains(each, given) for each in subnets)
-    )
+    is_ours = given is None or not host.own or is_taken(given, host) or any(contains(each, given) for each in subnets)
     return found(
         "firewall.snat",
         pods="this node's pods" if pods.prefixlen < pods.max_prefixlen else f"pod {pods.network_address}",

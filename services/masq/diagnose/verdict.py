@@ -415,6 +415,8 @@ class Condition:
     each: tuple["Condition", ...] | None = None
     """Conditions that all have to hold."""
     negated: bool = False
+    of_set: bool = False
+    """It asks the kernel whether addresses are in a set."""
 
     def excludes(self, flow: Flow) -> bool:
         """Whether it asks for addresses that no packet of the flow has."""

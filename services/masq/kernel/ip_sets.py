@@ -2,19 +2,24 @@
 
 import socket
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from flannelette.services.core.family import Address
 from flannelette.services.runtime.os.netlink import ACK, ask, attribute, attributes, text
 
 _NETFILTER: Final = 12  # NETLINK_NETFILTER
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
-_TEST, _GET_BY_INDEX = 11, 15  # IPSET_CMD_
-_PROTOCOL, _NAME, _DATA, _INDEX = 1, 2, 7, 11  # IPSET_ATTR_
-_IP, _PORT, _PROTO = 1, 4, 7  # in IPSET_ATTR_DATA
+_TEST, _HEADER, _GET_BY_INDEX = 11, 12, 15  # IPSET_CMD_
+_PROTOCOL, _NAME, _TYPE, _DATA, _INDEX = 1, 2, 3, 7, 11  # IPSET_ATTR_
+_IP, _PORT, _PROTO, _ETHER, _IP2, _IFACE = 1, 4, 7, 17, 20, 23  # in IPSET_ATTR_DATA
 _VERSION: Final = 7  # IPSET_PROTOCOL
 _NESTED, _NETWORK_ORDER = 0x8000, 0x4000  # NLA_F_
 _ABSENT: Final = 4103  # IPSET_ERR_EXIST
+
+
+Part: TypeAlias = Address | int | str | bytes
+"""A part of an element: an address, a port, the name of an interface, or a MAC address."""
 
 
 def set_name(index: int) -> str:
@@ -23,14 +28,31 @@ def set_name(index: int) -> str:
     return text(values.get(_NAME, b""))
 
 
-def is_member(name: str, address: Address, protocol: int = 0, port: int = 0) -> bool | None:
-    """Whether a set has the address, with the port if it is a set of both; None: it is of another type."""
-    kind, family = (1, socket.AF_INET) if address.version == 4 else (2, socket.AF_INET6)
-    data = attribute(_IP | _NESTED, attribute(kind | _NETWORK_ORDER, address.packed))
-    if protocol:
-        data += attribute(_PROTO, bytes((protocol,)))
-    if port:
-        data += attribute(_PORT | _NETWORK_ORDER, struct.pack(">H", port))
+def type_of(name: str) -> str:
+    """The type of a set, such as `hash:ip,port`; empty: there is no such set."""
+    _, values = _ask(_HEADER, 0, attribute(_NAME, name.encode() + b"\0"))
+    return text(values.get(_TYPE, b""))
+
+
+def is_member(name: str, parts: Sequence[Part], version: int, protocol: int = 0) -> bool | None:
+    """Whether a set has an element of these parts, in the order of its type; `protocol`: that of the port in it.
+
+    None: the kernel does not say.
+    """
+    data, addresses = b"", iter((_IP, _IP2))
+    for part in parts:
+        match part:
+            case int():
+                data += attribute(_PORT | _NETWORK_ORDER, struct.pack(">H", part))
+                data += attribute(_PROTO, bytes((protocol,))) if protocol else b""
+            case str():
+                data += attribute(_IFACE, part.encode() + b"\0")
+            case bytes():
+                data += attribute(_ETHER, part)
+            case _:
+                kind = 1 if part.version == 4 else 2  # IPSET_ATTR_IPADDR_
+                data += attribute(next(addresses) | _NESTED, attribute(kind | _NETWORK_ORDER, part.packed))
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
     code, _ = _ask(_TEST, family, attribute(_NAME, name.encode() + b"\0") + attribute(_DATA | _NESTED, data))
     return {0: True, _ABSENT: False}.get(code)
 

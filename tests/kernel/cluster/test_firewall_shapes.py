@@ -37,6 +37,10 @@ where these come as they are: only a strict reverse path filter does, which this
 """
 NEEDS = {
     "ipset ": "ip_set",
+    "hash:net,iface": "ip_set_hash_netiface",
+    "bitmap:port": "ip_set_bitmap_port",
+    "--ip-": "ebt_ip",
+    "--ip6-": "ebt_ip6",
     "--match-set": "xt_set",
     "-m iprange": "xt_iprange",
     "-m length": "xt_length",
