@@ -1,93 +1,91 @@
-"""vxlan and host-gw: the objects are flanneld's but for protocol and metric; options, errors, MTU."""
-
-from dataclasses import replace
-from ipaddress import ip_address
+"""vxlan, host-gw, ipip and alloc: their objects are flanneld's but for protocol and metric; options, errors, MTU."""
 
 import pytest
 
-from flannelette.services.core.backend_types import BACKEND_TYPES
 from flannelette.services.core.errors import InvalidInput, Misconfigured
-from flannelette.services.core.family import FAMILIES, IPV4, IPV6
-from flannelette.services.core.formats.gojson import GoObject
-from flannelette.services.core.leases.lease import Subnet, VxlanData
-from flannelette.services.core.secret import Secret
-from flannelette.services.dataplane.backends import BACKENDS
-from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity
-from flannelette.services.dataplane.backends.host_gw import HostGw
-from flannelette.services.dataplane.backends.ipip import Ipip
-from flannelette.services.dataplane.backends.ipsec import Ipsec
-from flannelette.services.dataplane.backends.routes import route_metric
-from flannelette.services.dataplane.backends.udp import Udp
-from flannelette.services.dataplane.backends.vxlan import Vxlan, VxlanLink, stable_mac
-from flannelette.services.dataplane.backends.wireguard import Wireguard
-from flannelette.services.dataplane.links.desired import LinkSpec
-from flannelette.services.dataplane.underlay import connected_routes
+from flannelette.services.core.leases.lease import VxlanData
 from tests import paths
-from tests.examples.dataplane import (
-    CAPTURED,
-    DEVICE,
-    DUAL_LINKS,
-    DUAL_UNDERLAY,
-    ETH0,
-    HOST_GW_LINKS,
-    LINKS,
-    UNDERLAY,
-    lines,
-    route,
-    subnet,
-)
+from tests.examples.backend_nodes import BackendNode, peer, refusal
+from tests.examples.dataplane import CAPTURED
 
-NODE = NodeIdentity("n1")
 GOLDEN = paths.GOLDEN / "dataplane"
-
-
-def test_vxlan_peers_are_the_captured_objects_but_for_protocol_and_metric() -> None:
-    objects = frozenset(o for part in CAPTURED.values() for o in Vxlan().peer_objects([part], (), LINKS))
-    assert lines(objects) == (GOLDEN / "vxlan-peers.txt").read_text().splitlines()
-
-
-def test_host_gw_peers_are_the_captured_routes_but_for_protocol_and_metric() -> None:
-    parts = [subnet("10.5.41.0/24", "10.99.0.13"), subnet("10.5.78.0/24", "10.99.0.12")]
-    objects = frozenset(o for part in parts for o in HostGw().peer_objects([part], (), HOST_GW_LINKS))
-    assert lines(objects) == (GOLDEN / "host-gw-peers.txt").read_text().splitlines()
-
-
-def test_an_ipv6_peer_goes_the_same_way() -> None:
-    part = subnet("fd00:10:5:35::/64", "fd00:99::12", "06:0c:56:6d:fb:b4")
-    assert lines(Vxlan().peer_objects([part], (), DUAL_LINKS)) == [
-        "06:0c:56:6d:fb:b4 dev flannel-v6.1 dst fd00:99::12 self permanent",
-        "fd00:10:5:35:: dev flannel-v6.1 lladdr 06:0c:56:6d:fb:b4 PERMANENT",
-        "fd00:10:5:35::/64 via fd00:10:5:35:: dev flannel-v6.1 proto 77 metric 54 onlink",
-    ]
+MAC = "06:0c:56:6d:fb:b3"
+N2 = peer("10.5.53.0/24", "10.99.0.12", MAC)
+SIX = peer("fd00:10:5:35::/64", "fd00:99::12", "06:0c:56:6d:fb:b4")
+NEAR = "10.99.0.0/16"
+DIRECT = '"DirectRouting":true'
+TO_N2 = "proto 77 metric 1334"
 
 
 @pytest.mark.parametrize(
-    ("part", "reason"),
+    ("kind", "parts"),
     [
-        (subnet("10.5.53.0/24", "10.99.0.12"), "the lease has no VTEP MAC"),
-        (subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni=9), "the lease has VNI 9, this network 1"),
-        (subnet("10.5.53.0/24", "", "06:0c:56:6d:fb:b3"), "the lease has no public IPv4 address"),
+        ("vxlan", [*CAPTURED.values()]),
+        ("host-gw", [peer("10.5.41.0/24", "10.99.0.13"), peer("10.5.78.0/24", "10.99.0.12")]),
     ],
 )
-def test_a_lease_that_vxlan_cannot_carry_says_why(part: Subnet, reason: str) -> None:
-    assert Vxlan().rejection(part, LINKS) == reason
+def test_peers_are_the_captured_objects_but_for_protocol_and_metric(kind: str, parts: list[object]) -> None:
+    node = BackendNode(kind)
+    found = sorted(line for part in parts for line in node.objects(part))  # type: ignore[arg-type]  # subnets
+    assert found == (GOLDEN / f"{kind}-peers.txt").read_text().splitlines()
 
 
-def test_flannel_publishes_sixteen_bits_of_a_vni_or_none() -> None:
-    backend = Vxlan(vni=0x12345)
-    for vni in (0x12345, 0x2345, 0):
-        assert not backend.rejection(subnet("10.5.53.0/24", "10.99.0.12", "06:0c:56:6d:fb:b3", vni), LINKS)
+@pytest.mark.parametrize(
+    ("kind", "options", "near", "part", "expected"),
+    [
+        (
+            "vxlan",
+            "",
+            "",
+            SIX,
+            [
+                "06:0c:56:6d:fb:b4 dev flannel-v6.1 dst fd00:99::12 self permanent",
+                "fd00:10:5:35:: dev flannel-v6.1 lladdr 06:0c:56:6d:fb:b4 PERMANENT",
+                "fd00:10:5:35::/64 via fd00:10:5:35:: dev flannel-v6.1 proto 77 metric 54 onlink",
+            ],
+        ),
+        ("vxlan", DIRECT, NEAR, N2, [f"10.5.53.0/24 via 10.99.0.12 dev eth0 {TO_N2}"]),
+        ("vxlan", DIRECT, "fd00:99::/64", SIX, ["fd00:10:5:35::/64 via fd00:99::12 dev eth0 proto 77 metric 54"]),
+        ("ipip", "", "", N2, [f"10.5.53.0/24 via 10.99.0.12 dev flannel.ipip {TO_N2} onlink"]),
+        ("ipip", "", NEAR, N2, [f"10.5.53.0/24 via 10.99.0.12 dev flannel.ipip {TO_N2} onlink"]),
+        ("ipip", DIRECT, NEAR, N2, [f"10.5.53.0/24 via 10.99.0.12 dev eth0 {TO_N2} onlink"]),
+    ],
+)
+def test_a_peer_is_these_objects(kind: str, options: str, near: str, part: object, expected: list[str]) -> None:
+    node = BackendNode(kind, options, families=(4, 6) if kind == "vxlan" else (4,), near=near)
+    assert sorted(node.objects(part)) == expected  # type: ignore[arg-type]  # a subnet
 
 
-def test_a_host_gw_lease_without_an_address_says_so() -> None:
-    assert HostGw().rejection(subnet("10.5.53.0/24"), HOST_GW_LINKS) == "the lease has no public IPv4 address"
+@pytest.mark.parametrize("kind", ["vxlan", "ipip"])
+def test_a_neighbour_is_reached_directly_in_the_slot_of_the_tunnel_and_nobody_else_is(kind: str) -> None:
+    near, tunnel = BackendNode(kind, DIRECT, near=NEAR), BackendNode(kind)
+    assert near.slots(N2) < tunnel.slots(N2) or near.slots(N2) == tunnel.slots(N2)
+    far = CAPTURED["n4"]
+    assert near.objects(far) == BackendNode(kind, DIRECT).objects(far) == tunnel.objects(far)
+    assert BackendNode(kind, near=NEAR).objects(N2) == tunnel.objects(N2)
+    assert (near.backend.follows_routes, tunnel.backend.follows_routes) == (True, False)
 
 
-def test_host_gw_refuses_a_public_address_that_is_not_on_the_interface() -> None:
-    behind_nat = replace(UNDERLAY, public_addresses=(ip_address("203.0.113.5"),))
+@pytest.mark.parametrize(
+    ("kind", "options", "part", "reason"),
+    [
+        ("vxlan", "", peer("10.5.53.0/24", "10.99.0.12"), "the lease has no VTEP MAC"),
+        ("vxlan", "", peer("10.5.53.0/24", "10.99.0.12", MAC, 9), "the lease has VNI 9, this network 1"),
+        ("vxlan", "", peer("10.5.53.0/24", "", MAC), "the lease has no public IPv4 address"),
+        # flannel publishes sixteen bits of a VNI, or none
+        *(("vxlan", '"VNI":74565', peer("10.5.53.0/24", "10.99.0.12", MAC, vni), "") for vni in (0x12345, 0x2345, 0)),
+        ("host-gw", "", peer("10.5.53.0/24"), "the lease has no public IPv4 address"),
+        ("ipip", "", peer("10.5.53.0/24"), "the lease has no public IPv4 address"),
+    ],
+)
+def test_a_lease_that_cannot_be_carried_says_why(kind: str, options: str, part: object, reason: str) -> None:
+    assert BackendNode(kind, options).reason(part) == reason  # type: ignore[arg-type]  # a subnet
+
+
+def test_host_gw_refuses_a_public_address_that_is_not_on_the_interface_and_needs_no_device() -> None:
     with pytest.raises(Misconfigured, match=r"needs the public IPv4 address 203\.0\.113\.5 on eth0"):
-        HostGw().link(IPV4, behind_nat, NODE)
-    assert HostGw().link(IPV4, UNDERLAY, NODE) is None
+        BackendNode("host-gw", public=["203.0.113.5"])
+    assert BackendNode("host-gw").creates() == []
 
 
 @pytest.mark.parametrize(
@@ -95,121 +93,80 @@ def test_host_gw_refuses_a_public_address_that_is_not_on_the_interface() -> None
     [(0, [1450, 1430], 1450), (1490, [1440, 1430], 1440), (1400, [1350, 1350], 1350), (9000, [1450, 1430], 1450)],
 )
 def test_each_device_has_the_mtu_that_flanneld_s_gets(option: int, devices: list[int], pods: int) -> None:
-    backend = Vxlan(parent_mtu=option)
-    specs = [backend.link(family, DUAL_UNDERLAY, NODE) for family in FAMILIES]
-    assert [spec.mtu for spec in specs if spec] == devices
-    assert backend.mtu(DUAL_UNDERLAY) == pods
-    assert backend.mtu(replace(DUAL_UNDERLAY, addresses=DUAL_UNDERLAY.addresses[1:])) == devices[1]
-    assert bool(backend.warnings(DUAL_UNDERLAY)) is (option == 9000)
+    node = BackendNode("vxlan", f'"MTU":{option}', families=(4, 6))
+    assert (node.mtus, node.mtu) == (devices, pods)
+    assert bool(node.warnings) is (option == 9000)
 
 
-def test_host_gw_leaves_the_underlay_s_mtu() -> None:
-    assert HostGw().mtu(UNDERLAY) == 1500
-    assert HostGw().warnings(UNDERLAY) == ()
+@pytest.mark.parametrize(("kind", "mtu"), [("host-gw", 1500), ("alloc", 1500), ("ipip", 1480), ("vxlan", 1450)])
+def test_pods_get_what_the_tunnel_leaves(kind: str, mtu: int) -> None:
+    node = BackendNode(kind)
+    assert (node.mtu, node.warnings) == (mtu, [])
 
 
-def test_the_device_is_as_flannels_with_a_stable_mac() -> None:
-    assert Vxlan(vni=7, port=4789, learning=True, gbp=True).link(IPV4, UNDERLAY, NODE) == LinkSpec(
-        "flannel.7",
-        IPV4,
-        VxlanLink(7, 4789, 2, "10.99.0.11", learning=True, gbp=True),
-        "eth0",
-        1450,
-        stable_mac("n1", "flannel.7"),
+def test_a_vxlan_device_is_as_flannels_with_a_stable_mac_that_it_publishes() -> None:
+    node = BackendNode("vxlan", '"VNI":7,"Port":4789,"Learning":true,"GBP":true', families=(4, 6))
+    first, *_, sixth = (each for each in node.creates() if "link add" in each)
+    (four, six) = (data.mac for data in node.publishes if isinstance(data, VxlanData))
+    assert first == (
+        f"ip link add flannel.7 address {four} mtu 1450 type vxlan id 7 local 10.99.0.11 dev eth0 dstport 4789 "
+        "learning gbp"
     )
-    v6 = Vxlan().link(IPV6, DUAL_UNDERLAY, NODE)
-    assert v6 is not None
-    assert (v6.name, v6.attributes, v6.mtu) == ("flannel-v6.1", VxlanLink(1, 8472, 2, "fd00:99::11"), 1430)
+    assert sixth.startswith(f"ip link add flannel-v6.7 address {six} mtu 1430 type vxlan id 7 local fd00:99::11 ")
+    assert four != six
+    assert all(int(mac[:2], 16) & 0x03 == 0x02 for mac in (four, six)), "local and unicast"
+    assert BackendNode("vxlan", '"VNI":7', families=(4, 6)).publishes == node.publishes
+    assert BackendNode("vxlan", '"vni":1,"Port":0,"Unknown":[]').creates() == BackendNode("vxlan").creates()
+    assert BackendNode("host-gw").publishes == BackendNode("ipip").publishes == [None]
 
 
-def test_a_stable_mac_is_local_unicast_and_differs_by_node_and_device() -> None:
-    macs = {stable_mac(node, device) for node in ("n1", "n2") for device in ("flannel.1", "flannel-v6.1")}
-    assert len(macs) == 4
-    assert all(int(mac[:2], 16) & 0x03 == 0x02 for mac in macs)
-    assert stable_mac("n1", "flannel.1") == stable_mac("n1", "flannel.1")
-
-
-def test_what_is_published() -> None:
-    assert Vxlan(vni=5).lease_data(IPV4, DEVICE) == VxlanData(5, DEVICE.mac)
-    assert Vxlan().lease_data(IPV4, None) is None
-    assert HostGw().lease_data(IPV4, DEVICE) is None
+def test_an_ipip_device_is_flannels_and_changes_in_place_so_that_no_route_is_lost() -> None:
+    node = BackendNode("ipip")
+    created = "ip link add flannel.ipip mtu 1480 type ipip local 10.99.0.11 ttl inherit nopmtudisc"
+    assert node.creates() == [
+        created,
+        "ip addr add 10.5.27.0/32 dev flannel.ipip",
+        "ip link set flannel.ipip up",
+    ]
+    assert node.describes() == ["flannel.ipip: ipip local 10.99.0.11 ttl inherit nopmtudisc mtu 1480 down"]
+    assert node.changes() == []
+    edited = ["ip link set flannel.ipip type ipip local 10.99.0.11 ttl inherit nopmtudisc"]
+    for found in ({"local": "10.99.0.99"}, {"pmtudisc": 1}, {"ttl": 64}):
+        assert node.changes(found) == edited
+    for again in (node.changes({"remote": "10.99.0.12"}), node.changes(kind="dummy", data={})):
+        assert again == ["ip link del flannel.ipip", created]
+    assert node.changes(mtu=1500) == ["ip link set flannel.ipip mtu 1480"]
 
 
 @pytest.mark.parametrize(
-    ("options", "backend"),
+    ("kind", "options", "said"),
     [
-        ("{}", Vxlan()),
-        ('{"vni":5,"PORT":4789,"Mtu":1400,"learning":true,"gbp":true}', Vxlan(5, 4789, 1400, True, True)),
-        ('{"Port":0,"Unknown":[]}', Vxlan()),
-        ('{"VNI":16777215}', Vxlan(vni=16777215)),
+        ("vxlan", '"vni":5,"PORT":4789,"Mtu":1400,"learning":true,"gbp":true', ""),
+        ("vxlan", '"Port":0,"Unknown":[]', ""),
+        ("vxlan", '"VNI":16777215', ""),
+        ("vxlan", '"VNI":-1', "VNI in Backend"),
+        ("vxlan", '"VNI":16777216', "VNI in Backend"),
+        ("vxlan", '"Port":65536', "Port in Backend"),
+        ("vxlan", '"Learning":1', "Learning in Backend"),
+        ("ipip", '"directrouting":true', ""),
+        ("ipip", '"DirectRouting":1', "DirectRouting in Backend in the network configuration must be true or false"),
     ],
 )
-def test_options_are_flannels(options: str, backend: Vxlan) -> None:
-    assert Vxlan.parse(GoObject.parse(options, "Backend")) == backend
+def test_options_are_flannels_and_a_wrong_one_is_named(kind: str, options: str, said: str) -> None:
+    found = refusal(kind, options)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
 
 
-def test_with_direct_routing_a_neighbour_is_reached_by_a_plain_route_in_the_same_slot() -> None:
-    backend = Vxlan.parse(GoObject.parse('{"DirectRouting":true}', "Backend"))
-    assert backend == Vxlan(direct_routing=True)
-    near = connected_routes([route("10.99.0.0/16 dev eth0")], ETH0)
-    (direct,) = backend.peer_objects([CAPTURED["n2"]], (), replace(LINKS, on_link=near))
-    assert lines({direct}) == ["10.5.53.0/24 via 10.99.0.12 dev eth0 proto 77 metric 1334"]
-    tunnelled = list(backend.peer_objects([CAPTURED["n2"]], (), LINKS))
-    assert len(tunnelled) == 3
-    assert direct.key in {item.key for item in tunnelled}
-    far = list(backend.peer_objects([CAPTURED["n4"]], (), replace(LINKS, on_link=near)))
-    assert len(far) == 3
-    assert len(list(Vxlan().peer_objects([CAPTURED["n2"]], (), replace(LINKS, on_link=near)))) == 3
+def test_an_underlay_that_leaves_too_little_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"eth0 has MTU 80, of which IPIP leaves 60 bytes for packets"):
+        BackendNode("ipip", mtu=80)
 
 
-def test_an_ipv6_neighbour_is_reached_by_a_plain_route_too() -> None:
-    near = connected_routes([route("fd00:99::/64 dev eth0 metric 256")], ETH0)
-    part = subnet("fd00:10:5:35::/64", "fd00:99::12", "06:0c:56:6d:fb:b4")
-    objects = Vxlan(direct_routing=True).peer_objects([part], (), replace(DUAL_LINKS, on_link=near))
-    assert lines(objects) == ["fd00:10:5:35::/64 via fd00:99::12 dev eth0 proto 77 metric 54"]
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [('{"VNI":-1}', "VNI"), ('{"VNI":16777216}', "VNI"), ('{"Port":65536}', "Port"), ('{"Learning":1}', "Learning")],
-)
-def test_a_wrong_option_is_named(options: str, key: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^{key} in Backend"):
-        Vxlan.parse(GoObject.parse(options, "Backend"))
-
-
-def test_each_backend_that_a_network_may_have_is_built() -> None:
-    assert set(BACKENDS) == set(BACKEND_TYPES)
-
-
-@pytest.mark.parametrize(
-    ("cidr", "metric"),
-    [
-        ("10.5.53.0/24", 1334),
-        ("10.5.54.0/24", 1335),
-        ("10.255.255.0/24", 65536),
-        ("11.0.0.0/24", 1),
-        ("fd00::/64", 1),
-    ],
-)
-def test_the_metric_is_the_subnets_index_and_never_zero(cidr: str, metric: int) -> None:
-    assert route_metric(subnet(cidr).cidr) == metric
-
-
-@pytest.mark.parametrize(
-    "backend",
-    [
-        Ipip(),
-        Ipsec(),
-        Udp(),
-        Udp(is_in_kernel=True),
-        Vxlan(),
-        Wireguard(private_key=Secret(bytes(32)), public_key=bytes(32)),
-    ],
-    ids=lambda backend: type(backend).__name__,
-)
-def test_a_device_that_was_left_is_known_by_its_kind(backend: Backend) -> None:
-    spec = backend.link(IPV4, UNDERLAY, NodeIdentity("n1"))
-    assert spec is not None
-    assert isinstance(spec.attributes, tuple(backend.link_kinds))
-    assert spec.attributes.is_named(spec.name)
+def test_a_peer_of_alloc_needs_nothing_and_is_carried() -> None:
+    node = BackendNode("alloc")
+    asked = ["overlay 10.5.53.1", "underlay 10.99.0.12!"]  # the bridge of its pods, and its host
+    assert node.peer(peer("10.5.53.0/24", "10.99.0.12"), "") == ([], "", asked)
+    other = "the backend type is vxlan, that of the network is none"
+    assert node.peer(peer("10.5.53.0/24", "10.99.0.12"), "vxlan") == ([], other, [])
+    assert node.creates() == []
