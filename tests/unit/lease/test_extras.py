@@ -7,15 +7,14 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("store", "missing", "sentence"),
+    ("store", "missing", "node", "sentence"),
     [
-        ("kube", "kubernetes", "the Kubernetes store needs the package kubernetes, which is not installed"),
-        ("kube", "aiohttp", "the Kubernetes store needs the package aiohttp, which is not installed"),
-        ("etcd", "etcd3", "the etcd store needs the package etcd3"),
+        ("kube", "kubernetes", "", "the Kubernetes store needs the package kubernetes, which is not installed"),
+        ("kube", "aiohttp", "n1", "the Kubernetes store needs the package aiohttp, which is not installed"),
+        ("etcd", "etcd3", "n1", "the etcd store needs the package etcd3"),
     ],
 )
-@pytest.mark.parametrize("node", ["", "n1"])
-def test_it_names_the_extra_that_its_store_needs(store: str, missing: str, sentence: str, node: str) -> None:
+def test_it_names_the_extra_that_its_store_needs(store: str, missing: str, node: str, sentence: str) -> None:
     start = "from flannelette.services.lease.main import main; sys.exit(main())"
     code = f"import sys; sys.modules[{missing!r}] = None; {start}"
     command = [sys.executable, "-c", code, f"--store={store}", "--socket-dir=/nonexistent", f"--node={node}"]

@@ -19,6 +19,8 @@ from flannelette.services.runtime.cache.machine import MachineToken, hardware_ad
 from flannelette.services.runtime.cache.node_state import StateFile
 from flannelette.services.runtime.events import EventFile
 
+SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
+
 
 class Kind(Enum):
     """The kinds of some service's events."""
@@ -156,7 +158,7 @@ def test_a_token_that_is_damaged_is_never_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "_BOOT", tmp_path / "boot")
     first, *copies = (tmp_path / "machine").read_bytes().splitlines(keepends=True)
     assert set(copies) == {copies[0]}
-    for bit in range(8 * len(copies[0])):
+    for bit in range(0, 8 * len(copies[0]), 1 if SOAK else 3):  # of each byte two or three
         damaged = bytearray(copies[0])
         damaged[bit // 8] ^= 1 << bit % 8
         (tmp_path / "machine").write_bytes(first + bytes(damaged) * len(copies))
