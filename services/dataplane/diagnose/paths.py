@@ -41,9 +41,11 @@ from flannelette.services.dataplane.diagnose.underlay import (
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
+from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL
 
 Prefix: TypeAlias = tuple[bytes, int]
 """An address, and how many of its bits count."""
+_MOST_KINDS: Final = 16
 _MOST_RULES: Final = 64
 """Largest number of rules of policy routing whose pods are looked up: each takes a lookup."""
 
@@ -51,18 +53,31 @@ _MOST_RULES: Final = 64
 def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
     """The lookups for the peers, and for the pods that rules of policy routing name."""
     of_peers = [way for path in subject.paths for way in _ways(subject, seen, path)]
-    of_protocols = (
-        replace(way, question=replace(way.question, protocol=protocol))
+    of_kinds = (
+        replace(way, question=replace(way.question, protocol=protocol, port=port))
         for way in of_peers
-        for protocol in (protocols_of(seen, way.question.family) if way.code != TUNNEL else ())
+        for protocol, port in (_kinds(seen, way.question.family) if way.code != TUNNEL else ())
     )
-    return (*of_peers, *of_protocols, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
+    return (*of_peers, *of_kinds, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
 
 
 def protocols_of(seen: Seen, family: Family) -> list[int]:
     """IP protocols that rules of policy routing name, and no port, as far as the kernel can be asked about them."""
     named = {rule.protocol for rule in seen.rules.get(family, ()) if rule.ports == (0, 0) and not rule.is_narrow}
     return sorted(named & {ICMP[family.version], TCP, UDP})
+
+
+def _kinds(seen: Seen, family: Family) -> list[tuple[int, int]]:
+    """Protocols that rules of policy routing name, and ports for which they look up a table; 0: any port."""
+    of_ports = [
+        (protocol, rule.ports[0])
+        for rule in seen.rules.get(family, ())
+        if rule.ports != (0, 0) and rule.action == FR_ACT_TO_TBL and not rule.is_narrow
+        for protocol in (TCP, UDP)
+        if rule.protocol in (0, protocol)
+    ]
+    named = dict.fromkeys([*((protocol, 0) for protocol in protocols_of(seen, family)), *of_ports])
+    return list(named)[:_MOST_KINDS]
 
 
 def questions(subject: Subject, seen: Seen) -> list[Lookup]:

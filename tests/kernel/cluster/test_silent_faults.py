@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest_asyncio
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
-from tests.faults.silent_scene import Kind, Pods, state_of, two_pods
+from tests.faults.silent_scene import Kind, Pods, pod_address, state_of, two_pods
 from tests.findings.table import FAULTS
 from tests.findings.words import HEALTHY, words
 from tests.patience import PATIENCE
@@ -211,6 +212,40 @@ async def test_the_command_line_names_a_silent_fault_and_its_cure(scenes: Scenes
         assert text.startswith(
             "n1 is not healthy: forwarding is broken: Packets from pods do not reach any peer. The rule"
         )
+
+
+async def test_a_rule_that_sends_one_port_of_pods_another_way_is_named_and_its_cure_helps(scenes: Scenes) -> None:
+    """One that refuses it is somebody's will."""
+    async with scenes.borrowed(Kind(families="ipv4")) as pods:
+        await pods.n1(
+            "ip link add acc0 type veth peer acc1; ip link set acc0 up; ip link set acc1 up; "
+            "ip route add default dev acc0 table 78; ip rule add priority 90 ipproto tcp dport 22 prohibit"
+        )
+        await pods.looked()
+        assert not (await pods.running.status()).findings
+        assert await asyncio.to_thread(_connects, pods)
+        await pods.n1("ip rule add priority 91 iif cni0 ipproto tcp dport 80 lookup 78")
+        finding = await pods.found("peer-route")
+        assert "`91: from all iif cni0 ipproto tcp dport 80 lookup 78` sends these packets" in finding.cause
+        assert finding.broken
+        assert not await asyncio.to_thread(_connects, pods)
+        await pods.n1(finding.cure)
+        await pods.until_nothing_is_found()
+        assert await asyncio.to_thread(_connects, pods)
+        await pods.n1("ip rule del priority 91; ip rule del priority 90; ip link del acc0")
+        await pods.n1(finding.cure.replace("rule add", "rule del"))
+
+
+def _connects(pods: Pods) -> bool:
+    """Whether n1's pod reaches port 80 of n2's."""
+    there = pod_address(pods.hosts.rows[0][1]), 80
+    with pods.pods[1].inside():
+        listening = socket.create_server(there)
+    with pods.pods[0].inside():
+        connecting = socket.socket()
+    with listening, connecting:
+        connecting.settimeout(1)
+        return connecting.connect_ex(there) == 0
 
 
 @pytest.mark.parametrize("what", HEALTHY)
