@@ -169,12 +169,14 @@ def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obs
         way = flow.way, bool(flow.states & State.NEW)
         there[way] = there[way] if way in there else [table for table in whole if _is_on(table, *way)]
         near = concerning(there[way], flow)
+        of_many = dict[Drop, list[Flow]]()
         for probe in probes(flow, near) if fate(near, flow.way, flow) else []:
-            for drop in fate(near, flow.way, probe):
-                is_certain = drop.is_certain and not probe.is_perhaps
-                if not is_certain and _stands_for_many(probe):
-                    continue  # some address may be refused that nobody has
-                lost.setdefault(replace(drop, is_certain=is_certain), {})[probe] = None
+            for each in fate(near, flow.way, probe):
+                drop = replace(each, is_certain=each.is_certain and not probe.is_perhaps)
+                if not drop.is_certain and _stands_for_many(probe):  # some address may be refused that nobody has
+                    of_many.setdefault(drop, []).append(probe)
+                    continue
+                lost.setdefault(drop, {}).update(dict.fromkeys((*of_many.pop(drop, ()), probe)))
     certain = {replace(drop, is_certain=False) for drop in lost if drop.is_certain}
     return [Obstacle(drop, tuple(packets)) for drop, packets in lost.items() if drop not in certain]
 
