@@ -3,13 +3,9 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.ctl.connect.contexts import contexts_path, nodes_of, one_of, read_contexts, use
-from flannelette.services.ctl.connect.targets import targets
-from flannelette.services.ctl.main import cli
-from flannelette.services.ctl.options import Shared
+from tests.ctl.commands import address_of_any, addresses, run
 
 LAB = """
 current = "lab"
@@ -33,55 +29,50 @@ def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def addresses(shared: Shared) -> dict[str, list[str]]:
-    return {name: [target.address for target in node.values()] for name, node in nodes_of(shared).items()}
-
-
 def test_the_current_context_names_the_nodes_and_what_they_share() -> None:
-    assert addresses(Shared()) == {
+    assert addresses() == {
         "h1": ["unix:/run/lab/central.sock", "unix:/run/lab/h1/dataplane.sock", "unix:/run/lab/h1/masq.sock"],
         "h2": ["10.0.0.2:9471", "unix:/run/lab/h2/dataplane.sock", "unix:/run/lab/h2/masq.sock"],
     }
 
 
 def test_one_node_of_the_context() -> None:
-    assert [*addresses(Shared(on="h2"))] == ["h2"]
+    assert [*addresses(on="h2")] == ["h2"]
 
 
 def test_an_address_that_is_given_means_this_node_unless_a_context_is_given_too() -> None:
-    assert addresses(Shared(socket_dir="/run/mine")) == {
+    assert addresses(socket_dir="/run/mine") == {
         "": [f"unix:/run/mine/{name}.sock" for name in ("lease", "dataplane", "masq")]
     }
-    assert addresses(Shared(context="lab", on="h2", lease="10.0.0.7:1"))["h2"][0] == "10.0.0.7:1"
+    assert addresses(context="lab", on="h2", lease="10.0.0.7:1")["h2"][0] == "10.0.0.7:1"
 
 
 def test_a_context_without_nodes_is_one_node() -> None:
-    assert addresses(Shared(context="far"))[""][1] == "10.0.0.9:9472"
+    assert addresses(context="far")[""][1] == "10.0.0.9:9472"
 
 
 def test_without_a_file_there_is_this_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FLANNELETTE_CONTEXTS")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert addresses(Shared())[""][0] == "unix:/run/flannelette/lease.sock"
+    assert addresses()[""][0] == "unix:/run/flannelette/lease.sock"
 
 
 def test_a_command_about_one_node_asks_which() -> None:
-    with pytest.raises(Misconfigured, match="Give --on NODE, one of: h1, h2"):
-        one_of(nodes_of(Shared()), any_will_do=False)
-    assert one_of(nodes_of(Shared()), any_will_do=True)["masq"].address == "unix:/run/lab/h1/masq.sock"
+    assert "Give --on NODE, one of: h1, h2" in run("resync").output
+    assert address_of_any("masq") == "unix:/run/lab/h1/masq.sock"
 
 
 @pytest.mark.parametrize(
-    ("shared", "words"),
+    ("options", "words"),
     [
-        (Shared(context="lap"), "no context 'lap'.*it has: lab, far"),
-        (Shared(on="h3"), "the context lab has no node 'h3'; it has: h1, h2"),
-        (Shared(on="h1", socket_dir="/run"), "give --context, one of: lab, far"),
+        ({"context": "lap"}, "no context 'lap'.*it has: lab, far"),
+        ({"on": "h3"}, "the context lab has no node 'h3'; it has: h1, h2"),
+        ({"on": "h1", "socket_dir": "/run"}, "give --context, one of: lab, far"),
     ],
 )
-def test_a_name_that_is_not_there_is_told_with_those_that_are(shared: Shared, words: str) -> None:
+def test_a_name_that_is_not_there_is_told_with_those_that_are(options: dict[str, str], words: str) -> None:
     with pytest.raises(Misconfigured, match=words):
-        nodes_of(shared)
+        addresses(**options)
 
 
 @pytest.mark.parametrize(
@@ -100,60 +91,62 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are(shared: Shared, wo
 def test_a_mistake_is_told_with_what_to_write(contexts: Path, text: str, words: str) -> None:
     contexts.write_text(text)
     with pytest.raises(Misconfigured, match=words):
-        read_contexts(contexts)
+        addresses()
+    assert run("context", "list").exit_code == 2
 
 
 def test_another_context_is_made_the_current_one_and_the_rest_of_the_file_stays(contexts: Path) -> None:
-    use(contexts, "far")
+    assert run("context", "use", "far").exit_code == 0
     assert contexts.read_text() == LAB.replace('current = "lab"', "").replace("\n\n", 'current = "far"\n\n', 1)
-    assert [*addresses(Shared())] == [""]
-    with pytest.raises(Misconfigured, match="it has: lab, far"):
-        use(contexts, "near")
+    assert [*addresses()] == [""]
+    assert "it has: lab, far" in run("context", "use", "near").output
 
 
 def test_contexts_are_listed_and_used_by_a_command(contexts: Path) -> None:
-    assert CliRunner().invoke(cli, ["context", "use", "far"]).exit_code == 0
-    listed = CliRunner().invoke(cli, ["context", "list"]).output.splitlines()
+    assert run("context", "use", "far").exit_code == 0
+    listed = run("context", "list").output.splitlines()
     assert [line.split() for line in listed] == [
         ["CONTEXT", "CURRENT", "NODES"],
         ["lab", "-", "h1,", "h2"],
         ["far", "yes", "-"],
     ]
-    assert "it has: lab, far" in CliRunner().invoke(cli, ["context", "use", "x"]).output
+    assert "it has: lab, far" in run("context", "use", "x").output
 
 
 def test_the_file_is_in_the_directory_of_configurations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FLANNELETTE_CONTEXTS")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert contexts_path() == tmp_path / "flannelette" / "contexts.toml"
+    (tmp_path / "flannelette").mkdir()
+    (tmp_path / "flannelette" / "contexts.toml").write_text(LAB)
+    assert [*addresses()] == ["h1", "h2"]
 
 
 def test_where_the_lab_of_the_shell_has_ended_no_command_is_about_this_host(contexts: Path) -> None:
     contexts.unlink()
     for words in (["status"], ["--on=h1", "peers"], ["--context=lab", "--socket-dir=/run/mine", "status"]):
-        ran = CliRunner().invoke(cli, words)
+        ran = run(*words)
         assert (ran.exit_code, f"names {contexts}, which is not there" in ran.output) == (2, True), ran.output
-    assert [*addresses(Shared(socket_dir="/run/mine"))] == [""]
+    assert [*addresses(socket_dir="/run/mine")] == [""]
 
 
 def test_there_a_command_whose_own_option_names_its_service_is_about_that_one(contexts: Path) -> None:
     contexts.unlink()
     words = ["cloud", "status", "--address=127.0.0.1:1"]
     reaches_it = "no answer at 127.0.0.1:1: is flannelette-cloud running there"
-    assert reaches_it in CliRunner().invoke(cli, words).output
-    assert reaches_it in CliRunner().invoke(cli, words[:2], env={"FLANNELETTE_CLOUD": "127.0.0.1:1"}).output
-    assert "which is not there" in CliRunner().invoke(cli, ["--context=lab", *words]).output
-    assert "which is not there" in CliRunner().invoke(cli, words[:2]).output
+    assert reaches_it in run(*words).output
+    assert reaches_it in run(*words[:2], environment={"FLANNELETTE_CLOUD": "127.0.0.1:1"}).output
+    assert "which is not there" in run("--context=lab", *words).output
+    assert "which is not there" in run(*words[:2]).output
 
 
 def test_a_file_that_cannot_be_looked_for_is_told_as_one_that_cannot_be_read(
     contexts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLANNELETTE_CONTEXTS", f"{contexts.parent}/{'x' * 256}")  # EACCES is none for root
-    ran = CliRunner().invoke(cli, ["status"])
+    ran = run("status")
     assert (ran.exit_code, "Error: cannot read the contexts in" in ran.output) == (2, True), ran.output
 
 
-def test_a_network_whose_name_is_none_is_refused_before_any_socket_is_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match="a network's name has 1 to 15"):
-        targets(tmp_path, {}, network="../blue")
+def test_a_network_whose_name_is_none_is_refused_before_any_socket_is_looked_for() -> None:
+    ran = run("--socket-dir=/run/mine", "--network=../blue", "status")
+    assert (ran.exit_code, "a network's name has 1 to 15" in ran.output) == (2, True), ran.output

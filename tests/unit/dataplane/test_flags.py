@@ -4,21 +4,12 @@ Regression tests of hole 16.
 """
 
 import asyncio
-from ipaddress import ip_address
 
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.family import IPV4
-from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
-from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.dataplane.underlay import choose_underlay
-from flannelette.services.runtime.process.settings import parse_settings
+from tests.examples.underlay_choice import choose, has, link
 from tests.services.renewer import DAY, FakeService, Scene, play
-
-
-def parsed(pattern: str) -> DataplaneSettings:
-    return parse_settings(DataplaneSettings, "flannelette-dataplane", [f"--iface-regex={pattern}"], {})
 
 
 @pytest.mark.parametrize(
@@ -58,17 +49,13 @@ def test_a_lease_is_renewed_at_the_margin_given_or_halfway_where_it_is_not_longe
     ],
 )
 def test_a_pattern_means_what_it_means_to_flanneld(pattern: str, name: str) -> None:
-    addresses = ("192.0.2.9", "10.99.0.11")
-    links = [
-        Interface(index, each, 1500, (InterfaceAddress(ip_address(address)),))
-        for index, (each, address) in enumerate(zip(("wlan", name), addresses, strict=True), 1)
-    ]
-    choice = parsed(pattern).interface_choice()
-    assert choose_underlay(links, choice, [IPV4]).name == name
+    hosts = zip(("wlan", name), ("192.0.2.9", "10.99.0.11"), strict=True)
+    links = [link(index, each, has(address)) for index, (each, address) in enumerate(hosts, 1)]
+    assert choose(regex=[pattern], interfaces=links).name == name
 
 
 @pytest.mark.parametrize("pattern", ["eth(?!1)", "(?<=e)th", r"(e)\1", r"eth0\Z", "e++", "(?>eth)", "x{1001}", "("])
 def test_a_pattern_that_flanneld_refuses_is_refused_and_named(pattern: str) -> None:
     with pytest.raises(Misconfigured, match="is not an RE2 regular expression: ") as caught:
-        parsed(pattern)
+        choose(regex=[pattern])
     assert repr(pattern) in str(caught.value)

@@ -1,61 +1,27 @@
 """Which interface carries the overlay: flannel's flags, in flannel's order."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.core.family import IPV4, IPV6, Address, Family
-from flannelette.services.core.leases.node_overrides import PublicIpOverride
-from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
-from flannelette.services.dataplane.underlay import (
-    InterfaceChoice,
-    Tenure,
-    Underlay,
-    choose_underlay,
-    is_still,
-    with_chosen,
+from flannelette.services.core.family import IPV4, IPV6, Family
+from tests.examples.underlay_choice import (
+    ALL,
+    ETH0,
+    ETH1,
+    LO,
+    choose,
+    chosen,
+    has,
+    known_by,
+    link,
+    stays,
+    take_from_store,
+    with_address,
 )
-
-
-def has(
-    text: str, *, permanent: bool = True, unfit: bool = False, network: str = "", **more: Any
-) -> InterfaceAddress:
-    address = ip_address(text)
-    reached = ip_network(network) if network else None
-    return InterfaceAddress(address, address.is_link_local, reached, permanent, unfit, **more)
-
-
-LO = Interface(1, "lo", 65536, (has("127.0.0.1"), has("::1")))
-ETH0 = Interface(2, "eth0", 1500, (has("10.99.0.11"), has("fe80::1"), has("fd00::11", permanent=False)))
-ETH1 = Interface(3, "eth1", 9000, (has("169.254.3.3"), has("192.168.1.7", permanent=False), has("192.168.1.5")))
-BARE = Interface(4, "bare0", 1500)
-ALL = (LO, ETH0, ETH1, BARE)
-
-
-def choose(
-    *,
-    iface: Sequence[str] = (),
-    regex: Sequence[str] = (),
-    can_reach: str = "",
-    public: Sequence[str] = (),
-    families: Sequence[Family] = (IPV4,),
-    reach: tuple[str, Address] | None = None,
-    default: int | None = None,
-    annotated: Sequence[str] = (),
-    interfaces: Sequence[Interface] = ALL,
-) -> Underlay:
-    choice = InterfaceChoice(tuple(iface), tuple(regex), can_reach, tuple(map(ip_address, public)))
-    asked = tuple(PublicIpOverride(6 if ":" in each else 4, each, "a note") for each in annotated)
-    choice = with_chosen(choice, asked, families)
-    return choose_underlay(interfaces, choice, families, reach=reach, default_index=default)
-
-
-def chosen(underlay: Underlay) -> tuple[str, list[str]]:
-    return underlay.name, [str(address) for address in underlay.addresses]
 
 
 def test_without_flags_it_is_the_interface_of_the_default_route() -> None:
@@ -85,7 +51,7 @@ def test_iface_goes_before_regex_and_regex_before_can_reach() -> None:
 
 
 def test_a_regex_looks_at_the_addresses_of_all_interfaces_before_any_name() -> None:
-    named = Interface(5, "if192", 1500, (has("10.1.1.1"),))
+    named = link(5, "if192", has("10.1.1.1"))
     underlay = choose(regex=["192"], interfaces=(LO, named, ETH1))
     assert chosen(underlay) == ("eth1", ["192.168.1.7"])
     assert underlay.reason == "--iface-regex 192 matches 192.168.1.7"
@@ -100,7 +66,7 @@ def test_a_regex_is_unanchored_and_the_first_regex_that_matches_anything_wins() 
 
 
 def test_a_regex_that_matches_everything_takes_no_loopback_no_unfit_address_and_no_other_family() -> None:
-    odd = Interface(7, "odd0", 1500, (has("fd00::7"), has("10.7.7.7", unfit=True)))
+    odd = link(7, "odd0", has("fd00::7"), has("10.7.7.7", unfit=True))
     assert chosen(choose(regex=["."], interfaces=(LO, odd, ETH0))) == ("eth0", ["10.99.0.11"])
     assert chosen(choose(regex=["."], families=[IPV6], interfaces=(LO, ETH0))) == ("eth0", ["fd00::11"])
 
@@ -164,7 +130,7 @@ def test_a_public_address_of_a_family_that_the_network_has_not_chooses_nothing(
 @pytest.mark.parametrize(("version", "text"), [(4, "eth1"), (4, "fd00::1"), (6, "10.9.0.11"), (6, "::ffff:10.9.0.1")])
 def test_what_the_store_says_and_is_no_address_is_waited_out(version: int, text: str) -> None:
     with pytest.raises(Unavailable, match=f"^a note is '{text}', which is not an IPv{version} address: correct it$"):
-        with_chosen(InterfaceChoice(), (PublicIpOverride(version, text, "a note"),), (IPV4, IPV6))
+        take_from_store(version, text, (IPV4, IPV6))
 
 
 def test_both_families_are_on_one_interface_each_with_its_own_public_address() -> None:
@@ -183,10 +149,8 @@ def test_both_families_are_on_one_interface_each_with_its_own_public_address() -
         ([has("10.1.0.1"), has("10.1.0.2")], "10.1.0.1"),
     ],
 )
-def test_global_goes_before_link_local_and_permanent_before_leased(
-    addresses: list[InterfaceAddress], best: str
-) -> None:
-    assert chosen(choose(default=9, interfaces=[Interface(9, "x", 1500, tuple(addresses))]))[1] == [best]
+def test_global_goes_before_link_local_and_permanent_before_leased(addresses: list[Any], best: str) -> None:
+    assert chosen(choose(default=9, interfaces=[link(9, "x", *addresses)]))[1] == [best]
 
 
 @pytest.mark.parametrize(
@@ -213,59 +177,50 @@ def test_global_goes_before_link_local_and_permanent_before_leased(
     ],
 )
 def test_the_address_that_the_node_is_known_by_goes_before_others_then_the_one_least_like_a_virtual_ip(
-    addresses: list[InterfaceAddress], kept: list[str], best: str
+    addresses: list[Any], kept: list[str], best: str
 ) -> None:
-    interface = Interface(9, "x", 1500, tuple(addresses))
-    underlay = choose_underlay([interface], InterfaceChoice(), [IPV4], default_index=9, kept=[*map(ip_address, kept)])
+    interface = link(9, "x", *addresses)
+    underlay = choose(interfaces=[interface], default=9, kept=kept)
     assert [*map(str, underlay.addresses)] == [best]
-    assert is_still(underlay, [interface], underlay.addresses)
+    assert stays(underlay, [interface], underlay.addresses)
 
 
 def test_the_node_returns_to_the_address_that_was_its_own_for_longer() -> None:
-    own, virtual = ip_address("10.1.0.5"), ip_address("10.1.0.100")
-    tenure = Tenure()
-    tenure.enter([own], 0.0)
-    tenure.enter([virtual], 1.0)
-    assert tenure.order(3.0) == (own, virtual)
-    underlay = choose_underlay(
-        [Interface(9, "x", 1500, (has("10.1.0.100"),))], InterfaceChoice(), [IPV4], default_index=9
-    )
-    back = Interface(9, "x", 1500, (has("10.1.0.100"), has("10.1.0.5", permanent=False, secondary=True)))
-    assert not is_still(underlay, [back], tenure.order(503.0))
-    assert tenure.order(4000.0) == (virtual, own), "an operator has renumbered the host"
+    own, virtual = "10.1.0.5", "10.1.0.100"
+    had = ((own, 0.0), (virtual, 1.0))
+    assert [*map(str, known_by(3.0, *had))] == [own, virtual]
+    underlay = choose(interfaces=[link(9, "x", has(virtual))], default=9)
+    back = link(9, "x", has(virtual), has(own, permanent=False, secondary=True))
+    assert not stays(underlay, [back], known_by(503.0, *had))
+    assert [*map(str, known_by(4000.0, *had))] == [virtual, own], "an operator has renumbered the host"
 
 
 def test_after_a_restart_the_address_of_the_lease_counts_as_known() -> None:
-    tenure = Tenure()
-    tenure.take_published([ip_address("10.1.0.5")])
-    tenure.enter([ip_address("10.1.0.100")], 0.0)
-    tenure.take_published([ip_address("10.1.0.100")])
-    assert tenure.order(60.0)[0] == ip_address("10.1.0.5")
+    own, virtual = "10.1.0.5", "10.1.0.100"
+    assert str(known_by(60.0, (own, None), (virtual, 0.0), (virtual, None))[0]) == own
 
 
 @pytest.mark.parametrize("where", [LO, ETH1])
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_public_address_that_another_interface_has_is_the_source_of_the_tunnel(
-    where: Interface, version: int
-) -> None:
+def test_a_public_address_that_another_interface_has_is_the_source_of_the_tunnel(where: Any, version: int) -> None:
     public = "10.255.0.1" if version == 4 else "fd00:255::1"
-    other = replace(where, addresses=(*where.addresses, has(public)))
+    other = with_address(where, public)
     interfaces = [other if each is where else each for each in ALL]
     underlay = choose(iface=["eth0"], public=[public], families=[IPV4, IPV6], interfaces=interfaces)
     assert ip_address(public) in underlay.addresses
     assert underlay.name == "eth0"
-    assert is_still(underlay, interfaces)
-    assert not is_still(underlay, ALL), "without it, the interface's own address"
+    assert stays(underlay, interfaces)
+    assert not stays(underlay, ALL), "without it, the interface's own address"
 
 
 def test_a_temporary_or_deprecated_address_is_never_taken() -> None:
-    interface = Interface(9, "x", 1500, (has("fd00::1", unfit=True), has("fe80::9"), has("fd00::2")))
+    interface = link(9, "x", has("fd00::1", unfit=True), has("fe80::9"), has("fd00::2"))
     assert chosen(choose(default=9, families=[IPV6], interfaces=[interface]))[1] == ["fd00::2"]
 
 
 @pytest.mark.parametrize("iface", ["x", "fe80::9"])
 def test_a_link_local_address_of_ipv6_is_refused_in_a_sentence(iface: str) -> None:
-    interface = Interface(9, "x", 1500, (has("10.1.0.1"), has("fe80::9")))
+    interface = link(9, "x", has("10.1.0.1"), has("fe80::9"))
     with pytest.raises(Misconfigured) as caught:
         choose(iface=[iface], families=[IPV6], interfaces=[interface])
     assert str(caught.value) == (
@@ -277,7 +232,7 @@ def test_a_link_local_address_of_ipv6_is_refused_in_a_sentence(iface: str) -> No
 def test_an_address_that_is_being_checked_for_duplicates_is_waited_for() -> None:
     tentative = replace(has("fd00::1", unfit=True), tentative=True)
     with pytest.raises(Unavailable, match="checked for duplicates"):
-        choose(iface=["x"], families=[IPV6], interfaces=[Interface(9, "x", 1500, (tentative, has("fe80::9")))])
+        choose(iface=["x"], families=[IPV6], interfaces=[link(9, "x", tentative, has("fe80::9"))])
 
 
 def test_the_networks_on_the_link_are_told_but_for_link_local_ones() -> None:
@@ -288,7 +243,7 @@ def test_the_networks_on_the_link_are_told_but_for_link_local_ones() -> None:
         has("fe80::9", network="fe80::/64"),
         has("fd00::9", network="fd00::/64", unfit=True),
     )
-    underlay = choose(default=9, interfaces=[Interface(9, "x", 1500, addresses)])
+    underlay = choose(default=9, interfaces=[link(9, "x", *addresses)])
     assert [str(network) for network in underlay.networks] == ["10.1.0.0/24", "192.168.0.0/30", "fd00::/64"]
 
 
@@ -305,10 +260,10 @@ def test_the_networks_on_the_link_are_told_but_for_link_local_ones() -> None:
     ],
 )
 def test_an_interface_is_still_the_underlay_while_nothing_of_that_changes(now: dict[str, Any], still: bool) -> None:
-    interface = Interface(9, "x", 1500, (has("10.1.0.1", network="10.1.0.0/24"),))
+    interface = link(9, "x", has("10.1.0.1", network="10.1.0.0/24"))
     underlay = choose(default=9, interfaces=[interface])
-    assert is_still(underlay, [replace(interface, **now)]) is still
-    assert not is_still(underlay, [])
+    assert stays(underlay, [replace(interface, **now)]) is still
+    assert not stays(underlay, [])
 
 
 @pytest.mark.parametrize(
