@@ -29,10 +29,17 @@ PROBES: Final = {
     "netem": "tc qdisc add dev lo root netem delay 1ms",
     "nf_tables_bridge": "nft table bridge t { chain c { type filter hook input priority 0 ; } ; }",
     "nf_tables_egress": "nft table netdev t { chain c { type filter hook egress device lo priority 0 ; } ; }",
+    "nft_fwd_netdev": "nft table netdev t { chain c { type filter hook ingress device lo priority 0 ; "
+    "fwd to lo ; } ; }",
+    "nft_numgen": "nft table ip t { chain c { type filter hook input priority 0 ; numgen inc mod 2 0 ; } ; }",
     "nft_queue": "nft table inet t { chain c { type filter hook postrouting priority 0 ; queue num 100 ; } ; }",
+    "nft_tproxy": "nft table ip t { chain c { type filter hook prerouting priority 0 ; "
+    "meta l4proto tcp tproxy to :1 ; } ; }",
     "sch_ingress": "tc qdisc add dev lo clsact",
     "sch_tbf": "tc qdisc add dev lo root tbf rate 1mbit burst 10kb latency 50ms",
     "wireguard": "ip link add probe type wireguard",
+    "xt_NETMAP": "iptables-legacy -t nat -A PREROUTING -j NETMAP --to 192.0.2.0/24",
+    "xt_TPROXY": "iptables-legacy -t mangle -A PREROUTING -p tcp -j TPROXY --on-port 1",
     "xt_CT": "iptables-nft -t raw -A PREROUTING -j CT --notrack",
     "xt_NFQUEUE": "iptables-legacy -A INPUT -j NFQUEUE --queue-num 0",
     "xt_bpf": "iptables-legacy -A INPUT -m bpf --bytecode '1,6 0 0 1'",

@@ -498,7 +498,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Something {where} drops {carrier}, or ICMP of the overlay (a firewall, traffic control), or the overlay of "
         "the peer is not set up. `flannelette doctor` names what drops packets on its node: run it there too; if it "
         "names nothing on both, what lies between them drops them.",
-        shows=("firewall.rule-tunnel", "firewall.policy-tunnel"),
+        shows=("firewall.rule-tunnel", "firewall.policy-tunnel", "firewall.dnat-tunnel"),
     ),
     Row(
         "peer.down",
@@ -507,6 +507,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "No answer comes from {peers}, neither through the overlay nor in the underlay.",
         "The node is down, or the network between the nodes is, or drops ICMP.",
         after=_NO_NEIGHBOURS,
+        shows=("firewall.dnat-tunnel",),
     ),
     Row(
         "peer.echo",
@@ -624,12 +625,15 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Pods of other nodes see packets of {pods} under {address}{lost}.",
         "A rule of {owner} changes their source: `{rule}`, {place}.",
     ),
-    Row(
-        "firewall.dnat",
-        "firewall-dnat",
-        WARNING,
-        "{packets} get another destination.",
-        "A rule of {owner} changes it: `{rule}`, {place}{target}.",
+    *(
+        Row(
+            code,
+            "firewall-dnat",
+            WARNING,
+            "{packets} get another destination.",
+            "A rule of {owner} changes it: `{rule}`, {place}{target}.",
+        )
+        for code in ("firewall.dnat", "firewall.dnat-tunnel")
     ),
     Row(
         "firewall.mark",

@@ -157,7 +157,7 @@ async def _masq(hosts: TwoHosts) -> AsyncIterator[Masq]:
     """Its rules are in place, and all tables that a row may use are there."""
     cluster = hosts.cluster
     for program in ("iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"):
-        for table, chain in (("filter", "INPUT"), ("mangle", "INPUT"), ("raw", "PREROUTING")):
+        for table, chain in (("filter", "INPUT"), ("mangle", "INPUT"), ("nat", "INPUT"), ("raw", "PREROUTING")):
             cluster.namespace.run(program, "-t", table, "-P", chain, "ACCEPT")
     with entered(cluster.namespace, cluster.directory) as host:
         starting = masq_on(host, "--ip-masq", "--firewall=nftables", "--iptables-resync=600")

@@ -24,6 +24,8 @@ class Shape:
     """What else is reached beside the act is chance: after the cure it is no more than before the act."""
     is_part: bool = False
     """It is about a share of the packets, or some pods: masq is ready, because the rest passes."""
+    is_seen: bool = False
+    """Whether somebody answers is known once packets were sent."""
     stands_in: str = ""
     """What the program of the cure does to the rules, where that program is not here."""
 
@@ -575,6 +577,162 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.2 -d 10.5.0.0/16 -j ACCEPT",
         is_broken=False,
     ),
+    "SNAT to addresses that are nobody's": Shape(
+        "iptables-nft -t nat -I POSTROUTING -s 10.5.27.0/24 -d 10.5.0.0/16 "
+        "-j SNAT --to-source 203.0.113.70-203.0.113.79",
+        named="the addresses 203.0.113.70-203.0.113.79, which nobody answers, because they are no addresses of this",
+        cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
+    ),
+    "SNAT to addresses of which some are the node's": Shape(
+        "iptables-legacy -t nat -I POSTROUTING -s 10.5.27.0/24 -d 10.5.0.0/16 "
+        "-j SNAT --to-source 10.99.0.11-10.99.0.200",
+        named="the addresses 10.99.0.11-10.99.0.200, some of which nobody answers",
+        cure="iptables-legacy -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
+    ),
+    "SNAT to addresses of the node's subnet": Shape(
+        _nft(
+            "table ip x { chain p { type nat hook postrouting priority 90; "
+            "ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 snat to 10.5.27.80-10.5.27.99; }; }"
+        ),
+        named="packets of this node's pods under the addresses 10.5.27.80-10.5.27.99",
+        cure="nft insert rule ip x p handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 accept",
+        is_broken=False,
+    ),
+    "SNAT of a subnet to another": Shape(
+        _nft(
+            "table ip x { chain p { type nat hook postrouting priority 90; "
+            "ip daddr 10.5.0.0/16 snat ip prefix to ip saddr map { 10.5.27.0/24 : 192.0.2.0/24 }; }; }"
+        ),
+        named="the addresses 192.0.2.0-192.0.2.255, which nobody answers",
+        cure="nft insert rule ip x p handle ",
+    ),
+    "NETMAP of what pods send": Shape(
+        "iptables-nft -t nat -I POSTROUTING -s 10.5.27.0/24 -d 10.5.0.0/16 -j NETMAP --to 192.0.2.0/24",
+        named="the addresses 192.0.2.0-192.0.2.255, which nobody answers",
+        cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -j ACCEPT",
+    ),
+    "SNAT by a map": Shape(
+        _nft(
+            "table ip x { chain p { type nat hook postrouting priority 90; ip daddr 10.5.0.0/16 "
+            "snat to ip saddr map { 10.5.27.2 : 203.0.113.7, 10.5.27.200 : 10.5.27.200 }; }; }"
+        ),
+        named="packets of pod 10.5.27.2 under the address 203.0.113.7, which nobody answers",
+        cure="nft insert rule ip x p handle ",
+        is_part=True,
+    ),
+    "SNAT by turns": Shape(
+        _nft(
+            "table ip x { chain p { type nat hook postrouting priority 90; ip daddr 10.5.0.0/16 "
+            "snat to numgen inc mod 2 map { 0 : 203.0.113.7, 1 : 203.0.113.9 }; }; }"
+        ),
+        named="the addresses 203.0.113.7, 203.0.113.9, which nobody answers",
+        cure="nft insert rule ip x p handle ",
+    ),
+    "translations that leave pods their addresses": Shape(
+        "iptables-legacy -t nat -I POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j NETMAP --to 10.5.0.0/16; "
+        "iptables-nft -t nat -I PREROUTING -d 10.5.0.0/16 -j NETMAP --to 10.5.0.0/16; "
+        + _nft(
+            "table ip x { chain p { type nat hook postrouting priority 90; ip daddr 10.5.0.0/16 "
+            "snat to ip saddr map { 192.0.2.9 : 203.0.113.7 }; "
+            "ip daddr 10.5.0.0/16 meta l4proto tcp snat to :20000-30000; }; "
+            "chain d { type nat hook prerouting priority -90; "
+            "udp dport 8472 dnat to 10.99.0.11:8472; }; }"
+        ),
+        is_broken=False,
+    ),
+    **{
+        f"DNAT of pods to {what}": Shape(
+            f"{program} -t nat -A PREROUTING -i cni0 {protocol} -d 10.5.0.0/16 -j DNAT --to-destination {target}",
+            named=f", which sends them to {said}",
+            cure=f"{program} -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 ",
+            is_broken=is_broken,
+            is_seen=is_seen,
+        )
+        for what, program, protocol, target, said, is_broken, is_seen in (
+            (
+                "an address that is nobody's",
+                "iptables-nft",
+                "",
+                "203.0.113.77",
+                "203.0.113.77, outside of the network, from where no answer was seen",
+                True,
+                False,
+            ),
+            (
+                "addresses that are nobody's",
+                "iptables-legacy",
+                "",
+                "203.0.113.70-203.0.113.77",
+                "203.0.113.7",
+                True,
+                False,
+            ),
+            ("no pod", "iptables-legacy", "", "10.5.27.77", "10.5.27.77, which no pod has on this node", True, False),
+            (
+                "no node's subnet",
+                "iptables-nft",
+                "",
+                "10.5.200.9",
+                "10.5.200.9, in the subnet of no node",
+                True,
+                False,
+            ),
+            ("no pod of another node", "iptables-legacy", "", "10.5.53.77", "10.5.53.77, ", True, True),
+            ("a host outside", "iptables-nft", "", "198.51.100.9", "198.51.100.9, ", False, True),
+            ("a neighbour", "iptables-legacy", "", "10.88.0.2", "10.88.0.2", False, True),
+            ("no neighbour", "iptables-nft", "", "10.88.0.9", "10.88.0.9", True, True),
+            (
+                "a closed port of the node",
+                "iptables-nft",
+                "-p tcp",
+                "10.99.0.11:3129",
+                "10.99.0.11, port 3129 of this host, where no program listens",
+                True,
+                False,
+            ),
+            ("a port of the node", "iptables-legacy", "-p tcp", "10.99.0.11:80", "10.99.0.11, port 80", False, False),
+            ("the loopback", "iptables-legacy", "-p tcp", "127.0.0.1:80", "127.0.0.1, port 80", True, False),
+        )
+    },
+    "NETMAP of what pods send to a node": Shape(
+        "iptables-legacy -t nat -A PREROUTING -i cni0 -d 10.5.53.0/24 -j NETMAP --to 192.0.2.0/24",
+        named=", which sends them to 192.0.2.",
+        cure="iptables-legacy -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 ",
+        is_part=True,
+    ),
+    "a transparent proxy that does not run": Shape(
+        "iptables-legacy -t mangle -A PREROUTING -i cni0 -p tcp -d 10.0.0.0/8 -j TPROXY --on-port 3131",
+        named="which sends them to port 3131 of this host, where no program listens",
+        cure="iptables-legacy -t mangle -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 ",
+    ),
+    "a transparent proxy that packets pass by": Shape(
+        _nft(
+            'table ip x { chain p { type filter hook prerouting priority mangle; iifname "cni0" meta l4proto tcp '
+            "tproxy to :3131; }; }"
+        ),
+        is_broken=False,
+    ),
+    "the tunnel, to another address of the node": Shape(
+        "iptables-nft -t nat -A PREROUTING -i eth0 -p udp --dport 8472 -j DNAT --to-destination 10.88.0.1",
+        named=", which sends them to 10.88.0.1, port 8472 of this host",
+        cure=f"iptables-nft -t nat -I PREROUTING 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+        is_broken=False,
+    ),
+    "a card that hands packets on": Shape(
+        _nft(
+            'table netdev e { chain i { type filter hook ingress device "eth0" priority 0; '
+            'udp dport 8472 fwd to "behind0"; }; }'
+        ),
+        named="th dport 8472 fwd`",
+        cure=f"nft insert rule netdev e i handle 2 ip saddr {_PEER} udp dport 8472 accept",
+    ),
+    "a card whose packets are copied": Shape(
+        _nft(
+            'table netdev e { chain i { type filter hook ingress device "eth0" priority 0; '
+            'udp dport 8472 dup to "behind0"; }; }'
+        ),
+        is_broken=False,
+    ),
     "packets by chance": Shape(
         "iptables-legacy -N CHAOS; iptables-legacy -A CHAOS -m statistic --mode random --probability 0.8 -j DROP; "
         "iptables-legacy -A FORWARD -j CHAOS",
@@ -785,6 +943,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="which sends them to port 3129 of this host, where no program listens",
         cure="iptables-nft -t nat -I PREROUTING 1 -s 10.5.27.0/24 -d 10.5.0.0/16 -i cni0 "
         "-m addrtype --dst-type UNICAST -j ACCEPT",
+        is_part=True,
     ),
     "a resolver for pods": Shape(
         "iptables-nft -t nat -A PREROUTING -i cni0 -p udp --dport 53 -j REDIRECT --to-ports 53", is_broken=False

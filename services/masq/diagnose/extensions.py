@@ -4,7 +4,6 @@ The structures are those of linux/netfilter/xt_*.h.
 """
 
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from flannelette.services.masq.diagnose.verdict import (
     Condition,
     Effect,
     Flow,
+    Given,
     Marking,
     Match,
     State,
@@ -81,29 +81,30 @@ def effect_of(name: str, revision: int, data: bytes) -> tuple[Effect, Marking | 
     return TARGETS.get(name, Effect.UNKNOWN), None
 
 
-def port_of(name: str, revision: int, data: bytes, version: int) -> int:
-    """The port of this host to which a target hands packets; 0: that of the packets, or another host's."""
+def given_by(name: str, revision: int, data: bytes, version: int) -> Given:
+    """What a target gives the packets that it translates, or hands to a program of this host."""
+    length = 4 if version == 4 else 16
     try:
         if name == "TPROXY":
-            return int(struct.unpack_from(">H", data, 24 if revision else 12)[0])
-        if name == "REDIRECT":
-            flags_at, port_at = (4, 16) if version == 4 else (0, 36)
-            has_port = bool(struct.unpack_from("=I", data, flags_at)[0] & _PORT_IS_SAID)
-            return int(struct.unpack_from(">H", data, port_at)[0]) if has_port else 0
-    except struct.error:
-        pass
-    return 0
+            address, (port,) = data[8 : 8 + length], struct.unpack_from(">H", data, 24 if revision else 12)
+            return Given(spanned(address, address) if any(address) else (), port)
+        # struct nf_nat_range, or nf_nat_ipv4_multi_range_compat
+        flags_at, first_at, size, port_at = (0, 4, 16, 36) if revision or version == 6 else (4, 8, 4, 16)
+        flags, port = struct.unpack_from("=I", data, flags_at)[0], struct.unpack_from(">H", data, port_at)[0]
+        port = port if flags & _PORT_IS_SAID else 0
+        if name in ("MASQUERADE", "REDIRECT"):
+            return Given((), port)
+        if name in ("SNAT", "DNAT", "NETMAP") and flags & _ADDRESS_IS_SAID:
+            first, last = (data[at : at + length] for at in (first_at, first_at + size))
+            return Given(spanned(first, last), port, is_mapped=name == "NETMAP")
+        return Given(None, port, is_kept=name in ("SNAT", "DNAT"))
+    except (struct.error, ValueError, TypeError):  # addresses of two families are none
+        return Given()
 
 
-def new_source_of(name: str, revision: int, data: bytes, version: int) -> Network | None:
-    """The one address that a target gives packets as their source; None: there is none, or one of several."""
-    flags_at, first_at, size = (0, 4, 16) if revision else (4, 8, 4)
-    length = 4 if version == 4 else 16
-    flags = int.from_bytes(data[flags_at : flags_at + 4], sys.byteorder)
-    first, last = (data[at : at + length] for at in (first_at, first_at + size))
-    if name != "SNAT" or not flags & _ADDRESS_IS_SAID or first != last or len(last) < length:
-        return None
-    return ip_network(first)
+def spanned(first: bytes, last: bytes) -> tuple[Network, ...]:
+    """The networks from an address to another. Raises ValueError."""
+    return tuple(summarize_address_range(ip_address(first), ip_address(last)))
 
 
 def queueing(first: int, count: int, *, is_bypassed: bool) -> Effect:

@@ -15,9 +15,8 @@ from flannelette.services.masq.diagnose.extensions import (
     QUEUES,
     conditions_of,
     effect_of,
+    given_by,
     network_of,
-    new_source_of,
-    port_of,
 )
 from flannelette.services.masq.diagnose.verdict import (
     IPTABLES,
@@ -27,6 +26,7 @@ from flannelette.services.masq.diagnose.verdict import (
     ForeignChain,
     ForeignRule,
     ForeignTable,
+    Given,
     Marking,
     NfHook,
 )
@@ -123,11 +123,6 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) ->
     is_goto = bool(entry[layout.flags] & layout.goto)
     kind, marking = _effect(entry, target, name)
     has_target = bool(name) and len(entry) >= target + _HEADER
-    data = (
-        (name, entry[target + _HEADER - 1], entry[target + _HEADER :], version)
-        if has_target
-        else ("", 0, b"", version)
-    )
     destination = name
     if not name:
         verdict = _verdict(entry, target)
@@ -146,8 +141,9 @@ def rule_of(version: int, chain: str, entry: bytes, names: Mapping[int, str]) ->
         destination,
         chain,
         marking=marking,
-        port=port_of(*data),
-        new_source=new_source_of(*data),
+        given=given_by(name, entry[target + _HEADER - 1], entry[target + _HEADER :], version)
+        if has_target
+        else Given(),
     )
 
 

@@ -4,6 +4,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from ipaddress import ip_network
 from typing import Final
 
@@ -16,10 +17,10 @@ from flannelette.services.masq.diagnose.extensions import (
     UNKNOWN,
     conditions_of,
     effect_of,
-    new_source_of,
+    given_by,
     of_link,
-    port_of,
     queueing,
+    spanned,
 )
 from flannelette.services.masq.diagnose.nft_sets import (
     EVERY,
@@ -43,12 +44,14 @@ from flannelette.services.masq.diagnose.verdict import (
     Condition,
     Effect,
     ForeignRule,
+    Given,
     Marking,
     Match,
     State,
     Test,
     of_owner,
 )
+from flannelette.services.masq.kernel.local_programs import is_listening
 from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
 _LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
@@ -121,7 +124,8 @@ _QUIET: Final = frozenset(("counter", "log", "dynset", "objref", "last", "flow_o
 _ENDS: Final = {
     "reject": (Effect.DROP, "reject"), "notrack": (Effect.UNTRACK, "notrack"),
     "masq": (Effect.TRANSLATE, "masquerade"),
-    "synproxy": (Effect.ACCEPT, "synproxy"), "fwd": (Effect.ACCEPT, "fwd"), "dup": (Effect.NOTHING, "dup"),
+    "synproxy": (Effect.ACCEPT, "synproxy"), "dup": (Effect.NOTHING, "dup"),
+    "fwd": (Effect.DROP, "fwd"),  # by another device, past all that is to become of the packet
 }  # fmt: skip
 """What an expression of this name does, and how it is written."""
 _CT_MARK: Final = 3  # NFT_CT_MARK
@@ -130,7 +134,7 @@ _LIMITING_OBJECTS: Final = frozenset((2, 4, 5))
 _DYNSET_EXPRESSIONS: Final = frozenset((7, 10))
 """NFTA_DYNSET_EXPR, _EXPRESSIONS: what each element of the set has, as a limit, and the rule goes on as it says."""
 _LIMITS: Final = frozenset(("limit", "quota", "connlimit"))
-_LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "hash", "inner", "tunnel", "xfrm"))
+_LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "inner", "tunnel", "xfrm"))
 """What only brings something into a register: what asks for it is not understood."""
 _PLAIN: Final = frozenset(
     (
@@ -160,6 +164,11 @@ SHARE: Final = Condition(asks=lambda flow: Match.PART)
 """Condition that holds for a share of the packets."""
 _SLOT: Final = 4
 """Bytes of a register."""
+_SHARES: Final = frozenset(("share", "hash"))
+"""Numbers that each packet, or each connection, has some of."""
+_SIZES: Final = {2: 4, 10: 16}
+"""Bytes of an address, by address family."""
+_NETMAP: Final = 1 << 6  # NF_NAT_RANGE_NETMAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +187,21 @@ class _Load:
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A map that has filled registers."""
+
+    slot: int
+    """The first register."""
+    choices: tuple[tuple[Condition, bytes], ...]
+    """The content of the registers for packets that hold a condition; none: unknown."""
+
+    def value(self, content: bytes, slot: int, size: int) -> bytes:
+        """What is in a register, if it is of the map."""
+        start = (slot - self.slot) * _SLOT
+        return content[start : start + size] if start >= 0 else b""
 
 
 @dataclass(slots=True)
@@ -200,13 +224,15 @@ class RuleReader:
     says: str = ""
     """The verdict, as it is written."""
     marking: Marking | None = None
-    port: int = 0
-    new_source: Network | None = None
+    given: Given = Given()
+    maps: list[_Map] = field(default_factory=list)
     is_plain: bool = True
     is_volatile: bool = False
     """What the rule does changes without it: it adds elements to a set, or asks whether a program has a queue."""
     verdicts: list[tuple[Condition, Mapping[int, bytes]]] = field(default_factory=list)
     """The verdicts of a map."""
+    choices: list[tuple[Condition, Given]] = field(default_factory=list)
+    """What packets are given by a map."""
 
     def rules(self, values: Mapping[int, bytes], number: int = 0) -> list[ForeignRule]:
         """The rule; for a map of verdicts one for each of its elements."""
@@ -228,10 +254,14 @@ class RuleReader:
             number,
             handle,
             self.marking,
-            self.port,
-            self.new_source,
+            self.given,
             self.is_plain,
         )
+        if self.choices:
+            return [
+                replace(made, conditions=(*made.conditions, condition), given=given)
+                for condition, given in self.choices
+            ]
         if not self.verdicts:
             return [made]
         found = []
@@ -276,17 +306,16 @@ class RuleReader:
                 self._between(self._get(_number(values, 1), len(first)), first, last, negated=_number(values, 2) == 1)
             case "immediate":
                 data = attributes(values.get(2, b""))
-                self.numbers[_number(values, 1)] = data.get(1, b"")
-                self.registers.pop(_slot(_number(values, 1)), None)
+                slot = _slot(_number(values, 1))
+                self.numbers[slot] = data.get(1, b"")
+                self.registers.pop(slot, None)
                 if verdict := attributes(data.get(2, b"")):
                     self.kind, self.target = _verdict(verdict)
                     self.says = self.kind.value
             case "nat":
                 is_source = _number(values, 1) == 0
                 self.kind, self.says = (Effect.TRANSLATE, "snat") if is_source else (Effect.DIVERT, "dnat")
-                first, last = (self.numbers.get(_number(values, each), b"") for each in (3, 4))
-                if is_source and first and last in (b"", first):
-                    self.new_source = ip_network(first)
+                self._give([_slot(_number(values, each)) for each in (3, 4, 5)], values)
             case "queue":
                 queue, count = _number(values, 1), max(_number(values, 2), 1)
                 is_bypassed = bool(_number(values, 3) & 1) or 1 not in values  # or a map has the number
@@ -299,12 +328,15 @@ class RuleReader:
                 self.says = text(values.get(1, b""))
                 self.is_volatile = self.is_volatile or self.says in QUEUES
                 self.kind, self.marking = effect_of(self.says, _number(values, 2), values.get(3, b""))
-                given = (self.says, _number(values, 2), values.get(3, b""), self.version)
-                self.port, self.new_source = port_of(*given), new_source_of(*given)
-            case "redir" | "tproxy":
-                self.kind, self.says = Effect.DIVERT, name.replace("redir", "redirect")
-                port = self.numbers.get(_number(values, 1 if name == "redir" else 3), b"")
-                self.port = int.from_bytes(port[:2], "big")
+                self.given = given_by(self.says, _number(values, 2), values.get(3, b""), self.version)
+            case "redir":
+                self.kind, self.says = Effect.DIVERT, "redirect"
+                self.given = Given((), self._port(_slot(_number(values, 1))))
+            case "tproxy":
+                port = self._port(_slot(_number(values, 3)))
+                is_heard = any(is_listening(number, port) is not False for number in (TCP, UDP))
+                self.kind, self.says = Effect.DIVERT if is_heard else Effect.NOTHING, "tproxy"  # else they go on
+                self.given, self.is_volatile = Given((), port), True
             case "lookup":
                 self._look_up(values)
             case "payload" | "ct" | "meta" | "exthdr" if 1 not in values:  # they write
@@ -314,11 +346,12 @@ class RuleReader:
             case "dynset" if values.keys() & _DYNSET_EXPRESSIONS:
                 self._add(UNKNOWN, f"@{text(values.get(1, b''))} {{ ... limit ... }}")
             case _ if name in _ENDS:
-                self.kind, self.says = _ENDS[name]
+                (self.kind, self.says), self.given = _ENDS[name], Given(())
             case _ if name in _LIMITS:
                 self._add(UNKNOWN, f"{name} ...")
-            case "numgen":
-                self._put(_number(values, 1), _Load((Part("share", 4),)))
+            case "numgen" | "hash":
+                register = _number(values, 1 if name == "numgen" else 2)
+                self._put(register, _Load((Part("share" if name == "numgen" else "hash", 4),)))
             case _ if name in _LOADS:
                 self._put(_number(values, 1), _Load())
             case _ if name not in _QUIET:
@@ -361,9 +394,6 @@ class RuleReader:
         translate to.
         """
         target = _number(values, 3) if 3 in values else None
-        if target:
-            self._put(target, _Load())
-            return
         name = text(values.get(1, b""))
         is_large, read = self.is_large(name), self.read_set(name)
         found = [] if is_large else read
@@ -371,7 +401,16 @@ class RuleReader:
         parts = () if load.mask else load.parts
         shown = [part for part in parts if part.what != "padding"]
         names = " . ".join(self._name(part.what) or "..." for part in shown)
-        if target is None:
+        if target:
+            self._put(target, _Load())
+            self.numbers.pop(_slot(target), None)
+            if {part.what for part in shown} <= _SHARES:  # some packet has each
+                choices = [(Condition(), each.data) for each in found]
+            else:
+                choices = [(condition_of_element(parts, each), each.data) for each in found]
+            self.maps.append(_Map(_slot(target), tuple(choices if parts else ())))
+            self.words.append(f"{names or '...'} map")
+        elif target is None:
             negated = bool(_number(values, 5) & 1)
             words = ", ".join(word_of(parts, each) for each in found[:_MOST_WORDS])
             said = f"@{name}" if is_large else f"{{ {words}{', ...' if len(found) > _MOST_WORDS else ''} }}"
@@ -396,7 +435,7 @@ class RuleReader:
 
     def _set_mark(self, own: str, other: str, register: int) -> None:
         """A change of this mark, to what is in the register."""
-        load, number = self.registers.get(_slot(register), _Load()), self.numbers.get(register)
+        load, number = self.registers.get(_slot(register), _Load()), self.numbers.get(_slot(register))
         mask, xor = (int.from_bytes(each, sys.byteorder) for each in (load.mask or b"\xff" * 4, load.xor))
         if load.what in (own, other):
             kept, taken = (mask, 0) if load.what == own else (0, mask)
@@ -407,6 +446,40 @@ class RuleReader:
             marking = Marking(toggled=Bits(0, WORD))
         self.marking = replace(marking, is_of_connection=own == "connection mark")
         self.says = f"{NAMES[own]} set ..."
+
+    def _give(self, slots: Sequence[int], values: Mapping[int, bytes]) -> None:
+        """Reads what a translation gives, from the registers of the first and the last address, and of the port."""
+        size, is_mapped = _SIZES.get(_number(values, 2), 4), bool(_number(values, 7) & _NETMAP)
+        used = [each for each in self.maps if any(slot >= each.slot and slot not in self.numbers for slot in slots)]
+        if not used:
+            self.given = self._given(slots, size, lambda slot, size: b"", is_mapped=is_mapped)
+            return
+        each = used[-1]
+        self.choices = [
+            (condition, self._given(slots, size, partial(each.value, content), is_mapped=is_mapped))
+            for condition, content in each.choices
+        ]
+        if not self.choices:
+            self._add(UNKNOWN, "")  # which packets it has an address for
+        elif all(condition == Condition() for condition, _ in self.choices) and len(self.choices) > 1:
+            some = [given for _, given in self.choices]
+            networks = tuple(network for given in some for network in given.networks or ())
+            self.given, self.choices = replace(some[0], networks=networks or None), []
+
+    def _given(
+        self, slots: Sequence[int], size: int, of_map: Callable[[int, int], bytes], *, is_mapped: bool
+    ) -> Given:
+        first, last = (self.numbers.get(slot, b"")[:size] or of_map(slot, size) for slot in slots[:2])
+        port = int.from_bytes((self.numbers.get(slots[2], b"") or of_map(slots[2], 2))[:2], "big")
+        if slots[0] < 0:
+            return Given(None, port, is_kept=True)
+        try:
+            return Given(spanned(first, last or first) if len(first) == size else None, port, is_mapped=is_mapped)
+        except (ValueError, TypeError):
+            return Given(None, port)
+
+    def _port(self, slot: int) -> int:
+        return int.from_bytes(self.numbers.get(slot, b"")[:2], "big")
 
     def _ask(self, load: _Load, operator: int, value: bytes) -> None:
         if operator > 1:

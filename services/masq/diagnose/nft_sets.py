@@ -68,6 +68,8 @@ class Element:
     last: bytes
     verdict: Mapping[int, bytes]
     """NFTA_VERDICT_..., of a map."""
+    data: bytes = b""
+    """The content of registers, of any other map."""
 
 
 def elements(dump: Iterable[Mapping[int, bytes]]) -> list[Element]:
@@ -76,17 +78,18 @@ def elements(dump: Iterable[Mapping[int, bytes]]) -> list[Element]:
     for values in dump:
         flags = int.from_bytes(values.get(_FLAGS, b""), "big")
         key, end = (attributes(values.get(name, b"")).get(_VALUE, b"") for name in (_KEY, _KEY_END))
-        verdict = attributes(attributes(values.get(_DATA, b"")).get(_VERDICT, b""))
-        read.append((bool(flags & _CATCH_ALL), key, not flags & _END, end, verdict))
+        data = attributes(values.get(_DATA, b""))
+        said = attributes(data.get(_VERDICT, b"")), data.get(_VALUE, b"")
+        read.append((bool(flags & _CATCH_ALL), key, not flags & _END, end, said))
     read.sort(key=lambda each: each[:3])
     has_intervals = not all(begins for _, _, begins, _, _ in read)
     found = []
-    for number, (_, key, begins, end, verdict) in enumerate(read):
+    for number, (_, key, begins, end, said) in enumerate(read):
         if begins and key and has_intervals:
             after = read[number + 1][1] if number + 1 < len(read) else b""
             end = _before(after) if after else b"\xff" * len(key)
         if begins:
-            found.append(Element(key, end or key, verdict))
+            found.append(Element(key, end or key, *said))
     return found
 
 

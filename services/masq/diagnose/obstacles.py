@@ -22,6 +22,7 @@ from flannelette.services.masq.diagnose.cures import (
 from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.nft_sets import EVERY
+from flannelette.services.masq.diagnose.targets import foreign_among, sent_to, shown
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     ECHO_REPLY,
@@ -43,7 +44,6 @@ from flannelette.services.masq.diagnose.verdict import (
     without,
 )
 from flannelette.services.masq.firewalls.firewall import FirewallKind
-from flannelette.services.masq.kernel.local_programs import is_listening
 from flannelette.services.masq.rules.model import no_chains
 
 OUR_CHAINS: Final = frozenset(chain.name for chain in no_chains())
@@ -102,7 +102,9 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Hos
         near = concerning(whole, flow)
         for probe in probes(flow, near) if pod is None or not is_taken(pod, host) else ():
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
-                if drop.is_certain and drop.rule and drop.rule.chain not in OUR_CHAINS and drop not in told:
+                if not drop.is_certain or not drop.rule or drop.rule.chain in OUR_CHAINS or drop in told:
+                    continue
+                if drop.rule.given.of(flow.source) != (flow.source,):  # else they keep their address
                     told[drop] = _translation(drop, drop.rule, flow, whole, host, [each.source for each in asked])
     return list(told.values())
 
@@ -146,18 +148,25 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Co
 def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST) -> list[Condition]:
     """Findings about rules that give the tunnel's packets, or those between pods, another destination.
 
-    Packets of pods are lost if no program has the port that they are sent to, else a proxy has them.
+    They are broken if nobody answers there: see `sent_to`.
     """
     whole, found = tuple(tables), dict[Drop, dict[Flow, None]]()
     asked = [flow for flow in flows if flow.name in ("pods", "tunnel") and flow.states & State.NEW]
     asked = [flow for flow in asked if not flow.is_perhaps]
-    for flow in (*asked, *(flow for pod, flow in single_pods(asked, whole, host.pods) if not is_taken(pod, host))):
+    of_some = [flow for pod, flow in single_pods(asked, whole, host.pods) if not is_taken(pod, host)]
+    of_all = set[Drop]()
+    for flow in (*asked, *of_some):
         way = tuple(hook for hook in flow.way if hook in _TRACKED)
         for probe in probes(flow, whole):
             for drop in fate(whole, way, probe, kind=Effect.DIVERT)[:1]:
                 if drop.is_certain:
                     found.setdefault(drop, {})[probe] = None
-    return [_diversion(Obstacle(drop, tuple(lost)), whole, flows, host) for drop, lost in found.items()]
+                    of_all |= {drop} if flow in asked else set()
+    told = (
+        _diversion(Obstacle(drop, tuple(lost)), whole, flows, host, is_part=drop not in of_all)
+        for drop, lost in found.items()
+    )
+    return [each for each in told if each is not None]
 
 
 def obstacles(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Obstacle]:
@@ -522,41 +531,54 @@ def _translation(
     owner = owner_of(drop, _table_of(drop, tables))
     cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
     where, asked = place_of(drop)
-    given, pods = rule.new_source, flow.source
-    is_ours = given is None or not host.own or is_taken(given, host) or any(contains(each, given) for each in subnets)
+    pods, given = flow.source, rule.given.of(flow.source) or ()
+    is_single, is_one = pods.prefixlen == pods.max_prefixlen, sum(each.num_addresses for each in given) == 1
+    is_foreign, is_all = foreign_among(given, host, subnets)
+    they_are, which = (
+        "it is no address" if is_one else "they are no addresses",
+        "which" if is_all else "some of which",
+    )
     return found(
         "firewall.snat",
-        pods="this node's pods" if pods.prefixlen < pods.max_prefixlen else f"pod {pods.network_address}",
-        address="the node's address" if given is None else f"the address {given.network_address}",
-        lost="" if is_ours else ", which nobody answers, because it is no address of this node",
+        pods=f"pod {pods.network_address}" if is_single else "this node's pods",
+        address=f"the address{'es' * (not is_one)} {shown(given)}" if given else "the node's address",
+        lost=f", {which} nobody answers, because {they_are} of this node" if is_foreign else "",
         owner=owner.name if owner else "another program",
         rule=rule.text,
         place=where,
         cure=cure.text,
         evidence=f"{asked}: {rule.text}",
-        weight=WARNING if is_ours else BROKEN,
-        is_part=pods.prefixlen == pods.max_prefixlen,
+        weight=BROKEN if is_foreign else WARNING,
+        is_part=is_single,
     )
 
 
-def _diversion(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host) -> Condition:
-    drop, first = obstacle.drop, obstacle.lost[0]
+def _diversion(
+    obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence[Flow], host: Host, *, is_part: bool
+) -> Condition | None:
+    """The finding about the packets that are lost, or else about all; None: none of them gets another destination."""
+    drop, rule = obstacle.drop, obstacle.drop.rule
+    ends = {packet: sent_to(rule.given, packet, flows, host) for packet in obstacle.lost} if rule else {}
+    changed = {packet: end for packet, end in ends.items() if end is not None}
+    lost = {packet: end for packet, end in changed.items() if end.is_lost}
+    if rule is None or not changed:
+        return None
+    some = Obstacle(drop, tuple(lost or changed))
+    first = some.lost[0]
     owner = owner_of(drop, _table_of(drop, tables))
-    cure = exempting(drop, accepts(obstacle.lost, flows), owner, host)
+    cure = exempting(drop, accepts(some.lost, flows), owner, host)
     where, asked = place_of(drop)
-    text, port = (drop.rule.text, drop.rule.port) if drop.rule else ("", 0)
-    is_unheard = port > 0 and is_listening(first.protocol, port) is False
-    to = f", which sends them to port {port} of this host{', where no program listens' * is_unheard}" * bool(port)
     return found(
-        "firewall.dnat",
-        packets=_packets(obstacle, flows),
+        "firewall.dnat-tunnel" if first.name == "tunnel" else "firewall.dnat",
+        packets=_packets(some, flows),
         owner=owner.name if owner else "another program",
-        rule=text,
+        rule=rule.text,
         place=where,
-        target=to,
+        target=next((f", which sends them to {end.said}" for end in (lost or changed).values() if end.said), ""),
         cure=cure.text,
-        evidence=f"{asked}: {text}",
-        weight=BROKEN if first.name == "tunnel" or is_unheard else WARNING,
+        evidence=f"{asked}: {rule.text}",
+        weight=BROKEN if lost else WARNING,
+        is_part=is_part,
     )
 
 

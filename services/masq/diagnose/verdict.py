@@ -483,6 +483,30 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """The addresses and the port that a rule gives packets as their source, or as their destination."""
+
+    networks: tuple[Network, ...] | None = None
+    """One of these; none: an address of this host, of the interface that decides; None: unknown."""
+    port: int = 0
+    """The (first) port; 0: that of the packets."""
+    is_kept: bool = False
+    """The address stays, and only the port is another."""
+    is_mapped: bool = False
+    """The bits of the one network change, and those of the host stay (NETMAP)."""
+
+    def of(self, end: Network) -> tuple[Network, ...] | None:
+        """What packets with this end get; see `networks`."""
+        if self.is_kept:
+            return (end,)
+        if not self.is_mapped or not self.networks or end.prefixlen < self.networks[0].prefixlen:
+            return self.networks
+        (network,) = self.networks
+        number = int(network.network_address) | int(end.network_address) & int(network.hostmask)
+        return (type(end)((number, end.prefixlen)),)
+
+
+@dataclass(frozen=True, slots=True)
 class ForeignRule:
     """A rule of any program."""
 
@@ -500,10 +524,8 @@ class ForeignRule:
     """The number by which nftables knows it."""
     marking: Marking | None = None
     """None: the marks stay."""
-    port: int = 0
-    """The port of this host to which it diverts packets; 0: unknown, or another host's."""
-    new_source: Network | None = None
-    """The one address that it gives packets as their source; None: the host's, one of several, or unknown."""
+    given: Given = Given()
+    """What it gives packets, if it translates or diverts them."""
     is_plain: bool = True
     """iptables-nft can show the rule."""
 
@@ -668,14 +690,20 @@ def _drops(table: ForeignTable, chain: ForeignChain, end: "_End", kind: Effect) 
     found = [
         _drop_of(table, chain, rule, is_certain=table.is_whole and rule in end.shares, is_part=rule in end.shares)
         for rule in end.may_end
-        if rule.kind is kind
+        if _at(chain.hook, rule.kind) is kind
     ]
-    if end.kind is kind:
+    if _at(chain.hook, end.kind) is kind:
         found.append(_drop_of(table, chain, end.rule, is_certain=is_certain, is_part=end.is_part))
     elif end.kind is Effect.NOTHING and chain.drops and kind is Effect.DROP:
         drop = _drop_of(table, chain, None, is_certain=is_certain, is_part=end.is_part)
         found.append(replace(drop, before=end.rule))
     return found
+
+
+def _at(hook: NfHook | None, kind: Effect) -> Effect:
+    """The effect at a hook: before routing, a translation (NETMAP) is one of the destination."""
+    is_early = kind is Effect.TRANSLATE and hook in (NfHook.PREROUTING, NfHook.OUTPUT)
+    return Effect.DIVERT if is_early else kind
 
 
 def _drop_of(

@@ -25,6 +25,7 @@ _LINK_ADDRESS, _LINK_NAME, _MASTER, _LINK_INFO, _GROUP = 1, 3, 10, 18, 27  # IFL
 _INFO_KIND: Final = 1  # IFLA_INFO_KIND
 _ETHERNET, _NO_ARP, _LOOPBACK = 1, 0x80, 0x8  # ARPHRD_ETHER, IFF_
 _IS_SET: Final = 0xC0  # NUD_PERMANENT, NUD_NOARP
+_INCOMPLETE, _FAILED = 0x01, 0x20  # NUD_
 _DESTINATION, _FROM, _INCOMING, _DEVICE, _GATEWAY, _SOURCE, _MARK = 1, 2, 3, 4, 5, 7, 16  # RTA_
 _GETRULE: Final = 34
 _RULE: Final = struct.Struct("=BBBBB2xBI")  # struct fib_rule_hdr: family, lengths, TOS, table, action, flags
@@ -106,6 +107,13 @@ def is_set(address: Address, device: str) -> bool:
     """Whether a program has set the MAC of a neighbour, so that the kernel does not ask for it."""
     body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
     return any(_NEIGHBOUR.unpack(head)[2] & _IS_SET for head, _ in ask(_GETNEIGH, body, _NEIGHBOUR.size))
+
+
+def answers_neighbours(address: Address, device: str) -> bool | None:
+    """Whether a host of the link has the address; None: nobody has asked for it."""
+    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
+    states = [_NEIGHBOUR.unpack(head)[2] for head, _ in ask(_GETNEIGH, body, _NEIGHBOUR.size)]
+    return None if not states or states[0] in (0, _INCOMPLETE) else not states[0] & _FAILED
 
 
 def with_arp() -> dict[str, bytes]:

@@ -48,6 +48,12 @@ NEEDS = {
     "-m mac": "xt_mac",
     "-m multiport": "xt_multiport",
     "-m time": "xt_time",
+    "NETMAP": "xt_NETMAP",
+    "TPROXY": "xt_TPROXY",
+    " tproxy ": "nft_tproxy",
+    "numgen": "nft_numgen",
+    " fwd to": "nft_fwd_netdev",
+    " dup to": "nft_fwd_netdev",
     "-j CT": "xt_CT",
     "CONNMARK": "xt_connmark",
     "-m devgroup": "xt_devgroup",
@@ -121,14 +127,15 @@ class Scene:
         await self.forget()
         await self.pods.until_nothing_is_found("masq")
 
-    async def settled(self, *, found: bool) -> pb.Status:
-        """The status once there is a finding, or was none for two looks."""
+    async def settled(self, *, found: bool, is_broken: bool | None = None) -> pb.Status:
+        """The status once there is a finding (one that is broken, or none), or was none for two looks."""
         pause, quiet = pauses(), 0
         async with asyncio.timeout(PATIENCE):
             while True:
                 status = await self.pods.status("masq")
                 assert isinstance(status, pb.Status)
-                quiet = quiet + 1 if bool(status.findings) is found else 0
+                is_it = is_broken in (None, any(each.broken for each in status.findings))
+                quiet = quiet + 1 if bool(status.findings) is found and is_it else 0
                 if quiet > (0 if found else 3):
                     return status
                 await asyncio.sleep(next(pause))
@@ -220,6 +227,8 @@ async def _judged(scene: Scene, shape: Shape, *, reload: str = "") -> None:
         await scene.typed(shape.act)
         status = await scene.settled(found=bool(shape.named))
         lost = await scene.lost(forgotten=shape.is_of_arp)
+        if shape.is_seen:
+            status = await scene.settled(found=True, is_broken=bool(lost))
         reached = await asyncio.to_thread(scene.node.reached)
         before = await asyncio.to_thread(rules, scene)
         assert bool(lost) is (shape.is_broken or shape.is_policy), lost
