@@ -252,6 +252,7 @@ _MISSED: Final = "This host does not accept packets to its own address {address}
 _SUMS: Final = frozenset(("forwarding", "kernel", "own-lease"))
 _NO_STORE: Final = ("store.quorum", "store.away")
 _NO_NEIGHBOURS: Final = ("firewall.rule-arp", "firewall.policy-arp", "firewall.rule-nd", "firewall.policy-nd")
+_OF_TUNNEL: Final = ("firewall.rule-tunnel", "firewall.policy-tunnel", "firewall.dnat-tunnel")
 _NO_HAIRPIN: Final = "Pods of one node do not reach each other through a service's address."
 _BLOCKED: Final = "The IPsec policy `{policy}` blocks these packets{why}."
 
@@ -498,7 +499,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Something {where} drops {carrier}, or ICMP of the overlay (a firewall, traffic control), or the overlay of "
         "the peer is not set up. `flannelette doctor` names what drops packets on its node: run it there too; if it "
         "names nothing on both, what lies between them drops them.",
-        shows=("firewall.rule-tunnel", "firewall.policy-tunnel", "firewall.dnat-tunnel"),
+        shows=_OF_TUNNEL,
     ),
     Row(
         "peer.down",
@@ -508,6 +509,15 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "The node is down, or the network between the nodes is, or drops ICMP.",
         after=_NO_NEIGHBOURS,
         shows=("firewall.dnat-tunnel",),
+    ),
+    Row(
+        "peer.loss",
+        "peer-loss",
+        WARNING,
+        "Some packets to and from {peers} are lost in the overlay; in the underlay they are not.",
+        "Something on either node or between them drops some of {carrier}, or of what it carries: a rate limit, a "
+        "queue that is full. `flannelette doctor` names what drops packets on its node: run it there too.",
+        shows=_OF_TUNNEL,
     ),
     Row(
         "peer.echo",

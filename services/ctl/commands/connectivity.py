@@ -33,7 +33,7 @@ from flannelette.services.ctl.words import count, in_order, shown_nodes
 
 M = TypeVar("M")
 
-_PROBED: Final = (*SILENCE, "peer-mtu", "peer-checksum")
+_PROBED: Final = (*SILENCE, "peer-loss", "peer-mtu", "peer-checksum")
 """Checks of findings of probes, which say that a packet is lost, and not why."""
 _SECONDS: Final = 600.0
 """Limit for the answers of one node: 1,000 peers that do not answer take five minutes."""

@@ -13,7 +13,7 @@ from flannelette.services.core.conditions import Condition, PeerName, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family
 from flannelette.services.dataplane.probes.path import Layer, ProbedPath
-from flannelette.services.dataplane.probes.record import PROOFS, Answering, Record
+from flannelette.services.dataplane.probes.record import MISSES, PROOFS, Answering, Record
 from flannelette.services.dataplane.probes.sockets import PORT
 
 Paths: TypeAlias = Mapping[ProbedPath, Record]
@@ -38,7 +38,7 @@ def probe_findings(
     route to a lease, in a family, an MTU. `detours`, by lease, is what is told of a peer that is silent and to which
     packets leave by another interface than the underlay's.
     """
-    tunnels, nodes = list[PeerName](), list[PeerName]()
+    tunnels, nodes, leaking = list[PeerName](), list[PeerName](), dict[PeerName, str]()
     diverted = defaultdict[tuple[str, str], list[PeerName]](list)
     narrow = defaultdict[tuple[Family, int, int], list[PeerName]](list)
     for name, paths in peers.items():
@@ -49,6 +49,8 @@ def probe_findings(
             diverted[detour.cause, detour.cure].append(name)
         elif is_silent:
             (tunnels if Answering.ANSWERS in underlay else nodes).append(name)
+        elif leak := _leak(paths):
+            leaking[name] = leak
         for path, record in overlay:
             if record.is_narrow:
                 narrow[path.family, path.mtu, 0 if record.is_searching else record.sizes.largest].append(name)
@@ -57,6 +59,9 @@ def probe_findings(
     is_general = not some_answer and len(tunnels) >= _MANY
     if tunnels:
         yield _tunnel(tuple(tunnels), carrier, is_general=is_general)
+    if leaking:
+        evidence = "; ".join(list(leaking.values())[:_MOST_COMMANDS])
+        yield found("peer.loss", carrier=_carried(carrier), evidence=evidence, peers=tuple(leaking))
     for (family, mtu, largest), names in narrow.items():
         is_told = largest and len(names) <= _MOST_COMMANDS
         cures = [narrowed(lease, family, largest) for lease, _ in names] if is_told else []
@@ -92,12 +97,26 @@ def mute_finding(names: tuple[PeerName, ...]) -> Condition:
     return found("peer.echo", evidence=evidence, peers=names, is_remote=True)
 
 
+def _leak(paths: Paths) -> str:
+    """What probes say of a peer that loses more in the overlay than in the underlay; empty: it does not."""
+    leaking = [record for path, record in paths.items() if path.layer is Layer.OVERLAY and record.is_leaking]
+    below = [each.lost for path, each in paths.items() if path.layer is Layer.UNDERLAY and each.answered]
+    most, least = max((each.lost for each in leaking), default=0), max(below, default=0)
+    if most < least + MISSES:
+        return ""
+    return f"ICMP echo of late: {most} without an answer through the overlay, {least} in the underlay"
+
+
+def _carried(carrier: str) -> str:
+    return carrier or "packets of the network"
+
+
 def _tunnel(names: tuple[PeerName, ...], carrier: str, *, is_general: bool) -> Condition:
     where = "on this node (no peer answers)" if is_general else "on either node or between them"
     return found(
         "peer.tunnel",
         where=where,
-        carrier=carrier or "packets of the network",
+        carrier=_carried(carrier),
         evidence="ICMP echo: three in a row without an answer through the overlay, answers in the underlay",
         peers=names,
         is_general=is_general,

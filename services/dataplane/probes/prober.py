@@ -187,6 +187,8 @@ class Prober:
         """Leases of the peers that do not."""
         self.narrow: set[str] = set()
         """Leases of the peers that answer small packets only."""
+        self.leaking: set[str] = set()
+        """Leases of the peers to and from which some packets are lost."""
         self.mute: set[str] = set()
         """Leases of the peers that answer datagrams through the overlay, and no pings."""
         self.miscalculated: set[str] = set()
@@ -210,7 +212,10 @@ class Prober:
         context, peers = self._dataplane.programmer.context, self._dataplane.programmer.peers
         if context is None:
             return []
-        troubled = {(lease, self.node_of(lease)): self.records[lease] for lease in sorted(self.silent | self.narrow)}
+        troubled = {
+            (lease, self.node_of(lease)): self.records[lease]
+            for lease in sorted(self.silent | self.narrow | self.leaking)
+        }
         some_answer = bool(self.answering[Answering.ANSWERS])
         overlays = [context.overlay_of(peers[lease].lease) for lease, _ in troubled if lease in peers]
         carriers = dict.fromkeys(each.backend.carrier for each in overlays if each and each.backend.carrier)
@@ -335,9 +340,9 @@ class Prober:
 
     def _note(self, sent: _Sent, round_trip: float | None) -> None:
         record = sent.record
-        before = record.state, record.is_mute, record.is_narrow, record.offload
+        before = record.state, record.is_mute, record.is_narrow, record.is_leaking, record.offload
         record.note(sent.size, round_trip, time.time(), sent.kind)
-        if (record.state, record.is_mute, record.is_narrow, record.offload) != before:
+        if (record.state, record.is_mute, record.is_narrow, record.is_leaking, record.offload) != before:
             self._changed.add(sent.lease)
             self._news.set()
         if record.is_in_doubt and self._schedule is not None:
@@ -358,6 +363,7 @@ class Prober:
                 self.answering[before] -= 1
             self.silent.discard(lease)
             self.narrow.discard(lease)
+            self.leaking.discard(lease)
             self.mute.discard(lease)
             self.miscalculated.discard(lease)
             overlay = [record for path, record in self.records.get(lease, {}).items() if path.layer is Layer.OVERLAY]
@@ -374,6 +380,8 @@ class Prober:
                 back.append(lease)
             if now is Answering.ANSWERS and any(record.is_mute for record in overlay):
                 self.mute.add(lease)
+            if any(record.is_leaking for record in overlay):
+                self.leaking.add(lease)
             if any(record.is_narrow for record in overlay):
                 self.narrow.add(lease)
             if any(record.offload is Offload.BROKEN for record in overlay):

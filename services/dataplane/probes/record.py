@@ -87,6 +87,8 @@ _LEAST: Final = SMALLEST_MTU[4]
 """Bytes below which the largest packet is not looked for."""
 SIGN_BYTES: Final = 100
 """Bytes of a datagram that asks whether anything passes, where pings are not answered: small enough for any path."""
+_CLEAN: Final = 12
+"""Small probes answered one after the other, after which what was lost before is over."""
 _SMOOTHING: Final = 8
 """As TCP smooths its round-trip time (RFC 6298)."""
 
@@ -178,6 +180,10 @@ class Record:
     """Datagrams that were answered since such a probe was not."""
     vain: int = 0
     """Datagrams since the last answer to one of them that were not."""
+    lost: int = 0
+    """Small probes that were not answered since _CLEAN in a row were."""
+    clean: int = _CLEAN
+    """Small probes that were answered since one was not."""
     sizes: Sizes = Sizes()
     losses: Losses = Losses()
 
@@ -200,6 +206,11 @@ class Record:
         It is counted from the first answer on, and anew when a path answers again that had been silent.
         """
         return 0.0 if self.is_mute else self.losses.part
+
+    @property
+    def is_leaking(self) -> bool:
+        """The peer answers, and some of the small probes are lost."""
+        return self.state is Answering.ANSWERS and not self.is_mute and self.lost >= MISSES
 
     @property
     def is_narrow(self) -> bool:
@@ -235,6 +246,8 @@ class Record:
         """Another probe soon tells more."""
         if self.misses:
             return self.misses < MISSES or (self.is_mute and self.vain > 0)
+        if self.lost:
+            return True
         if 0 < self.sizes.misses < MISSES or self.next_size < self.mtu:
             return True
         return self.checksums is not None and not self.sizes.misses and self.checksums.is_in_doubt
@@ -250,7 +263,10 @@ class Record:
         self.losses = self.losses.after(now, is_lost=round_trip is None)
         if round_trip is None:
             self.misses += 1
+            self.lost, self.clean = self.lost + bool(self.answered), 0
             return
+        self.clean += 1
+        self.lost = 0 if self.is_mute or self.clean >= _CLEAN else self.lost
         self.answered += 1
         self.misses = self.signs = self.vain = 0
         self.answered_at = now

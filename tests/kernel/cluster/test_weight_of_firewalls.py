@@ -62,6 +62,46 @@ async def test_a_rule_that_drops_the_tunnel_and_the_silence_that_it_makes_are_on
         await status_of(pods, 0, "is healthy, 1 warning")
 
 
+async def test_a_rate_limit_is_broken_exactly_while_it_drops_probes() -> None:
+    need_modules("xt_limit")
+    async with two_pods(Kind(families="ipv4", has_masq=True, is_probed=True)) as pods:
+        await pods.n1(
+            "iptables-legacy -A INPUT -p udp --dport 8472 -m limit --limit 50/s --limit-burst 20 -j ACCEPT; "
+            "iptables-legacy -A INPUT -p udp --dport 8472 -j DROP"
+        )
+        (found,) = await told(pods, "WARNING")
+        assert (found["code"], found["effects"]) == ("firewall.rule-tunnel", []), found
+        await status_of(pods, 0, "is healthy, 1 warning")
+        with pods.stream() as stream:
+            async with stream:
+                (found,) = await told(pods, "BROKEN", effect="Some packets to and from n2 are lost in the overlay")
+        assert stream.lost
+        assert found["code"] == "firewall.rule-tunnel", found
+        (found,) = await told(pods, "WARNING")
+        assert (found["code"], found["effects"]) == ("firewall.rule-tunnel", []), found
+        await status_of(pods, 0, "is healthy, 1 warning")
+
+
+async def test_another_address_for_a_peer_is_broken_exactly_if_the_peer_does_not_answer() -> None:
+    """As where nodes reach each other under public addresses that they do not have themselves."""
+    async with two_pods(Kind(families="ipv4", has_masq=True, is_probed=True)) as pods:
+        await asyncio.to_thread(pods.hosts.n2.ip, *"addr add 10.99.0.99/16 dev eth0".split())
+        act = "iptables-legacy -t nat -A OUTPUT -d 10.99.0.12 -j DNAT --to-destination {}"
+        for name in ("udp_timeout", "udp_timeout_stream", "icmp_timeout"):  # connections that exist stay as they are
+            await pods.n1(f"sysctl -qw net.netfilter.nf_conntrack_{name}=1")
+        await pods.n1(act.format("10.99.0.99"))
+        (found,) = await told(pods, "WARNING")
+        assert (found["code"], found["effects"]) == ("firewall.dnat-tunnel", []), found
+        assert await pods.flows()
+        await pods.n1(f"iptables-legacy -t nat -F OUTPUT; {act.format('10.99.0.98')}")
+        (found,) = await told(pods, "BROKEN", effect="No answer comes")
+        assert found["code"] == "firewall.dnat-tunnel", found
+        assert not await pods.flows()
+        await pods.n1(found["cure"])
+        await pods.until_it_flows()
+        await status_of(pods, 0, "is healthy")
+
+
 async def told(pods: Pods, *weights: str, effect: str = "") -> list[dict[str, Any]]:
     """The problems that doctor tells, once they have these weights, and the first one an effect with these words."""
     pause, text = pauses(), ""

@@ -100,3 +100,14 @@ def test_a_path_that_answers_datagrams_and_no_pings_is_mute_until_it_answers_nei
     assert (record.state, record.is_mute) == (Answering.SILENT, False)
     assert told(record, 0.1).state is Answering.ANSWERS
     assert not record.is_mute
+
+
+def test_a_path_leaks_from_three_lost_probes_on_until_a_dozen_in_a_row_are_answered() -> None:
+    record = told(Record(True, 1450), None, None, 0.1, None, 0.1, None)
+    assert (record.is_leaking, record.is_in_doubt) == (False, True)
+    told(record, 0.1, None)
+    assert (record.is_leaking, record.is_in_doubt) == (True, True)
+    told(record, *[0.1] * 11)
+    assert (record.is_leaking, record.is_in_doubt) == (True, True)
+    told(record, 0.1)
+    assert (record.is_leaking, record.is_in_doubt) == (False, False)
