@@ -167,7 +167,7 @@ def test_what_an_old_go_cannot_build_is_said_once_and_no_test_waits_for_it(which
     apt.symlink_to("/bin/false")
     cache = tmp_path / "cache"
     wanted = " ".join(f"{cache}/tools.wanted/{each}" for each in ("promtool", "cloud", "wheels"))
-    wait = f'until [ -z "$(ls {cache}/tools.todo)" ]; do touch {wanted}; sleep 0.1; done'
+    wait = f'until [ -d {cache}/tools.todo ] && [ -z "$(ls {cache}/tools.todo)" ]; do touch {wanted}; sleep 0.1; done'
     command = ["sh", "lab/test.sh", str(cache), which, "sh", "-c", wait]
     environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
     done = subprocess.run(
