@@ -1,174 +1,37 @@
 """The files that services keep for their next start, after the disk has changed them, or takes nothing any more."""
 
-import asyncio
 import errno
-import json
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tracemalloc
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Set
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
 from functools import partial
-from hashlib import sha256
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 import pytest
 
-from flannelette.services.cloud.writer import OwnedRoutes
-from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
-from flannelette.services.dataplane.commands import HookFile
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
-from flannelette.services.dataplane.netlink.objects import Hook
-from flannelette.services.lease.admission.cache_file import SnapshotCache
-from flannelette.services.lease.stores.store import Snapshot
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.encoding import SYNCED
 from flannelette.services.runtime import state
 from flannelette.services.runtime.cache.machine import MachineToken
 from flannelette.services.runtime.cache.node_state import StateFile, records_of
-from flannelette.services.runtime.cache.table_records import table_records
-from flannelette.services.runtime.events import EventFile
-from flannelette.services.runtime.lease.wire import step_to_bytes
 from flannelette.services.runtime.state import (
     Record,
     RecordFile,
     RecordLog,
-    UnreadableState,
     pack,
     sealed,
     unpack,
     unwritten,
 )
-from tests.examples.leases import NETWORK, by_name, make_lease
-from tests.examples.state_files import encode
+from tests.examples.kept_files import KINDS, LEASES, Kind, read_events, start_with_a_table
 from tests.upgrade.golden import RELEASES
-from tests.virtual_time import run_virtually
 
 SOAK: Final = bool(os.environ.get("FLANNELETTE_SOAK"))
 FLIPS: Final = 20_000 if SOAK else 300
-LEASES: Final = [make_lease(number) for number in range(1, 6)]
-HOOKS: Final = [
-    Hook(f"10.5.{n}.0/24", "add $SUBNET", "del $SUBNET", (("SUBNET", f"10.5.{n}.0/24"),), is_earlier=True)
-    for n in range(1, 5)
-]
-ROUTES: Final = [("rtb", f"10.5.{number}.0/24", "eni-1") for number in range(1, 5)]
-SUBNETS: Final = (ip_network("10.5.1.0/24"),)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file: its name, what writes it, and the facts that a start reads of it."""
-
-    name: str
-    write: Callable[[Path], object]
-    read: Callable[[Path], Set[object]]
-    older: bytes
-    """The same facts as release 0.2.0 has written them."""
-
-
-def _write_state(path: Path) -> None:
-    with StateFile(str(path.parent), "dataplane", "m1") as file:
-        table = table_records(NETWORK, LEASES, StoreStatus("etcd", True))
-        assert file.put(encode("dataplane", "n1", LEASES[0], SUBNETS, table, machine="m1"))
-
-
-def _read_state(path: Path) -> Set[object]:
-    with StateFile(str(path.parent), "dataplane", "m1") as file:
-        found = file.state_of("n1")
-        if found is None:
-            return frozenset()
-        facts = {found[0].own, found[0].previous_subnets, found[0].network}
-        with suppress(UnreadableState):
-            facts |= set(found[0].table().leases.values())
-        return facts - {None}
-
-
-def _write_table(path: Path) -> None:
-    async def life() -> None:
-        broker = Broker("fake", epoch="epoch")
-        broker.take(Snapshot(by_name(*LEASES), NETWORK))
-        broker.stop()
-        await SnapshotCache(path, broker).write()
-
-    run_virtually(life())
-
-
-def _read_table(path: Path) -> Set[object]:
-    table = SnapshotCache(path, Broker("fake", epoch="epoch")).recall({})
-    return {*table.leases.values(), table.network} - {None}
-
-
-def _write_events(path: Path) -> None:
-    async def life() -> None:
-        journal, file = Journal(), EventFile(path, EventKind)
-        file.read()
-        for number in range(5):
-            journal.note(Event(EventKind.OWN_LEASE, f"own lease {number}", "a cause"))
-        await file.close(journal)
-
-    asyncio.run(life())
-
-
-def _read_events(path: Path) -> Set[object]:
-    file = EventFile(path, EventKind)
-    found = {(entry.number, entry.event, entry.time) for entry in file.read()}
-    assert file._log
-    file._log.close()
-    return found
-
-
-def _old_state() -> bytes:
-    """As 0.2.0 writes it; tests/golden/releases has files of it."""
-    own = b64encode(step_to_bytes(Step(changes=(Upserted(LEASES[0]),)))).decode()
-    header = {"node": "n1", "own_lease": own, "former_subnets": [str(each) for each in SUBNETS]}
-    rest = json.dumps(header).encode() + b"\n" + step_to_bytes(_step())
-    return b"flannelette-dataplane-state 1 " + sha256(rest).hexdigest().encode() + b"\n" + rest
-
-
-def _step() -> Step:
-    return Step(reset=True, changes=tuple(map(Upserted, LEASES)), network=NETWORK, synced=True)
-
-
-def _sized(*messages: bytes) -> bytes:
-    return b"".join(len(each).to_bytes(4) + each for each in messages)
-
-
-KINDS: Final = [
-    Kind("dataplane.state", _write_state, _read_state, _old_state()),
-    Kind("lease.table", _write_table, _read_table, _sized(step_to_bytes(replace(_step(), synced=False)), SYNCED)),
-    Kind(
-        "dataplane.hooks",
-        lambda path: HookFile(path).write(HOOKS),
-        lambda path: set(HookFile(path).read()),
-        json.dumps(
-            [
-                {
-                    "subject": each.subject,
-                    "put": each.put,
-                    "delete": each.delete,
-                    "stdin": "",
-                    "environment": dict(each.environment),
-                }
-                for each in HOOKS
-            ]
-        ).encode(),
-    ),
-    Kind(
-        "cloud.routes",
-        lambda path: OwnedRoutes(path).update(ROUTES, ()),
-        lambda path: OwnedRoutes(path).keys,
-        json.dumps(ROUTES).encode(),
-    ),
-    Kind("dataplane.events", _write_events, _read_events, b""),
-]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -341,7 +204,8 @@ def test_what_a_power_cut_must_not_cost_is_synced_with_its_name(
 def test_a_file_of_damaged_lines_takes_no_memory_for_each(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "dataplane.events"
     path.write_bytes((line + b"\n") * (1 << 20))
-    for read in (RecordFile(path, "kind").read, EventFile(path, EventKind).read):
+    readers: tuple[Callable[[], object], ...] = (RecordFile(path, "kind").read, partial(read_events, path))
+    for read in readers:
         tracemalloc.start()
         try:
             assert read() == []
@@ -410,7 +274,7 @@ def test_what_a_killed_process_has_left_is_removed_at_the_next_start(tmp_path: P
     path = tmp_path / "lease.table"
     for left in (".lease.table.new", ".lease.table.x8s_3f9", ".lease-blue.table.x8s_3f9"):
         (tmp_path / left).touch()
-    SnapshotCache(path, Broker("fake", epoch="epoch")).recall({})
+    start_with_a_table(path)
     assert [each.name for each in tmp_path.iterdir()] == [".lease-blue.table.x8s_3f9"], "which is another network's"
 
 
