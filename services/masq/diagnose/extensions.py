@@ -544,6 +544,11 @@ def _rpfilter(_revision: int, data: bytes) -> Asked:
     yield Condition(always=not data[0] & 8), f"-m rpfilter{' --invert' if data[0] & 8 else ''}"
 
 
+def _routing_header(_revision: int, _data: bytes) -> Asked:
+    """Condition of the match `rt`, nor does its negation hold: no packet here has a routing header."""
+    yield Condition(always=False), "-m rt"
+
+
 def _comment(_revision: int, _data: bytes) -> Asked:
     yield from ()
 
@@ -558,6 +563,7 @@ _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
     "arp": _arp, "ip": partial(_ip, 4), "ip6": partial(_ip, 6),
     "statistic": _statistic, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
+    "rt": _routing_header,
 }  # fmt: skip
 
 
