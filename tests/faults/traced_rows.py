@@ -264,11 +264,12 @@ class FaultOfAPair:
     undo: str = ""
     """What ends it; empty: the cure."""
     is_found: bool = False
-    """A finding of masq names it too, because rules that name a single pod are asked about."""
+    """A finding of masq names it too, because rules that name a single pod or node are asked about."""
 
 
 _RULE: Final = "The rule `100: from all to {to} blackhole` drops these packets."
-_OF_RULE: Final = "ip rule del priority 100 from all to {to} blackhole"
+_OF_RULE: Final = "ip rule add priority 99 from all to {to} lookup main"
+_WITHOUT_RULES: Final = "ip rule del priority 99; ip rule del priority 100"
 
 FAULTS_OF_PAIRS: Final = {
     "ip rule about the address of a node": FaultOfAPair(
@@ -276,6 +277,7 @@ FAULTS_OF_PAIRS: Final = {
         "ip rule add priority 100 to {n1_vtep} blackhole",
         _RULE.replace("{to}", "{n1_vtep}"),
         _OF_RULE.replace("{to}", "{n1_vtep}"),
+        undo=_WITHOUT_RULES,
     ),
     "ip rule about an IPv6 address of a node": FaultOfAPair(
         "n2",
@@ -283,6 +285,7 @@ FAULTS_OF_PAIRS: Final = {
         _RULE.replace("{to}", "{n1_6_vtep}"),
         _OF_RULE.replace("ip rule", "ip -6 rule").replace("{to}", "{n1_6_vtep}"),
         version=6,
+        undo=_WITHOUT_RULES.replace("ip rule", "ip -6 rule"),
     ),
     "ip rule that looks an address up elsewhere": FaultOfAPair(
         "n1",
@@ -297,6 +300,7 @@ FAULTS_OF_PAIRS: Final = {
         "`ip daddr {n2_vtep}/32 drop`, chain c of table inet x (nft)",
         "nft insert rule inet x c handle ",
         undo="nft delete table inet x",
+        is_found=True,
     ),
     "nftables, from the address of a node": FaultOfAPair(
         "n2",
@@ -304,6 +308,7 @@ FAULTS_OF_PAIRS: Final = {
         "`ip saddr {n1_vtep}/32 drop`, chain c of table inet x (nft)",
         "nft insert rule inet x c handle ",
         undo="nft delete table inet x",
+        is_found=True,
     ),
     "ip rule about a pod": FaultOfAPair(
         "n1",
@@ -311,13 +316,15 @@ FAULTS_OF_PAIRS: Final = {
         _RULE.replace("{to}", "{n2_pod}"),
         _OF_RULE.replace("{to}", "{n2_pod}"),
         is_of_pod=True,
+        undo=_WITHOUT_RULES,
     ),
     "ip rule about a protocol of a pod": FaultOfAPair(
         "n1",
         "ip rule add priority 100 to {n2_pod} ipproto icmp blackhole",
         "The rule `100: from all to {n2_pod} ipproto icmp blackhole` drops these packets.",
-        "ip rule del priority 100 from all to {n2_pod} ipproto icmp blackhole",
+        "ip rule add priority 99 from all to {n2_pod} ipproto icmp lookup main",
         is_of_pod=True,
+        undo=_WITHOUT_RULES,
     ),
     "nftables, at the device of the overlay": FaultOfAPair(
         "n2",

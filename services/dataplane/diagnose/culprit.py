@@ -1,10 +1,12 @@
-"""The rule or route of the host that keeps a packet from its way, and the command that removes it. Pure.
+"""The rule or route of the host that keeps a packet from its way, and the command against that. Pure.
+
+A rule of another program stays, since it may be about more than our packets: one before it lets these go our way.
 
 A FIB lookup tells the route, but not the rule: this module walks rules and tables as the kernel does (fib_rules.c).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flannelette.services.core.family import Network
@@ -53,7 +55,7 @@ def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None
         rule, route = next(matching, None), answer
     if rule is not None and rule.action in _ACTIONS:
         cause = f"The rule `{rule.priority}: {rule_text(rule)}` drops these packets."
-        return Culprit(cause, _delete(rule), _is_wide(rule, network))
+        return Culprit(cause, _exemption(rule, question, network), _is_wide(rule, network))
     if route is not None and answer is None and route.route_type not in DROPS:
         return None  # such a route refuses nothing: something else does
     if route is not None:
@@ -186,6 +188,24 @@ def _is_wide(rule: PolicyRule, network: Network) -> bool:
 
 def _prefix(packed: bytes, length: int) -> str:
     return address(packed) if length == 8 * len(packed) else f"{address(packed)}/{length}"
+
+
+def _exemption(rule: PolicyRule, question: Lookup, network: Network) -> str:
+    """The command for a rule right before one that drops, about those of its packets that go into the network; of a
+    tunnel's, which have a port, both for what leaves and for the reverse path of what comes.
+    """
+    if rule.priority < 2:
+        return _delete(rule)
+    if rule.is_inverted:
+        rule = PolicyRule(rule.family, rule.priority, rule.action, rule.table)
+    if rule.dst_length < network.prefixlen:
+        rule = replace(rule, dst=network.network_address.packed, dst_length=network.prefixlen)
+    made = f"{ip(rule.family)} rule add priority {rule.priority - 1}"
+    said = rule_text(replace(rule, action=uapi.FR_ACT_TO_TBL, table=RT_TABLE_MAIN))
+    if rule.protocol or not question.port:
+        return f"{made} {said}"
+    of_tunnel = f"{made} {said} ipproto {protocol_text(question.protocol)}"
+    return f"{of_tunnel} dport {question.port} && {of_tunnel} sport {question.port}"
 
 
 def _delete(rule: PolicyRule) -> str:

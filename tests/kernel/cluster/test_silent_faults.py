@@ -200,7 +200,7 @@ async def test_the_command_line_names_a_silent_fault_and_its_cure(scenes: Scenes
         await pods.found("peer-route")
         code, text = await pods.flannelette("doctor", "dataplane")
         assert code == 1
-        assert "ip rule del priority 100 from all to 10.5.53.0/24 blackhole" in text
+        assert "ip rule add priority 99 from all to 10.5.53.0/24 lookup main" in text
         assert "Packets from pods do not reach n2. The rule `100: from all to 10.5.53.0/24 blackhole` drops " in text
         code, text = await pods.flannelette("peers")
         assert code == 1
