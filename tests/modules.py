@@ -31,8 +31,10 @@ PROBES: Final = {
     "nf_tables_egress": "nft table netdev t { chain c { type filter hook egress device lo priority 0 ; } ; }",
     "nft_fwd_netdev": "nft table netdev t { chain c { type filter hook ingress device lo priority 0 ; "
     "fwd to lo ; } ; }",
+    "nft_connlimit": "nft table ip t { chain c { type filter hook input priority 0 ; ct count over 9 ; } ; }",
     "nft_numgen": "nft table ip t { chain c { type filter hook input priority 0 ; numgen inc mod 2 0 ; } ; }",
     "nft_queue": "nft table inet t { chain c { type filter hook postrouting priority 0 ; queue num 100 ; } ; }",
+    "nft_quota": "nft table ip t { chain c { type filter hook input priority 0 ; quota over 9 mbytes ; } ; }",
     "nft_tproxy": "nft table ip t { chain c { type filter hook prerouting priority 0 ; "
     "meta l4proto tcp tproxy to :1 ; } ; }",
     "sch_ingress": "tc qdisc add dev lo clsact",
@@ -43,6 +45,9 @@ PROBES: Final = {
     "xt_CT": "iptables-nft -t raw -A PREROUTING -j CT --notrack",
     "xt_NFQUEUE": "iptables-legacy -A INPUT -j NFQUEUE --queue-num 0",
     "xt_bpf": "iptables-legacy -A INPUT -m bpf --bytecode '1,6 0 0 1'",
+    "xt_connbytes": "iptables-legacy -A INPUT -m connbytes --connbytes 9: --connbytes-mode bytes "
+    "--connbytes-dir both",
+    "xt_connlimit": "iptables-legacy -A INPUT -p tcp -m connlimit --connlimit-above 9",
     "xt_connmark": "iptables-legacy -A INPUT -m connmark --mark 5",
     "xt_devgroup": "iptables-legacy -A INPUT -m devgroup --src-group 1",
     "xt_dscp": "iptables-legacy -A INPUT -m dscp --dscp 0x2e",
@@ -53,8 +58,10 @@ PROBES: Final = {
     "xt_multiport": "iptables-legacy -A INPUT -p udp -m multiport --dports 1,2",
     "xt_owner": "iptables-legacy -A OUTPUT -m owner --uid-owner 0",
     "xt_physdev": "iptables-nft -A FORWARD -m physdev --physdev-out tap0 --physdev-is-bridged",
+    "xt_quota": "iptables-legacy -A INPUT -m quota --quota 9",
     "xt_set": "sh -c 'ipset create probe hash:net && iptables-nft -A INPUT -m set --match-set probe src'",
     "xt_statistic": "iptables-legacy -A INPUT -m statistic --mode random --probability 0.5",
+    "xt_tcpmss": "iptables-legacy -A INPUT -p tcp --syn -m tcpmss --mss 1:9",
     "xt_time": "iptables-legacy -A INPUT -m time --timestart 00:00 --timestop 23:59",
 }
 """A command for each module, which fails without it; it is run in a namespace of its own."""

@@ -784,6 +784,70 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         cure=f"iptables-legacy -t filter -I INPUT 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
         is_broken=False,
     ),
+    "a rate that no connection keeps to": Shape(
+        "iptables-legacy -A INPUT -p udp --dport 8472 -m limit --limit 1/hour --limit-burst 1 -j ACCEPT; "
+        "iptables-legacy -A INPUT -p udp --dport 8472 -j DROP",
+        named="drops some of them: `-A INPUT -p udp --dport 8472 -j DROP`",
+        cure=f"iptables-legacy -t filter -I INPUT 2 -s {_PEER} -p udp --dport 8472 -j ACCEPT",
+        is_part=True,
+    ),
+    "nothing that another host has routed": Shape(
+        _nft("table inet t { chain f { type filter hook forward priority -10; ip ttl < 64 drop; }; }"),
+        named="A rule of another program drops them: `ip ttl < 64 drop`",
+        cure="nft insert rule inet t f handle 2 ip saddr 10.5.0.0/16 ",
+    ),
+    "a TTL that no packet has left": Shape(
+        _nft(
+            "table inet t { chain f { type filter hook forward priority -10; ip ttl > 64 drop; ip ttl < 8 drop; }; }"
+        ),
+        is_broken=False,
+    ),
+    "nothing that may be divided": Shape(
+        _nft("table ip t { chain f { type filter hook forward priority 0; ip frag-off & 0x4000 == 0 drop; }; }"),
+        named="A rule of another program drops them: `ip frag-off & 0x4000 == 0x0 drop`",
+        cure="nft insert rule ip t f handle 2 ip saddr 10.5.",
+    ),
+    "no segments of any size": Shape(
+        "iptables-legacy -A FORWARD -p tcp --syn -m tcpmss --mss 1:1460 -j DROP",
+        named="-m tcpmss --mss 1:1460 -j DROP",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.",
+    ),
+    "no small segments": Shape(
+        "iptables-legacy -A FORWARD -p tcp --syn -m tcpmss --mss 1:500 -j DROP; "
+        "iptables-legacy -A FORWARD -p tcp --syn -m tcpmss ! --mss 536:65535 -j DROP",
+        is_broken=False,
+    ),
+    "more than no connection": Shape(
+        "iptables-legacy -A FORWARD -p tcp --syn -m connlimit --connlimit-above 0 --connlimit-mask 0 -j DROP",
+        named="TCP packets of pods are dropped",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.",
+    ),
+    "more than no connection, by nft": Shape(
+        _nft("table ip t { chain f { type filter hook forward priority 0; tcp flags syn ct count over 0 drop; }; }"),
+        named="TCP packets of pods are dropped",
+        cure="nft insert rule ip t f handle 2 ip saddr 10.5.0.0/16 ",
+    ),
+    "only the beginning of connections": Shape(
+        "iptables-legacy -A FORWARD -p tcp -m connbytes --connbytes 2000: --connbytes-dir both "
+        "--connbytes-mode bytes -j DROP",
+        named="TCP packets of pods are in part dropped",
+        cure="iptables-legacy -t filter -I FORWARD 1 -s 10.5.",
+        is_part=True,
+    ),
+    "a quota that is used up": Shape(
+        "iptables-legacy -A FORWARD -s 10.5.27.0/24 -m quota --quota 500 -j ACCEPT; "
+        "iptables-legacy -A FORWARD -s 10.5.27.0/24 -j DROP",
+        named="A rule of another program drops them: `-A FORWARD -s 10.5.27.0/24 -j DROP`",
+        cure="iptables-legacy -t filter -I FORWARD 2 -s 10.5.27.0/24 ",
+    ),
+    "a quota that is used up, by nft": Shape(
+        _nft(
+            "table ip t { chain f { type filter hook forward priority 0; ip saddr 10.5.0.0/16 "
+            "quota over 1 kbytes drop; }; }"
+        ),
+        named="quota ... drop",
+        cure="nft insert rule ip t f handle 2 ip saddr 10.5.0.0/16 ",
+    ),
     "the mark of a connection": Shape(
         _nft(
             "table inet cm { chain pre { type filter hook prerouting priority mangle; "

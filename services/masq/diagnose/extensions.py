@@ -16,6 +16,7 @@ from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     ECHO_REPLY,
     NOWHERE,
+    TCP,
     WORD,
     Bits,
     Condition,
@@ -40,6 +41,8 @@ _SAVE, _RESTORE = 1, 2  # XT_CONNMARK_
 _ADDRESS_IS_SAID, _PORT_IS_SAID = 1, 2  # NF_NAT_RANGE_MAP_IPS, _PROTO_SPECIFIED
 _LOCAL, _UNICAST = 0x04, 0x02  # XT_ADDRTYPE_
 _DAY: Final = 86400
+_MINIMUM: Final = 40
+"""Bytes of the smallest packets of a connection."""
 
 PROTOCOLS: Final = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}
 _NOTHING: Final = (
@@ -62,6 +65,12 @@ TARGETS: Final = {
 Asked = Iterator[tuple[Condition, str]]
 """Each condition with its text, as iptables writes it."""
 UNKNOWN: Final = Condition(unknown=True)
+SHARE: Final = Condition(asks=lambda flow: Match.PART)
+"""Condition that holds for a share of the packets."""
+_LITTLE: Final = 1 << 16
+"""Bytes that the first connections use up."""
+_MINUTE: Final = 60
+_FEW: Final = 5
 STATUS: Final = Condition(asks=lambda flow: Match.NO if flow.states == State.NEW else Match.MAYBE)
 """Condition on a bit of the status of a connection: of a new one none is set yet."""
 
@@ -477,6 +486,63 @@ def _pkttype(_revision: int, data: bytes) -> Asked:
     yield Condition(test=Test("kind", kind, kind), negated=bool(inverse)), "-m pkttype"
 
 
+def _segment_size(version: int, _revision: int, data: bytes) -> Asked:
+    """Condition of the match `tcpmss`: a SYN has the MSS that fits the MTU of the interface that it comes by."""
+    first, last, negated = struct.unpack_from("=HHB", data)
+
+    def asks(flow: Flow) -> Match:
+        is_known = flow.protocol == TCP and flow.states == State.NEW and flow.incoming not in ("", NOWHERE)
+        link = link_of(flow.incoming) if is_known else None
+        if link is None:
+            return Match.MAYBE
+        return Match.YES if first <= link.mtu - (40 if version == 4 else 60) <= last else Match.NO
+
+    yield Condition(asks=asks, negated=bool(negated)), f"-m tcpmss {_not(_span('--mss', first, last), bool(negated))}"
+
+
+def _connection_limit(revision: int, data: bytes) -> Asked:
+    """Condition of the match `connlimit`."""
+    number, flags = struct.unpack_from("=II", data, 16)
+    word = "--connlimit-upto" if flags & 1 else "--connlimit-above"
+    yield of_count(number, is_above=not flags & 1), f"-m connlimit {word} {number}"
+
+
+def of_count(number: int, *, is_above: bool) -> Condition:
+    """Condition on the number of connections, of which there is one at least: that of the packet."""
+    return UNKNOWN if number else Condition(always=is_above)
+
+
+def _connection_bytes(_revision: int, data: bytes) -> Asked:
+    """Condition of the match `connbytes`: what comes after so little in each connection is a share of the packets."""
+    first, last, what = struct.unpack_from("=QQB", data)
+    size = first * _MINIMUM if what == 0 else first
+    is_reached = what in (0, 1) and size <= _LITTLE and last > 1 << 60
+    yield SHARE if is_reached else UNKNOWN, f"-m connbytes --connbytes {first}:"
+
+
+def _quota(_revision: int, data: bytes) -> Asked:
+    """Condition of the match `quota`."""
+    flags, number = struct.unpack_from("=IxxxxQ", data)
+    negated = bool(flags & 1)
+    yield of_quota(number, is_over=negated), f"-m quota {_not(f'--quota {number}', negated)}"
+
+
+def of_quota(number: int, consumed: int = 0, *, is_over: bool) -> Condition:
+    """Condition that so many bytes are left, or no more."""
+    return Condition(always=is_over) if number <= max(_LITTLE, consumed) else UNKNOWN
+
+
+def _limit(_revision: int, data: bytes) -> Asked:
+    """Condition of the match `limit`."""
+    period, burst = struct.unpack_from("=II", data)
+    yield of_rate(period / 10_000, burst), "-m limit"
+
+
+def of_rate(seconds: float, burst: int) -> Condition:
+    """Condition of a limit, to a packet in so many seconds: a share of packets, where no connection keeps to it."""
+    return SHARE if seconds > _MINUTE and burst <= _FEW else UNKNOWN
+
+
 def _statistic(_revision: int, data: bytes) -> Asked:
     """Condition of the match `statistic`: a share of the packets, by chance or by turns."""
     mode, flags, number = struct.unpack_from("=HHI", data)
@@ -554,7 +620,7 @@ def _comment(_revision: int, _data: bytes) -> Asked:
 
 
 _MATCHES_OF_VERSION: Final[dict[str, Callable[[int, int, bytes], Asked]]] = {
-    "addrtype": _addrtype, "iprange": _iprange, "conntrack": _conntrack,
+    "addrtype": _addrtype, "iprange": _iprange, "conntrack": _conntrack, "tcpmss": _segment_size,
 }  # fmt: skip
 _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "tcp": _tcp, "udp": _udp, "udplite": _udp, "multiport": _multiport, "state": _state,
@@ -563,7 +629,8 @@ _MATCHES: Final[dict[str, Callable[[int, bytes], Asked]]] = {
     "icmp": _icmp, "icmp6": _icmp, "time": _time, "set": _set, "pkttype": _pkttype, "policy": _policy,
     "arp": _arp, "ip": partial(_ip, 4), "ip6": partial(_ip, 6),
     "statistic": _statistic, "rpfilter": _rpfilter, "ttl": _ttl, "hl": _ttl, "comment": _comment,
-    "rt": _routing_header,
+    "rt": _routing_header, "connlimit": _connection_limit, "connbytes": _connection_bytes, "quota": _quota,
+    "limit": _limit,
 }  # fmt: skip
 
 

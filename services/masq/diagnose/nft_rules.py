@@ -13,12 +13,16 @@ from flannelette.services.core.tunnel import UDP
 from flannelette.services.masq.diagnose.extensions import (
     PROTOCOLS,
     QUEUES,
+    SHARE,
     STATUS,
     UNKNOWN,
     conditions_of,
     effect_of,
     given_by,
+    of_count,
     of_link,
+    of_quota,
+    of_rate,
     queueing,
     spanned,
 )
@@ -46,7 +50,6 @@ from flannelette.services.masq.diagnose.verdict import (
     ForeignRule,
     Given,
     Marking,
-    Match,
     State,
     Test,
     of_owner,
@@ -133,7 +136,6 @@ _LIMITING_OBJECTS: Final = frozenset((2, 4, 5))
 """NFT_OBJECT_QUOTA, _LIMIT, _CONNLIMIT: the rule goes on as they say."""
 _DYNSET_EXPRESSIONS: Final = frozenset((7, 10))
 """NFTA_DYNSET_EXPR, _EXPRESSIONS: what each element of the set has, as a limit, and the rule goes on as it says."""
-_LIMITS: Final = frozenset(("limit", "quota", "connlimit"))
 _LOADS: Final = frozenset(("exthdr", "rt", "socket", "osf", "inner", "tunnel", "xfrm"))
 """What only brings something into a register: what asks for it is not understood."""
 _PLAIN: Final = frozenset(
@@ -160,8 +162,6 @@ _RANGED: Final = frozenset(
     )
 )  # fmt: skip
 """Fields whose numbers are compared with a range."""
-SHARE: Final = Condition(asks=lambda flow: Match.PART)
-"""Condition that holds for a share of the packets."""
 _SLOT: Final = 4
 """Bytes of a register."""
 _SHARES: Final = frozenset(("share", "hash"))
@@ -228,7 +228,9 @@ class RuleReader:
     maps: list[_Map] = field(default_factory=list)
     is_plain: bool = True
     is_volatile: bool = False
-    """What the rule does changes without it: it adds elements to a set, or asks whether a program has a queue."""
+    """What the rule does changes without it: it adds elements to a set, uses up a quota, or asks whether a program
+    has a queue.
+    """
     verdicts: list[tuple[Condition, Mapping[int, bytes]]] = field(default_factory=list)
     """The verdicts of a map."""
     choices: list[tuple[Condition, Given]] = field(default_factory=list)
@@ -240,7 +242,7 @@ class RuleReader:
             expression = attributes(element)
             name = text(expression.get(1, b""))
             self.is_plain = self.is_plain and name in _PLAIN
-            self.is_volatile = self.is_volatile or name in ("dynset", "queue")
+            self.is_volatile = self.is_volatile or name in ("dynset", "queue", "quota")
             self._take(name, attributes(expression.get(2, b"")))
         chain = text(values.get(2, b""))
         said = " ".join(filter(None, (*self.words, self.says, self.target)))
@@ -347,8 +349,15 @@ class RuleReader:
                 self._add(UNKNOWN, f"@{text(values.get(1, b''))} {{ ... limit ... }}")
             case _ if name in _ENDS:
                 (self.kind, self.says), self.given = _ENDS[name], Given(())
-            case _ if name in _LIMITS:
-                self._add(UNKNOWN, f"{name} ...")
+            case "limit":
+                seconds = _number(values, 2) / max(_number(values, 1), 1)
+                is_of_packets = not _number(values, 4)
+                self._add(of_rate(seconds, _number(values, 3)) if is_of_packets else UNKNOWN, "limit ...")
+            case "quota":
+                is_over = bool(_number(values, 2) & 1)
+                self._add(of_quota(_number(values, 1), _number(values, 4), is_over=is_over), "quota ...")
+            case "connlimit":
+                self._add(of_count(_number(values, 1), is_above=bool(_number(values, 2) & 1)), "connlimit ...")
             case "numgen" | "hash":
                 register = _number(values, 1 if name == "numgen" else 2)
                 self._put(register, _Load((Part("share" if name == "numgen" else "hash", 4),)))

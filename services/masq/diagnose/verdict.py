@@ -64,6 +64,9 @@ _WITHOUT_OUT: Final = frozenset(
     )
 )
 """Hooks at which packets have no interface that they come by, or leave by."""
+_AFTER_ROUTING: Final = frozenset(
+    (NfHook.FORWARD, NfHook.POSTROUTING, NfHook.EGRESS, NfHook.BRIDGE_OUTPUT, NfHook.BRIDGE_POSTROUTING)
+)
 LEGACY: Final = "iptables-legacy"
 PROGRAMS: Final = {4: "iptables-legacy", 6: "ip6tables-legacy"}
 NFT: Final = "nft"
@@ -223,6 +226,8 @@ class Flow:
     """
     is_masqueraded: bool = False
     """Whether the packets have that address where they are seen."""
+    is_routed: bool = False
+    """Whether this host has routed them where they are seen, and so made their TTL less."""
     operation: int = 0
     """Of ARP and of IPv6's neighbour discovery: 1 a request or a solicitation, 2 a reply or an advertisement; 0: of
     neither.
@@ -246,7 +251,15 @@ class Flow:
         early = State.INVALID if self.operation else early
         states = early if is_before_tracking(hook, priority) else self.states
         is_masqueraded = self.masqueraded_as is not None and is_masqueraded_at(hook, priority, answers=self.is_answer)
-        return replace(self, incoming=incoming, outgoing=outgoing, states=states, is_masqueraded=is_masqueraded)
+        is_routed = hook in _AFTER_ROUTING and not self.is_ours and self.name != "local"
+        return replace(
+            self,
+            incoming=incoming,
+            outgoing=outgoing,
+            states=states,
+            is_masqueraded=is_masqueraded,
+            is_routed=is_routed,
+        )
 
     @property
     def is_arp(self) -> bool:
@@ -286,7 +299,7 @@ class Flow:
         """What may stand in a field of these packets: these, and all between; none: unknown."""
         if field == "ttl":
             # Linux begins with 64, and a network of nodes has few routers; neighbours are asked with 255 (RFC 4861)
-            return (Bits(255),) if self.operation else (Bits(56), Bits(64))
+            return (Bits(255),) if self.operation else (Bits(56), Bits(64 - self.is_routed))
         found = self.number(field)
         return (found,) if found else ()
 
@@ -334,8 +347,12 @@ class Flow:
                 return Bits(self.clock * 1_000_000_000)
             case "mac":
                 return Bits(int.from_bytes(self.mac, "big")) if self.mac else None
+            case "fragment" if self.protocol == TCP:
+                return Bits(_WHOLE)
+            case "fragment" if self.protocol in ECHO and self.is_answer:
+                return Bits()  # the kernel's own answers may be divided on their way
             case "fragment":
-                return Bits(0, 0x4000)  # of no datagram that was divided; the bit "don't fragment" is not known
+                return Bits(0, _WHOLE)  # of no datagram that was divided
             case "tcp flags" if self.protocol == TCP:
                 is_first = bool(self.states & State.NEW)
                 return Bits(0x10, 0x0A if self.is_answer else 0x08) if not is_first else Bits(0x02)  # SYN, PSH
@@ -353,6 +370,8 @@ class Flow:
 
 _OF_ETHERNET: Final = {"arp htype": 1, "arp ptype": 0x0800, "arp hlen": 6, "arp plen": 4}
 _DAY: Final = 86400
+_WHOLE: Final = 0x4000
+"""The bit "don't fragment"."""
 TCP: Final = 6
 _UDP: Final = 17
 ECHO: Final = {1: 8, 58: 128}

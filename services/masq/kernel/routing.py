@@ -21,7 +21,7 @@ _ROUTE, _NEIGHBOUR, _LINK, _ADDRESS = (
     for form in ("=8BI", "=BxxxiHBB", "=BxHiII", "=4BI")  # the last is struct ifaddrmsg
 )
 _IFA_ADDRESS: Final = 1
-_LINK_ADDRESS, _LINK_NAME, _MASTER, _LINK_INFO, _GROUP = 1, 3, 10, 18, 27  # IFLA_
+_LINK_ADDRESS, _LINK_NAME, _MTU, _MASTER, _LINK_INFO, _GROUP = 1, 3, 4, 10, 18, 27  # IFLA_
 _INFO_KIND: Final = 1  # IFLA_INFO_KIND
 _ETHERNET, _NO_ARP, _LOOPBACK = 1, 0x80, 0x8  # ARPHRD_ETHER, IFF_
 _IS_SET: Final = 0xC0  # NUD_PERMANENT, NUD_NOARP
@@ -67,6 +67,7 @@ class Link:
     group: int
     kind: str
     """Kind of a device that no hardware stands behind, such as `vxlan`; empty: it has none."""
+    mtu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,8 @@ def link_of(name: str) -> Link | None:
     body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_LINK_NAME, name.encode() + b"\0")
     for head, values in ask(_GETLINK, body, _LINK.size):
         kind = text(attributes(values.get(_LINK_INFO, b"")).get(_INFO_KIND, b""))
-        return Link(_LINK.unpack(head)[1], int.from_bytes(values.get(_GROUP, b""), sys.byteorder), kind)
+        group, mtu = (int.from_bytes(values.get(each, b""), sys.byteorder) for each in (_GROUP, _MTU))
+        return Link(_LINK.unpack(head)[1], group, kind, mtu)
     return None
 
 
