@@ -121,7 +121,7 @@ def _doctor_cluster(width: Width) -> Text:
     blackhole = Problem(
         "dataplane",
         "Packets from pods do not reach h2.",
-        "ip rule del priority 100 from all to 10.5.53.0/24 blackhole",
+        "ip rule add priority 99 from all to 10.5.53.0/24 lookup main",
         "ip route get 10.5.53.1 from 10.5.52.1 iif cni0: Invalid argument",
         f"The rule `{rule}` drops these packets.",
         Weight.BROKEN,
