@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.access import Principal, Role
-from flannelette.services.ctl.certificates import Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import CertificateRequest, issue, make_authority, read_authority
 from lab.programs import Program
 from lab.topology import Host
 
@@ -79,8 +79,9 @@ def _connected(host: Host) -> socket.socket:
     return socket.create_connection((str(host.address), _PORT), _PATIENCE)
 
 
-def _wanted(host: Host) -> Mapping[str, Wanted]:
+def _wanted(host: Host) -> Mapping[str, CertificateRequest]:
     clients = {
-        role.value: Wanted(role.value, [Principal(role, host.name).uri]) for role in (Role.DATAPLANE, Role.MASQ)
+        role.value: CertificateRequest(role.value, [Principal(role, host.name).uri])
+        for role in (Role.DATAPLANE, Role.MASQ)
     }
-    return {"lease": Wanted("lease", addresses=[str(host.address)]), **clients}
+    return {"lease": CertificateRequest("lease", addresses=[str(host.address)]), **clients}

@@ -16,7 +16,7 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.vxlan import stable_mac
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
@@ -78,7 +78,7 @@ class Node:
         self._connection = LeaseConnection(service, name, SharedTransport(shared=shared))
         self.feed = SharedFeed(self._connection, pb.VIEW_ALL, self._notice)
         self.feed.shared = shared
-        journal = Journal(_FEW_EVENTS)
+        journal = NodeJournal(_FEW_EVENTS)
         margin = _SETTINGS.subnet_lease_renew_margin * 60
         self.renewer = LeaseRenewer(self._connection, margin, self._wake_up, journal, former=former)
         self._reporter = Reporter(self._connection)

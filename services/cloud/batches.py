@@ -10,7 +10,7 @@ from itertools import groupby
 from threading import Thread
 from typing import TypeVar
 
-from flannelette.services.cloud.routes import Change, Cloud, CloudError, Key, Trouble, Verb
+from flannelette.services.cloud.routes import Change, Cloud, CloudError, Failure, Key, Verb
 from flannelette.services.runtime.telemetry.metrics import Counter
 
 _Result = TypeVar("_Result")
@@ -37,19 +37,19 @@ _ERRORS = Counter("flannelette_cloud_errors", "Calls to the cloud that failed, b
 
 
 @dataclass
-class Outcome:
+class BatchResult:
     """What was done; filled while it is."""
 
     made: list[Change] = field(default_factory=list)
     errors: dict[Key, str] = field(default_factory=dict)
     """By key of the route."""
-    refusals: dict[Trouble, str] = field(default_factory=dict)
+    refusals: dict[Failure, str] = field(default_factory=dict)
     """What the provider said, by what follows."""
     wait: CloudError | None = None
     """Why nothing more can be done now."""
 
 
-async def carry_out(cloud: Cloud, changes: Sequence[Change], done: Outcome) -> None:
+async def carry_out(cloud: Cloud, changes: Sequence[Change], done: BatchResult) -> None:
     """Each change, in this order. A batch that is refused as a whole is tried again one by one."""
     blocked: dict[tuple[Verb, str], str] = {}
     queue = deque(_batches(changes, cloud.batch))
@@ -62,19 +62,19 @@ async def carry_out(cloud: Cloud, changes: Sequence[Change], done: Outcome) -> N
         try:
             failed = dict(await in_thread(partial(cloud.apply, some)))
         except CloudError as error:
-            if len(some) > 1 and error.trouble not in (Trouble.WAIT, Trouble.DENIED):
+            if len(some) > 1 and error.trouble not in (Failure.WAIT, Failure.DENIED):
                 queue.extendleft([change] for change in reversed(some))
                 continue
             failed = dict.fromkeys(some, error)
         if verb is Verb.DELETE:  # then another program was faster, and it is gone
-            failed = {change: reason for change, reason in failed.items() if reason.trouble is not Trouble.CHANGED}
+            failed = {change: reason for change, reason in failed.items() if reason.trouble is not Failure.CHANGED}
         done.made += [change for change in some if change not in failed]
         for change, reason in failed.items():
             _ERRORS.labels(reason.trouble.name.lower()).inc()
             done.errors[change.route.key] = done.refusals[reason.trouble] = str(reason)
-            if reason.trouble is Trouble.WAIT:
+            if reason.trouble is Failure.WAIT:
                 done.wait = reason
-            elif reason.trouble in (Trouble.FULL, Trouble.DENIED) and verb is not Verb.FORWARD:
+            elif reason.trouble in (Failure.FULL, Failure.DENIED) and verb is not Verb.FORWARD:
                 blocked[verb, table] = str(reason)  # rights may be of one table, or one instance
 
 

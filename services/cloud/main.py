@@ -13,7 +13,7 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.services.cloud.api import CloudServicer
 from flannelette.services.cloud.routes import Cloud
 from flannelette.services.cloud.settings import CloudSettings
-from flannelette.services.cloud.writer import EventKind, Writer
+from flannelette.services.cloud.writer import CloudEventKind, Writer
 from flannelette.services.core.errors import NotImplementedYet
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
@@ -58,9 +58,9 @@ async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None
     if directory:
         with suppress(OSError):  # then its log says what it cannot keep
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    events = EventFile(directory / "cloud.events" if directory else None, EventKind)
+    events = EventFile(directory / "cloud.events" if directory else None, CloudEventKind)
     journal = Journal(earlier=events.read())
-    journal.note(Event(EventKind.SERVICE_STARTED, f"flannelette-cloud {version()} started"))
+    journal.note(Event(CloudEventKind.SERVICE_STARTED, f"flannelette-cloud {version()} started"))
     writer = Writer(
         lambda: (feed.table, feed.error),
         partial(make_cloud, settings),
@@ -78,7 +78,7 @@ async def build(settings: CloudSettings, process: Process) -> AsyncIterator[None
         cloud_pb2_grpc.add_CloudServiceServicer_to_server(servicer, server)
     )
     process.jobs |= {"feed": feed.run, "writer": writer.run, "event file": partial(events.run, journal)}
-    process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
+    process.on_readiness = partial(note_readiness, journal, CloudEventKind.READINESS)
     try:
         yield
     finally:

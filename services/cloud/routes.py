@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, str, str]
 _LONGEST: Final = 400  # letters of what a provider says
 
 
-class Trouble(Enum):
+class Failure(Enum):
     """What to do after a call failed."""
 
     WAIT = "throttled, or not answered: everything is tried again, later and later"
@@ -35,7 +35,7 @@ class Trouble(Enum):
 class CloudError(Unavailable):
     """A call to the provider failed; the message has its code, and what to do."""
 
-    def __init__(self, trouble: Trouble, code: str, message: str, cure: str = "") -> None:
+    def __init__(self, trouble: Failure, code: str, message: str, cure: str = "") -> None:
         said = message.rstrip(".") if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
         super().__init__(f"{code}: {said}".strip(": ") + (f": {cure}" if cure else ""))
         self.trouble = trouble
@@ -86,7 +86,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RouteTables:
     """What a look at the cloud has found."""
 
     tables: Sequence[Table]
@@ -94,7 +94,7 @@ class View:
     """By the public address in the node's lease."""
 
 
-class Wanted(NamedTuple):
+class DesiredRoute(NamedTuple):
     """A leased subnet, and the node to which its packets must go."""
 
     destination: Network
@@ -162,7 +162,7 @@ class Cloud(Protocol):
     batch: int
     """How many changes `apply` takes."""
 
-    def look(self, addresses: Collection[Address]) -> View:
+    def look(self, addresses: Collection[Address]) -> RouteTables:
         """The tables, and the nodes that have these addresses."""
         ...
 
@@ -178,7 +178,7 @@ class Cloud(Protocol):
         ...
 
 
-def wanted_routes(network: NetworkConfig, leases: Iterable[Lease]) -> list[Wanted]:
+def wanted_routes(network: NetworkConfig, leases: Iterable[Lease]) -> list[DesiredRoute]:
     """The subnets that leases of cloud backends, which name no type, hold in the network; of overlapping ones one."""
     claims = [
         (lease, subnet)
@@ -188,10 +188,10 @@ def wanted_routes(network: NetworkConfig, leases: Iterable[Lease]) -> list[Wante
     ]
     lost = losses(network, claims)
     kept = [(lease, subnet) for lease, subnet in claims if (lease.name, IPV4.version) not in lost]
-    return [Wanted(subnet.cidr, lease.node or lease.name, subnet.public_address) for lease, subnet in kept]
+    return [DesiredRoute(subnet.cidr, lease.node or lease.name, subnet.public_address) for lease, subnet in kept]
 
 
-def plan(wanted: Sequence[Wanted], view: View, seen: Collection[Key], outer: Sequence[Network]) -> Plan:
+def plan(wanted: Sequence[DesiredRoute], view: RouteTables, seen: Collection[Key], outer: Sequence[Network]) -> Plan:
     """What makes the tables have a route for each wanted subnet; `seen` are keys of routes that carried a lease.
 
     `outer` is where subnets lie: routes there that no lease needs are shown. A mark counts there only, for another
@@ -236,10 +236,10 @@ def plan(wanted: Sequence[Wanted], view: View, seen: Collection[Key], outer: Seq
 
 
 def _one(
-    each: Wanted,
+    each: DesiredRoute,
     table: str,
     found: Sequence[Route],
-    view: View,
+    view: RouteTables,
     nodes: Collection[str],
     seen: Collection[Key],
 ) -> tuple[Row, list[Change]]:

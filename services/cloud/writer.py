@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from flannelette.services.cloud.batches import Outcome, carry_out, in_thread
+from flannelette.services.cloud.batches import BatchResult, carry_out, in_thread
 from flannelette.services.cloud.routes import (
     Change,
     Cloud,
     CloudError,
+    Failure,
     Key,
     Plan,
     Row,
-    Trouble,
     plan,
     problems_of,
     wanted_routes,
@@ -40,7 +40,7 @@ from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter, Gauge
 
 
-class EventKind(Enum):
+class CloudEventKind(Enum):
     """The kind of an event of this service, as EventKind in cloud.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
@@ -114,7 +114,7 @@ class Round:
     plan: Plan = Plan((), ())
     errors: Mapping[Key, str] = field(default_factory=dict)
     """Why a change failed, by key of the route."""
-    refusals: Mapping[Trouble, str] = field(default_factory=dict)
+    refusals: Mapping[Failure, str] = field(default_factory=dict)
     """What the provider said, by what follows."""
     made: Sequence[Change] = ()
     """The changes of the last look after which nothing had to wait."""
@@ -140,9 +140,9 @@ class Round:
     def findings(self) -> list[Condition]:
         """What the operator should know."""
         told = [*self.plan.findings, *problems_of(self.rows)]
-        if denied := self.refusals.get(Trouble.DENIED):
+        if denied := self.refusals.get(Failure.DENIED):
             told.append(found("cloud.credentials", reason=denied))
-        if (full := self.refusals.get(Trouble.FULL)) and not self.plan.findings:
+        if (full := self.refusals.get(Failure.FULL)) and not self.plan.findings:
             told.append(found("cloud.limit-refused", reason=full))
         return told
 
@@ -230,7 +230,7 @@ class Writer:
                     break
             self._health.set("cloud")
             self._count()
-            kind = EventKind.TEARDOWN if remove else EventKind.SYNC
+            kind = CloudEventKind.TEARDOWN if remove else CloudEventKind.SYNC
             what = "routes removed" if remove else "routes compared with the cloud"
             self._journal.note(Event(kind, what, "an operator", objects=len(commands)))
             self.notice()
@@ -286,7 +286,7 @@ class Writer:
 
     async def _apply(self, cloud: Cloud, found: Plan) -> None:
         """Each change. Raises CloudError if nothing more can be done now."""
-        done, before = Outcome(), self.last.made
+        done, before = BatchResult(), self.last.made
         try:
             await carry_out(cloud, found.changes, done)
         finally:
@@ -308,11 +308,11 @@ class Writer:
             _CHANGES.labels(change.verb.name.lower()).inc()
             log.info("route changed", change=change.text)
             subject = Subject(str(change.route.destination), change.route.table)
-            event = Event(EventKind.ROUTE, change.text, subjects=(subject,), subject_count=1, objects=1)
+            event = Event(CloudEventKind.ROUTE, change.text, subjects=(subject,), subject_count=1, objects=1)
             self._journal.note(event)
 
     def _failed(self, error: FlanneletteError) -> None:
-        if isinstance(error, CloudError) and error.trouble is not Trouble.WAIT:
+        if isinstance(error, CloudError) and error.trouble is not Failure.WAIT:
             self._cloud = None  # credentials, region and metadata are read again
             self.last = replace(self.last, refusals={error.trouble: str(error)})
         self._pause = Pause(self._pauses.next(), is_throttled=True)
@@ -325,7 +325,7 @@ class Writer:
         counts = Counts(reasons)
         for reason in counts.keys() - self._failures:
             log.error(what, reason=reason, calls=counts[reason])
-            self._journal.note(Event(EventKind.FAILURE, reason, objects=counts[reason]))
+            self._journal.note(Event(CloudEventKind.FAILURE, reason, objects=counts[reason]))
         self._failures = frozenset(counts)
 
     def _end_pauses(self) -> None:
@@ -338,7 +338,7 @@ class Writer:
         )
         for problem in sorted(problems - self._problems):
             log.warning("a problem of the cloud's routes", problem=problem)
-            self._journal.note(Event(EventKind.FINDING, problem))
+            self._journal.note(Event(CloudEventKind.FINDING, problem))
         self._problems = problems
 
     def _count(self) -> None:

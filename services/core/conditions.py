@@ -174,7 +174,7 @@ def is_unready(code: str) -> bool:
     return code.partition(".")[0] == "unready"
 
 
-class Told(Protocol):
+class ConditionLike(Protocol):
     """A condition that somebody tells, as far as folding looks at it."""
 
     @property
@@ -187,7 +187,7 @@ class Told(Protocol):
     def service(self) -> str: ...  # noqa: D102 - the service that tells it
 
 
-def causes_of(told: Sequence[tuple[Told, Collection[str]]]) -> list[int | None]:
+def causes_of(told: Sequence[tuple[ConditionLike, Collection[str]]]) -> list[int | None]:
     """Returns for each condition the place of the one whose consequence it is; None: it is no consequence.
 
     `told` has the conditions of several services, each with the names of its nodes. A consequence is on the nodes of
@@ -198,7 +198,7 @@ def causes_of(told: Sequence[tuple[Told, Collection[str]]]) -> list[int | None]:
     return [_first(place, causes) if cause is not None else None for place, cause in enumerate(causes)]
 
 
-def _cause_of(place: int, told: Sequence[tuple[Told, Collection[str]]]) -> int | None:
+def _cause_of(place: int, told: Sequence[tuple[ConditionLike, Collection[str]]]) -> int | None:
     each, nodes = told[place]
     row = ROWS.get(each.code)
     if row is None:

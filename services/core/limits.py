@@ -29,7 +29,7 @@ LONGEST_REASON: Final = 1_000
 _NANOS: Final = 1_000_000_000
 
 
-class Told(Protocol):
+class ProtoTime(Protocol):
     """google.protobuf.Timestamp and Duration, whose fields may hold anything."""
 
     @property
@@ -38,7 +38,7 @@ class Told(Protocol):
     def nanos(self) -> int: ...  # noqa: D102
 
 
-def unix_time(told: Told, field: str) -> float:
+def unix_time(told: ProtoTime, field: str) -> float:
     """Seconds since 1970, from 0 to LATEST. Raises InvalidInput, naming the field."""
     seconds, nanos = told.seconds, told.nanos
     if not (0 <= seconds <= LATEST - 1 and 0 <= nanos < _NANOS):
@@ -46,7 +46,7 @@ def unix_time(told: Told, field: str) -> float:
     return (seconds * _NANOS + nanos) / 1e9
 
 
-def seconds_of(told: Told, field: str, least: float = 0.0, most: float = LONGEST) -> float:
+def seconds_of(told: ProtoTime, field: str, least: float = 0.0, most: float = LONGEST) -> float:
     """A number of seconds. Raises InvalidInput, naming the field, for one out of bounds."""
     seconds, nanos = told.seconds, told.nanos
     total = (seconds * _NANOS + nanos) / 1e9

@@ -44,7 +44,7 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CertificateRequest:
     """What a certificate shall say."""
 
     name: str
@@ -75,7 +75,7 @@ def make_authority(name: str, now: datetime, days: float) -> Issued:
     return _signed(builder, key, Authority(certificate=builder.sign(key, hashes.SHA256()), key=key))
 
 
-def issue(authority: Authority, wanted: Wanted, now: datetime, days: float) -> Issued:
+def issue(authority: Authority, wanted: CertificateRequest, now: datetime, days: float) -> Issued:
     """A certificate for the bearer. It never outlives the authority. Raises Unusable: that has run out."""
     end = authority.certificate.not_valid_after_utc
     if now >= end:

@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ScreenOptions:
     """What is to be shown now."""
 
     text: Callable[[Width], Text]
@@ -173,7 +173,7 @@ class _Watched:
         self._is_one: bool | None = None
         """Whether the rows need no column for the place: the first look decides."""
 
-    async def take(self, channels: Channels) -> View:
+    async def take(self, channels: Channels) -> ScreenOptions:
         """Raises CallFailed if nothing has been seen yet; a later failure is shown beside what was seen last."""
         found = await _looks(self._nodes, channels, self._look)
         if self._is_one is None:
@@ -198,14 +198,14 @@ class _Watched:
         return self._view(shown, failures, is_one=self._is_one)
 
     @staticmethod
-    def _view(shown: Mapping[Place, Shown], failures: Sequence[str], *, is_one: bool) -> View:
+    def _view(shown: Mapping[Place, Shown], failures: Sequence[str], *, is_one: bool) -> ScreenOptions:
         def text(width: Width) -> Text:
             said = [fold(Text(f"! {failure}", style="yellow"), width, 2) for failure in failures]
             return lines([*said, _text(shown, width, is_one=is_one)])
 
         first = next(iter(shown.values()))
         if is_one:
-            return View(text, first.titles, first.rows, first.state)
+            return ScreenOptions(text, first.titles, first.rows, first.state)
         rows = {
             f"{_name(place)} {name}": replace(
                 row,
@@ -215,27 +215,27 @@ class _Watched:
             for place, each in shown.items()
             for name, row in each.rows.items()
         }
-        return View(text, ("ON", *first.titles), rows, first.state + 1)
+        return ScreenOptions(text, ("ON", *first.titles), rows, first.state + 1)
 
 
-def follow(look: Callable[[Channels], Awaitable[View]], screen: Screen) -> int:
+def follow(look: Callable[[Channels], Awaitable[ScreenOptions]], screen: Screen) -> int:
     """Shows what `look` returns until Ctrl-C; returns the exit code."""
     return run(_follow(look, screen))
 
 
-async def _follow(look: Callable[[Channels], Awaitable[View]], screen: Screen) -> None:
+async def _follow(look: Callable[[Channels], Awaitable[ScreenOptions]], screen: Screen) -> None:
     async with Channels() as channels:
         await _show(partial(look, channels), screen)
 
 
-async def _show(look: Callable[[], Awaitable[View]], screen: Screen) -> None:
+async def _show(look: Callable[[], Awaitable[ScreenOptions]], screen: Screen) -> None:
     if screen.width is None or screen.json or screen.console.is_dumb_terminal:
         await _append(look, screen)
     else:
         await _redraw(look, screen)
 
 
-async def _redraw(look: Callable[[], Awaitable[View]], screen: Screen) -> None:
+async def _redraw(look: Callable[[], Awaitable[ScreenOptions]], screen: Screen) -> None:
     view = await look()
     try:
         with full_screen(screen) as terminal:
@@ -249,7 +249,7 @@ async def _redraw(look: Callable[[], Awaitable[View]], screen: Screen) -> None:
         screen.show(view.text(screen.width))
 
 
-async def _append(look: Callable[[], Awaitable[View]], screen: Screen) -> None:
+async def _append(look: Callable[[], Awaitable[ScreenOptions]], screen: Screen) -> None:
     known: Mapping[str, Row] = {}
     is_first = True
     while True:

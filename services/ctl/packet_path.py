@@ -50,7 +50,7 @@ class PathStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class NodeTrace:
     """What one node has told, and its masq about each step that is a firewall's."""
 
     told: pb.TracePacketResponse
@@ -104,7 +104,7 @@ class PacketPath:
         return {**asdict(self), "steps": steps, "outcome": self.outcome, "broken": self.first_broken is not None}
 
 
-def path_of(halves: Sequence[Half]) -> PacketPath:
+def path_of(halves: Sequence[NodeTrace]) -> PacketPath:
     """The whole path; each node has told its half, or none. There is at least one that answered."""
     first = next((half.told for half in halves if half.told.steps), halves[0].told)
     sender = next((half for half in halves if _has(half, pb.TRACE_SIDE_SENDER)), None)
@@ -116,11 +116,11 @@ def path_of(halves: Sequence[Half]) -> PacketPath:
     return replace(path, remarks=tuple(_remarks(path, is_sent=sender is not None, is_taken=receiver is not None)))
 
 
-def _has(half: Half, side: "pb.TraceSide.ValueType") -> bool:
+def _has(half: NodeTrace, side: "pb.TraceSide.ValueType") -> bool:
     return any(step.side == side for step in half.told.steps)
 
 
-def _steps(half: Half | None, side: "pb.TraceSide.ValueType") -> Iterator[PathStep]:
+def _steps(half: NodeTrace | None, side: "pb.TraceSide.ValueType") -> Iterator[PathStep]:
     for number, told in enumerate(half.told.steps if half else ()):
         if half is None or told.side != side:
             continue
@@ -231,7 +231,7 @@ async def follow_packet(
     """Asks all nodes, of which two at most know the path. Raises CallFailed: none knows it."""
     request = pb.TracePacketRequest(source=source, destination=destination, version=version)
     answers = await of_each(nodes, lambda _, targets: or_failure(_half(targets, request)))
-    halves = [answer for answer in answers.values() if isinstance(answer, Half)]
+    halves = [answer for answer in answers.values() if isinstance(answer, NodeTrace)]
     failures = {node: answer for node, answer in answers.items() if isinstance(answer, CallFailed)}
     if not halves:
         raise next((each for each in failures.values() if each.reached), next(iter(failures.values())))
@@ -244,11 +244,11 @@ async def follow_packet(
     return path
 
 
-async def _half(targets: Targets, request: pb.TracePacketRequest) -> Half:
+async def _half(targets: Targets, request: pb.TracePacketRequest) -> NodeTrace:
     told = await ask(targets["dataplane"], lambda c: DataplaneServiceStub(c).TracePacket(request), LIST_SECONDS)
     numbers = [number for number, step in enumerate(told.steps) if step.HasField("packet")]
     said = await asyncio.gather(*(_ask_firewall(targets, told.steps[number].packet) for number in numbers))
-    return Half(told, dict(zip(numbers, said, strict=True)))
+    return NodeTrace(told, dict(zip(numbers, said, strict=True)))
 
 
 async def _ask_firewall(targets: Targets, packet: pb.FirewallPacket) -> masq_pb2.ExplainResponse | CallFailed:

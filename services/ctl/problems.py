@@ -26,7 +26,7 @@ SILENCE: Final = ("peer-tunnel", "peer-down")
 """Checks that find only that a peer does not answer."""
 
 
-class Health(Enum):
+class Overall(Enum):
     """The state of a node or a link in a word, the gravest last."""
 
     HEALTHY = "healthy"
@@ -41,12 +41,12 @@ class Health(Enum):
     @property
     def gravity(self) -> int:
         """Says how grave the state is; the largest is the worst."""
-        return [*Health].index(self)
+        return [*Overall].index(self)
 
     @property
     def is_bad(self) -> bool:
         """Whether packets are lost, or may be."""
-        return self.gravity > Health.UNKNOWN.gravity
+        return self.gravity > Overall.UNKNOWN.gravity
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ def own_problems(node: NodeHealth) -> list[Problem]:
     return [each for each in problems(node) if not each.remote]
 
 
-def health_of(node: NodeHealth) -> Health:
+def health_of(node: NodeHealth) -> Overall:
     """The state of the node in a word."""
     found = own_problems(node)
     if not node.answered:
-        return Health.AWAY
+        return Overall.AWAY
     if not found:
-        return Health.HEALTHY
-    return Health.BROKEN if found[0].weight is Weight.BROKEN else Health.DEGRADED
+        return Overall.HEALTHY
+    return Overall.BROKEN if found[0].weight is Weight.BROKEN else Overall.DEGRADED
 
 
 def problem_of(service: Service | Literal[""], condition: Condition) -> Problem:

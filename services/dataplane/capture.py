@@ -58,20 +58,20 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class AllOf:
     """A conjunction: it holds if all parts do."""
 
     parts: "Sequence[Expression]"
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class AnyOf:
     """A disjunction: it holds if at least one part does."""
 
     parts: "Sequence[Expression]"
 
 
-Expression: TypeAlias = Test | Every | Some
+Expression: TypeAlias = Test | AllOf | AnyOf
 
 _Start: TypeAlias = tuple[tuple[int, int], ...]
 """Codes and operands that bring an offset to X; empty: offsets count from the packet's first byte."""
@@ -79,9 +79,9 @@ _Start: TypeAlias = tuple[tuple[int, int], ...]
 
 def inner(subnets: Sequence[Network], pod: Address | None, start: _Start = (), offset: int = 0) -> Expression:
     """Packets from or to one of the subnets, and from or to the pod, with the IP header at the offset."""
-    return Some(
+    return AnyOf(
         [
-            Every(
+            AllOf(
                 [
                     _is_version(subnet.version, start, offset),
                     _either_end(subnet, start, offset),
@@ -103,18 +103,18 @@ def outer(tunnel: Tunnel, host: Address, carried: Sequence[Network], pod: Addres
     version, details = host.version, list[Expression]()
     start: _Start = ((_HEADER_LENGTH_TO_X, 0),) if version == 4 else ((_NUMBER_TO_X, _IPV6_HEADER),)
     if port := tunnel.port_of(version):
-        details.append(Some([Test((*start, _load(2, start, at)), port) for at in (0, 2)]))
+        details.append(AnyOf([Test((*start, _load(2, start, at)), port) for at in (0, 2)]))
     if pod is not None and inside >= 0:
         details.append(inner(carried, pod, start, inside))
     protocol = _load(1, (), 9 if version == 4 else 6)
-    is_first: Expression = Every([Test((protocol,), tunnel.protocol), *details])
+    is_first: Expression = AllOf([Test((protocol,), tunnel.protocol), *details])
     is_later: Expression
     if version == 4:
-        is_later = Every([Test((protocol,), tunnel.protocol), Test((_load(2, (), 6),), 0x1FFF, _IF_ANY_BIT)])
+        is_later = AllOf([Test((protocol,), tunnel.protocol), Test((_load(2, (), 6),), 0x1FFF, _IF_ANY_BIT)])
     else:
-        is_later = Every([Test((protocol,), _FRAGMENT), Test((_load(1, (), _IPV6_HEADER),), tunnel.protocol)])
-    what = Some([is_later, is_first, Test((protocol,), _ICMP[version])])
-    return Every([_is_version(version, (), 0), _either_end(_alone(host), (), 0), what])
+        is_later = AllOf([Test((protocol,), _FRAGMENT), Test((_load(1, (), _IPV6_HEADER),), tunnel.protocol)])
+    what = AnyOf([is_later, is_first, Test((protocol,), _ICMP[version])])
+    return AllOf([_is_version(version, (), 0), _either_end(_alone(host), (), 0), what])
 
 
 def program(expression: Expression, snap_length: int) -> list[Instruction]:
@@ -129,11 +129,11 @@ def program(expression: Expression, snap_length: int) -> list[Instruction]:
 def _append(backwards: list[Instruction], expression: Expression, yes: int, no: int) -> int:
     """The label of the expression, which goes on at one of two labels."""
     match expression:
-        case Every(parts):
+        case AllOf(parts):
             for part in reversed(parts):
                 yes = _append(backwards, part, yes, no)
             return yes
-        case Some(parts):
+        case AnyOf(parts):
             for part in reversed(parts):
                 no = _append(backwards, part, yes, no)
             return no
@@ -155,7 +155,7 @@ def _is_version(version: int, start: _Start, offset: int) -> Expression:
 
 
 def _either_end(network: Network, start: _Start, offset: int) -> Expression:
-    return Some([_is_within(network, start, offset + at) for at in _ADDRESSES[network.version]])
+    return AnyOf([_is_within(network, start, offset + at) for at in _ADDRESSES[network.version]])
 
 
 def _is_within(network: Network, start: _Start, offset: int) -> Expression:
@@ -165,7 +165,7 @@ def _is_within(network: Network, start: _Start, offset: int) -> Expression:
         number, bits = (int.from_bytes(each[at : at + 4]) for each in (address, mask))
         if bits:
             tests.append(Test((*start, _load(4, start, offset + at), (_AND, bits)), number))
-    return Every(tests)
+    return AllOf(tests)
 
 
 def _alone(address: Address) -> Network:
@@ -193,7 +193,7 @@ _STATISTICS: Final = 6
 _AUXDATA: Final = 8
 """For the length of a packet before the filter has cut it."""
 _AUXDATA_FIELDS: Final = struct.Struct("=IIIHHHH")
-_NOTHING: Final = program(Some(()), 0)
+_NOTHING: Final = program(AnyOf(()), 0)
 """Accepts no packet."""
 _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_AUXDATA_FIELDS.size)
 
@@ -225,7 +225,7 @@ class Packet(NamedTuple):
     link_address: bytes
 
 
-class Batch(NamedTuple):
+class PacketBatch(NamedTuple):
     """What has come since the one before."""
 
     packets: Sequence[Packet]
@@ -291,7 +291,7 @@ class Capture:
         while self._sockets:
             asyncio.get_running_loop().run_in_executor(None, self._sockets.pop().close)
 
-    def read(self) -> Batch:
+    def read(self) -> PacketBatch:
         """What is there, up to so much at once, in the order in which it came."""
         began, found, ended = time.time_ns(), list[Packet](), ""
         come, self._early = self._early, []
@@ -309,7 +309,7 @@ class Capture:
                 ended = f"the limit of packets ({self.limits.packets})"
                 break
         self._count_drops()
-        return Batch(found, self.dropped, ended)
+        return PacketBatch(found, self.dropped, ended)
 
     def _count_drops(self) -> None:
         for each in self._sockets:
@@ -342,7 +342,7 @@ class Capture:
             )  # fmt: skip
 
 
-async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[Batch, None]:
+async def batches(capture: Capture, stopping: asyncio.Event) -> AsyncGenerator[PacketBatch, None]:
     """What is captured, until a limit is reached; closes the capture. Raises Unavailable when we stop."""
     loop, limits = asyncio.get_running_loop(), capture.limits
     ends_at = loop.time() + limits.seconds

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.formats.shell_words import expand_words, split_words
-from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
 from flannelette.services.runtime.older_state import rows
@@ -32,7 +32,7 @@ _LINGER_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandResult:
     """What became of a run."""
 
     error: str
@@ -43,7 +43,7 @@ class Outcome:
     """There was more output."""
 
 
-async def run_program(argv: Sequence[str], variables: dict[str, str], stdin: str, seconds: float) -> Outcome:
+async def run_program(argv: Sequence[str], variables: dict[str, str], stdin: str, seconds: float) -> CommandResult:
     """Runs a program with our environment and these variables, in a process group of its own, until it ends.
 
     After so many seconds, and when this is cancelled, the group is ended; what the program itself leaves running in
@@ -66,9 +66,9 @@ async def run_program(argv: Sequence[str], variables: dict[str, str], stdin: str
             await pipe.ended(_LINGER_SECONDS)
     except (OSError, ValueError) as error:  # ValueError: a NUL in a word
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        return Outcome(f"cannot run {argv[0]}: {reason}")
+        return CommandResult(f"cannot run {argv[0]}: {reason}")
     output = pipe.kept.decode(errors="replace").strip()
-    return Outcome(_error(status, seconds), output, pipe.is_cut)
+    return CommandResult(_error(status, seconds), output, pipe.is_cut)
 
 
 async def _wait(process: Process, seconds: float) -> int | None:
@@ -381,28 +381,28 @@ class HookRunner:
     async def _read_output(self, command: str) -> None:
         outcome = await self._outcome(command, _PRE, {}, "")
         if outcome.is_cut:
-            outcome = Outcome("it prints more than a lease can hold", outcome.output)
+            outcome = CommandResult("it prints more than a lease can hold", outcome.output)
         if self._judge(_PRE, command, _PRE, outcome):
             self._outputs[command] = outcome.output
         self._changed()
 
-    async def _outcome(self, command: str, where: str, variables: dict[str, str], stdin: str) -> Outcome:
+    async def _outcome(self, command: str, where: str, variables: dict[str, str], stdin: str) -> CommandResult:
         """The line after `stdin` ends it, as flannel writes it."""
         if not self._is_allowed:
-            return Outcome(f"not allowed without {ALLOW}")
+            return CommandResult(f"not allowed without {ALLOW}")
         argv = expand_words(split_words(command, where), os.environ | variables)
         if not argv:
-            return Outcome("")
+            return CommandResult("")
         async with self._room:
             return await run_program(argv, variables, f"{stdin}\n", self._seconds)
 
-    def _judge(self, key: Hashable, work: Hashable, what: str, outcome: Outcome) -> bool:
+    def _judge(self, key: Hashable, work: Hashable, what: str, outcome: CommandResult) -> bool:
         """Whether the command has succeeded; tells what is worth it, and notes when it is tried again."""
         shown = "".join(sign if sign.isprintable() else " " for sign in outcome.output[-_MOST_TEXT:])
         before = self._failures.pop(key, None)
         if not outcome.error:
             if shown or before:
-                self._note(Event(EventKind.COMMAND, f"{what}: {shown or 'done'}", "network configuration"))
+                self._note(Event(NodeEventKind.COMMAND, f"{what}: {shown or 'done'}", "network configuration"))
             return True
         attempts = before.attempts + 1 if before is not None and before.work == work else 1
         reason = f"{what.partition(' ')[0]}: {outcome.error}{': ' if shown else ''}{shown}"
@@ -410,7 +410,7 @@ class HookRunner:
         self._failures[key] = FailedCommand(work, reason, attempts, _now() + pause)
         if before is None or before.reason != reason:
             told = f"{what} failed, {outcome.error}{': ' if shown else ''}{shown}"
-            self._note(Event(EventKind.COMMAND, told, "network configuration"))
+            self._note(Event(NodeEventKind.COMMAND, told, "network configuration"))
         return False
 
     @property

@@ -15,7 +15,7 @@ from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends
 from flannelette.services.dataplane.diagnose.seen import KnownPods
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal, Observations
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal, Observations
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
@@ -73,9 +73,9 @@ class TurnStatus:
     def events_since(self, former: "TurnStatus") -> Iterator[Event]:
         """What has to be told of the difference: another failure, and whether the node is ready."""
         if self.error and self.error != former.error:
-            yield Event(EventKind.FAILURE, _FAILED, self.error)
+            yield Event(NodeEventKind.FAILURE, _FAILED, self.error)
         if self.is_ready != former.is_ready:
-            yield Event(EventKind.READINESS, "ready" if self.is_ready else "not ready", "; ".join(self.reasons))
+            yield Event(NodeEventKind.READINESS, "ready" if self.is_ready else "not ready", "; ".join(self.reasons))
 
 
 class Controller:
@@ -90,13 +90,13 @@ class Controller:
         health: Health,
         state: StateFile,
         clock: Callable[[], float] = time.time,
-        journal: Journal | None = None,
+        journal: NodeJournal | None = None,
     ) -> None:
         self.settings = settings
         self.node = connection.node
-        self.journal = journal or Journal()
+        self.journal = journal or NodeJournal()
         started = f"flannelette-dataplane {version()} of {self.node} started"
-        self.journal.note(Event(EventKind.SERVICE_STARTED, started))
+        self.journal.note(Event(NodeEventKind.SERVICE_STARTED, started))
         self.cached_table = CachedTable(connection.node, state)
         self.cache_writer = CacheWriter(connection.node, state)
         former = (*read_previous_subnets(settings.subnet_file), *self.cached_table.previous_subnets)
@@ -205,7 +205,7 @@ class Controller:
         if self.feed.connected != self._was_connected:
             self._was_connected = self.feed.connected
             what = "connected" if self.feed.connected else "away; the last leases stay in force"
-            self.journal.note(Event(EventKind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
+            self.journal.note(Event(NodeEventKind.LEASE_SERVICE, f"the lease service is {what}", self.feed.error))
         if self.feed.table.lost:
             self.renewer.hear_of_loss(self.feed.table.lost)
         self._wake.set()
@@ -307,7 +307,7 @@ class Controller:
             self.own.use_cached(self.cached_table.confirmed_at if is_cached else None)
             if is_cached:
                 what = "the cached leases are in force"
-                self.journal.note(Event(EventKind.LEASE_SERVICE, what, self.cached_reason))
+                self.journal.note(Event(NodeEventKind.LEASE_SERVICE, what, self.cached_reason))
         return table
 
     async def _program(self, desired: Desired) -> None:

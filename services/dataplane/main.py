@@ -26,7 +26,7 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.diagnosis import Diagnosis
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.events.journal import Cause, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.events.metrics import NumberCollector
 from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
@@ -91,7 +91,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
         await rtnetlink.require_rights()
         monitor.beside = () if is_named else (policy_events,)
         place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None
-        events = EventFile(place, EventKind, Cause)
+        events = EventFile(place, NodeEventKind, Cause)
         hooks = HookRunner(
             is_allowed=settings.allow_extension_commands,
             seconds=settings.extension_timeout,
@@ -108,7 +108,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             BUILT._replace(programs=hooks, claims=claims),
             health,
             state,
-            journal=Journal(earlier=events.read()),
+            journal=NodeJournal(earlier=events.read()),
         )
         prober = Prober(dataplane, settings.probe_rate, keeps_offload_on=settings.checksum_offload == "on")
         renewer = dataplane.renewer

@@ -18,7 +18,7 @@ log = get_logger()
 _GROUP_SECONDS: Final = 1.0
 
 
-class EventKind(Enum):
+class LeaseEventKind(Enum):
     """The kind of an event, as EventKind in lease.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
@@ -42,22 +42,22 @@ class EventKind(Enum):
 
 
 _MANY: Final = {
-    EventKind.LEASE_ACQUIRED: "leases acquired",
-    EventKind.LEASE_CHANGED: "leases changed",
-    EventKind.LEASE_REMOVED: "leases removed",
-    EventKind.LEASE_EXPIRED: "leases expired",
-    EventKind.LEASE_REFUSED: "requests for leases refused",
-    EventKind.LEASE_RENEWED: "leases renewed after failures",
-    EventKind.QUARANTINED: "keys refused",
-    EventKind.QUARANTINE_ENDED: "keys no longer refused",
-    EventKind.IMPORT: "leases of other clusters not imported",
-    EventKind.NODE_CONNECTED: "nodes connected",
-    EventKind.NODE_DISCONNECTED: "nodes disconnected",
+    LeaseEventKind.LEASE_ACQUIRED: "leases acquired",
+    LeaseEventKind.LEASE_CHANGED: "leases changed",
+    LeaseEventKind.LEASE_REMOVED: "leases removed",
+    LeaseEventKind.LEASE_EXPIRED: "leases expired",
+    LeaseEventKind.LEASE_REFUSED: "requests for leases refused",
+    LeaseEventKind.LEASE_RENEWED: "leases renewed after failures",
+    LeaseEventKind.QUARANTINED: "keys refused",
+    LeaseEventKind.QUARANTINE_ENDED: "keys no longer refused",
+    LeaseEventKind.IMPORT: "leases of other clusters not imported",
+    LeaseEventKind.NODE_CONNECTED: "nodes connected",
+    LeaseEventKind.NODE_DISCONNECTED: "nodes disconnected",
 }
 """Kinds of which many may come at once, in the words for the rest of them."""
 
 
-class Journal(events.Journal):
+class LeaseJournal(events.Journal):
     """The journal, in which a thousand nodes that come within a second are nine events.
 
     Of these kinds it tells eight in a second one by one, and the rest as one at the end of the second.
@@ -69,12 +69,12 @@ class Journal(events.Journal):
         """Streams end because the service does."""
         self._timer = timer
         self._begun = -_GROUP_SECONDS
-        self._told: Counter[EventKind] = Counter()
-        self._rest: dict[EventKind, list[Subject]] = {}
-        self._counts: Counter[EventKind] = Counter()
+        self._told: Counter[LeaseEventKind] = Counter()
+        self._rest: dict[LeaseEventKind, list[Subject]] = {}
+        self._counts: Counter[LeaseEventKind] = Counter()
         self._has_rest = asyncio.Event()
 
-    def note_one(self, kind: EventKind, subject: Subject, words: Callable[[], tuple[str, str]]) -> None:
+    def note_one(self, kind: LeaseEventKind, subject: Subject, words: Callable[[], tuple[str, str]]) -> None:
         """Notes an event of which many may come at once; `words` makes what happened and why, if it is told alone."""
         now = self._timer()
         if now - self._begun >= _GROUP_SECONDS:
@@ -117,23 +117,23 @@ _EXPIRY_SECONDS: Final = 5.0
 _MOST_TROUBLED: Final = 10_000
 
 
-def tell_step(journal: Journal, step: Step, kind: str, leases: int) -> None:
+def tell_step(journal: LeaseJournal, step: Step, kind: str, leases: int) -> None:
     """The store and the network of a step, beside its leases. `leases` are in the table now."""
     if step.store is not None:
         is_back = "answers" if step.store.connected else "is away; the last leases stay in force"
-        journal.note(Event(EventKind.STORE, f"the {kind} store {is_back}", step.store.error))
+        journal.note(Event(LeaseEventKind.STORE, f"the {kind} store {is_back}", step.store.error))
     if step.synced:
-        journal.note(Event(EventKind.STORE, f"the {kind} store was read: {_leases(leases)}"))
+        journal.note(Event(LeaseEventKind.STORE, f"the {kind} store was read: {_leases(leases)}"))
     if step.network is not None:
         families = ", ".join(str(row.cidr) for row in step.network.families)
         what = f"network configuration: {families}, backend {step.network.backend_type}"
-        journal.note(Event(EventKind.NETWORK, what, f"{kind} store"))
+        journal.note(Event(LeaseEventKind.NETWORK, what, f"{kind} store"))
     elif step.network_error:
         what = "the network configuration cannot be used; the last good one stays in force"
-        journal.note(Event(EventKind.NETWORK, what, step.network_error))
+        journal.note(Event(LeaseEventKind.NETWORK, what, step.network_error))
 
 
-def tell_lease(journal: Journal, before: Lease | None, after: Lease | None, *, is_released: bool) -> None:
+def tell_lease(journal: LeaseJournal, before: Lease | None, after: Lease | None, *, is_released: bool) -> None:
     """What became of a lease. A renewal is no news. `is_released`: a node or an operator asked for its removal."""
     lease = after or before
     if lease is None or (before and after and _content(before) == _content(after)):
@@ -142,34 +142,34 @@ def tell_lease(journal: Journal, before: Lease | None, after: Lease | None, *, i
     if after is None:
         has_expired = lease.expires_at is not None and lease.expires_at < time.time() + _EXPIRY_SECONDS
         if has_expired and not is_released:
-            kind, verb, cause = EventKind.LEASE_EXPIRED, "expired", "not renewed in time"
+            kind, verb, cause = LeaseEventKind.LEASE_EXPIRED, "expired", "not renewed in time"
         else:
             there = f"no longer exported by cluster {lease.cluster}" if lease.cluster else "no longer in the store"
             cause = "released by its node or an operator" if is_released else there
-            kind, verb = EventKind.LEASE_REMOVED, "removed"
+            kind, verb = LeaseEventKind.LEASE_REMOVED, "removed"
     elif before is None:
-        kind, verb, cause = EventKind.LEASE_ACQUIRED, "imported" if lease.cluster else "acquired", ""
+        kind, verb, cause = LeaseEventKind.LEASE_ACQUIRED, "imported" if lease.cluster else "acquired", ""
     else:
-        kind, verb, cause = EventKind.LEASE_CHANGED, "changed", _title(before)
+        kind, verb, cause = LeaseEventKind.LEASE_CHANGED, "changed", _title(before)
     noun = "reservation" if lease.is_idle else "lease"
     journal.note_one(kind, subject, lambda: (f"{noun} {verb}: {_title(lease)}", cause and _was(kind, cause)))
 
 
-def tell_held(journal: Journal, names: Collection[str], cause: str) -> None:
+def tell_held(journal: LeaseJournal, names: Collection[str], cause: str) -> None:
     """The guard holds back the removal of these leases."""
-    _tell_removals(journal, EventKind.REMOVALS_HELD, f"removals held back: {_leases(len(names))}", names, cause)
+    _tell_removals(journal, LeaseEventKind.REMOVALS_HELD, f"removals held back: {_leases(len(names))}", names, cause)
 
 
-def tell_ended(journal: Journal, names: Collection[str], cause: str) -> None:
+def tell_ended(journal: LeaseJournal, names: Collection[str], cause: str) -> None:
     """The guard holds back the removal of these leases no longer."""
     what = f"removals no longer held back: {_leases(len(names))}"
-    _tell_removals(journal, EventKind.REMOVALS_ENDED, what, names, cause)
+    _tell_removals(journal, LeaseEventKind.REMOVALS_ENDED, what, names, cause)
 
 
 class Requests:
     """The failing requests of nodes for leases: one that is repeated is told once for each kind of error."""
 
-    def __init__(self, journal: Journal, timer: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, journal: LeaseJournal, timer: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal
         self._timer = timer
         self._troubled: dict[str, tuple[float, int, str]] = {}
@@ -184,7 +184,7 @@ class Requests:
             del self._troubled[next(iter(self._troubled))]
         if code != last:
             words = f"{call} of {node or 'a node without a name'} refused ({code})", reason
-            self._journal.note_one(EventKind.LEASE_REFUSED, Subject(name[:256], node), lambda: words)
+            self._journal.note_one(LeaseEventKind.LEASE_REFUSED, Subject(name[:256], node), lambda: words)
 
     def succeeded(self, node: str, name: str) -> None:
         """A request of the node for the lease succeeded."""
@@ -193,13 +193,13 @@ class Requests:
         since, count, code = trouble
         seconds = self._timer() - since
         words = f"lease {name} of {node} renewed", f"after {count:,} failures ({code}) in {seconds:.0f} s"
-        self._journal.note_one(EventKind.LEASE_RENEWED, Subject(name, node), lambda: words)
+        self._journal.note_one(LeaseEventKind.LEASE_RENEWED, Subject(name, node), lambda: words)
 
 
 class NodeEvents:
     """Tells which nodes come and go (ConnectionListener)."""
 
-    def __init__(self, journal: Journal, streams_of: Callable[[str], Sequence[object]]) -> None:
+    def __init__(self, journal: LeaseJournal, streams_of: Callable[[str], Sequence[object]]) -> None:
         """`streams_of`: the open streams of a node."""
         self._journal = journal
         self._streams_of = streams_of
@@ -208,14 +208,14 @@ class NodeEvents:
         """A stream of its dataplane was opened."""
         if len(self._streams_of(node)) == 1:
             self._journal.note_one(
-                EventKind.NODE_CONNECTED, Subject("", node), lambda: (f"node {node} connected", "its dataplane")
+                LeaseEventKind.NODE_CONNECTED, Subject("", node), lambda: (f"node {node} connected", "its dataplane")
             )
 
     def on_disconnect(self, node: str) -> None:
         """The last stream of its dataplane has ended. All do when we stop, which is no news of a node."""
         if not self._journal.is_stopping:
             self._journal.note_one(
-                EventKind.NODE_DISCONNECTED,
+                LeaseEventKind.NODE_DISCONNECTED,
                 Subject("", node),
                 lambda: (f"node {node} disconnected", "its dataplane's last stream has ended"),
             )
@@ -233,7 +233,9 @@ def log_network(table: Table) -> None:
         log.info("the network configuration is in force", network=table.network.shown)
 
 
-def _tell_removals(journal: Journal, kind: EventKind, what: str, names: Collection[str], cause: str) -> None:
+def _tell_removals(
+    journal: LeaseJournal, kind: LeaseEventKind, what: str, names: Collection[str], cause: str
+) -> None:
     first = tuple(map(Subject, sorted(names)[:MOST_NAMED]))
     journal.note(Event(kind, what, cause, subjects=first, subject_count=len(names)))
 
@@ -254,5 +256,5 @@ def _title(lease: Lease) -> str:
     return f"{lease.node or lease.name}, {subnets}"
 
 
-def _was(kind: EventKind, cause: str) -> str:
-    return f"was {cause}" if kind is EventKind.LEASE_CHANGED else cause
+def _was(kind: LeaseEventKind, cause: str) -> str:
+    return f"was {cause}" if kind is LeaseEventKind.LEASE_CHANGED else cause

@@ -20,7 +20,7 @@ from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
 from flannelette.services.lease.api.requests import Identity
 from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
-from flannelette.services.lease.events import EventKind, Journal
+from flannelette.services.lease.events import LeaseEventKind, LeaseJournal
 from flannelette.services.lease.imports.cluster import ImportedCluster, Imports
 from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.metrics import HELD_REMOVALS, follow_subnets
@@ -54,10 +54,10 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
     files = directory_of("lease", settings.socket_dir)
-    events = EventFile(files / f"lease{settings.socket_suffix}.events", EventKind)
-    journal = Journal(events.read())
+    events = EventFile(files / f"lease{settings.socket_suffix}.events", LeaseEventKind)
+    journal = LeaseJournal(events.read())
     started = f"flannelette-lease {version()} started, store {settings.store}"
-    journal.note(Event(EventKind.SERVICE_STARTED, started))
+    journal.note(Event(LeaseEventKind.SERVICE_STARTED, started))
     broker = Broker(settings.store, epoch=secrets.token_hex(4), journal=journal)
     imports = imports_of(settings, broker, process)
     memory = SnapshotCache(files / f"lease{settings.socket_suffix}.table", broker)
@@ -87,7 +87,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         process.jobs["readiness"] = partial(keep_health, broker, process.health, is_central=settings.central)
         process.jobs["journal"] = journal.run
         process.jobs["event file"] = partial(events.run, journal)
-        process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
+        process.on_readiness = partial(note_readiness, journal, LeaseEventKind.READINESS)
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health, is_central=settings.central)
         yield

@@ -19,14 +19,14 @@ from flannelette.services.masq.firewalls.detect import HostProbe
 from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path
 from flannelette.services.masq.kernel.connected import connected_networks
 from flannelette.services.masq.reconcile.input_cache import InputCache
-from flannelette.services.masq.reconcile.journal import EventKind
+from flannelette.services.masq.reconcile.journal import MasqEventKind
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.inputs import networks_of
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.cache.node_state import CachedTable, StateFile
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
-from flannelette.services.runtime.os.claims import RANGE, Claim, Claims, claims_of
+from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim, claims_of
 from flannelette.services.runtime.os.names import stranger_findings
 from flannelette.services.runtime.os.single_instance import lock_name, single_instance_within
 from flannelette.services.runtime.process.options import node_name
@@ -55,10 +55,10 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
         state = StateFile(settings.state_dir, service)
         cached = CachedTable(connection.node, state)
         place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None
-        events = EventFile(place, EventKind)
+        events = EventFile(place, MasqEventKind)
         journal = Journal(earlier=events.read())
         started = f"flannelette-masq {version()} of {connection.node} started"
-        journal.note(Event(EventKind.SERVICE_STARTED, started))
+        journal.note(Event(MasqEventKind.SERVICE_STARTED, started))
         claims = Claims("masq", network.name)
         reconciler = Reconciler(
             connection.node,
@@ -88,7 +88,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
         process.jobs |= {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
         process.jobs["event file"] = partial(events.run, journal)
         process.jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
-        process.on_readiness = partial(note_readiness, journal, EventKind.READINESS)
+        process.on_readiness = partial(note_readiness, journal, MasqEventKind.READINESS)
         try:
             if rules.masquerade or rules.forward:
                 await firewall.open()
@@ -107,7 +107,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
 def refusal_by_others(claims: Claims, network: NetworkConfig) -> str:
     """Why another network of the host is in the way of this one, or may be; empty: none is."""
     try:
-        claims.take(Claim(RANGE, str(cidr)) for cidr in networks_of(network))
+        claims.take(NameClaim(RANGE, str(cidr)) for cidr in networks_of(network))
     except (InvalidInput, Unavailable) as error:
         return str(error)
     return ""
@@ -115,7 +115,7 @@ def refusal_by_others(claims: Claims, network: NetworkConfig) -> str:
 
 def free_ranges(claims: Claims, former: Iterable[Network]) -> list[Network]:
     """The former ranges that no other network of the host has now."""
-    return [each for each in former if claims.is_free(Claim(RANGE, str(each)))]
+    return [each for each in former if claims.is_free(NameClaim(RANGE, str(each)))]
 
 
 async def _retry(reconciler: Reconciler, learn: Callable[[], None]) -> None:

@@ -9,9 +9,9 @@ import sys
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from flannelette.services.cloud.batches import Outcome, carry_out
+from flannelette.services.cloud.batches import BatchResult, carry_out
 from flannelette.services.cloud.main import make_cloud
-from flannelette.services.cloud.routes import CloudError, Wanted, plan
+from flannelette.services.cloud.routes import CloudError, DesiredRoute, plan
 from flannelette.services.cloud.settings import CloudSettings
 from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.network import parse_network
@@ -39,9 +39,9 @@ async def _do(command: dict[str, Any]) -> dict[str, Any]:
         cloud_metadata=command.get("metadata", ""),
         cloud_routes_limit=command.get("limit", 0),
     )
-    wanted = [Wanted(ip_network(cidr), f"n-{hop}", ip_address(hop)) for cidr, hop in command["leases"]]
+    wanted = [DesiredRoute(ip_network(cidr), f"n-{hop}", ip_address(hop)) for cidr, hop in command["leases"]]
     cloud = make_cloud(settings, network)
-    done = Outcome()
+    done = BatchResult()
     commands: list[str] = []
     for n in range(max(command.get("rounds", 1), 1)):
         view = await asyncio.to_thread(cloud.look, {each.address for each in wanted if each.address})

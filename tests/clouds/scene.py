@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from flannelette.services.cloud.routes import Change, Cloud, CloudError, Route, Target, Trouble, Verb, View
+from flannelette.services.cloud.routes import Change, Cloud, CloudError, Failure, Route, RouteTables, Target, Verb
 from flannelette.services.cloud.routes import Table as RouteTable
-from flannelette.services.cloud.writer import EventKind, Writer
+from flannelette.services.cloud.writer import CloudEventKind, Writer
 from flannelette.services.core.family import Address
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Step, Table, Upserted
@@ -33,12 +33,12 @@ class PlayedCloud:
         self.done: list[str] = []
         self.looks = 0
 
-    def look(self, addresses: Collection[Address]) -> View:
+    def look(self, addresses: Collection[Address]) -> RouteTables:
         self.looks += 1
         self._fail("look")
         routes = tuple(Route("rtb", ip_network(cidr), target) for cidr, target in self.routes.items())
         targets = {address: Target(f"eni-{int(address) & 255}") for address in addresses}
-        return View([RouteTable("rtb", routes, 500)], targets)
+        return RouteTables([RouteTable("rtb", routes, 500)], targets)
 
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
         self.calls.append(len(changes))
@@ -49,7 +49,7 @@ class PlayedCloud:
         gone = {c for c in changes if c.verb is Verb.DELETE and str(c.route.destination) in self.meanwhile}
         self.meanwhile = set()
         failed = {c: self.partial[cidr] for c in changes if (cidr := str(c.route.destination)) in self.partial}
-        failed |= dict.fromkeys(gone, CloudError(Trouble.CHANGED, "InvalidRoute.NotFound", "no such route"))
+        failed |= dict.fromkeys(gone, CloudError(Failure.CHANGED, "InvalidRoute.NotFound", "no such route"))
         for change in changes:
             if change in failed:
                 continue
@@ -102,5 +102,5 @@ class Scene:
     def is_paused(self) -> bool:
         return self.writer.is_paused
 
-    def told(self, kind: EventKind) -> list[str]:
+    def told(self, kind: CloudEventKind) -> list[str]:
         return [entry.event.what for entry in self.journal.after(0)[0] if entry.event.kind is kind]

@@ -13,7 +13,6 @@ from flannelette.services.core.leases.table import Upserted
 from flannelette.services.lease.stores.etcd.keys import Holder, Keyspace, decode, format_holder
 from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of
 from flannelette.services.lease.stores.etcd.rpc.values import (
-    Batch,
     Delete,
     DeletedKey,
     Event,
@@ -21,6 +20,7 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Position,
     Put,
     Transaction,
+    WatchBatch,
 )
 from flannelette.services.lease.stores.etcd.transactor import with_released
 from flannelette.services.lease.stores.store import Snapshot
@@ -90,7 +90,7 @@ class Followed:
 
     def happens(self, *events: Event) -> Any:
         """The watch of etcd says this in one message; returns what watchers are told, an event or None."""
-        return self._prefix.fold(Batch(events, Position(1, events[-1].revision)), 0.0)
+        return self._prefix.fold(WatchBatch(events, Position(1, events[-1].revision)), 0.0)
 
     @property
     def told(self) -> Snapshot:

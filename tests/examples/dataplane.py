@@ -9,11 +9,12 @@ from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lea
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.links.desired import Device
-from flannelette.services.dataplane.netlink import actuator
+from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route
 from flannelette.services.dataplane.underlay import Underlay
+from tests.fakes import kernel as fakes
 
 ETH0 = 2
 FLANNEL = 3
@@ -71,13 +72,13 @@ def lines(objects: Iterable[KernelObject]) -> list[str]:
 
 
 @dataclass
-class FakeKernel(actuator.FakeKernel):
+class FakeKernel(fakes.FakeKernel):
     """That knows the devices of here by name."""
 
     names: DeviceNames = field(default_factory=lambda: NAMES)
 
 
-async def program(kernel: actuator.Actuator, peers: Iterable[Lease]) -> None:
+async def program(kernel: Actuator, peers: Iterable[Lease]) -> None:
     """Puts into a kernel what vxlan wants for these leases of peers."""
     objects = frozenset(o for each in peers for o in Vxlan().peer_objects(each.subnets, (), LINKS))
     await kernel.apply(Plan(objects, frozenset()))

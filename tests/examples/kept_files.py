@@ -14,7 +14,7 @@ from typing import Final
 from flannelette.services.cloud.writer import OwnedRoutes
 from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
 from flannelette.services.dataplane.commands import HookFile
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.objects import Hook
 from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.stores.store import Snapshot
@@ -85,17 +85,17 @@ def _read_table(path: Path) -> Set[object]:
 
 def _write_events(path: Path) -> None:
     async def life() -> None:
-        journal, file = Journal(), EventFile(path, EventKind)
+        journal, file = NodeJournal(), EventFile(path, NodeEventKind)
         file.read()
         for number in range(5):
-            journal.note(Event(EventKind.OWN_LEASE, f"own lease {number}", "a cause"))
+            journal.note(Event(NodeEventKind.OWN_LEASE, f"own lease {number}", "a cause"))
         await file.close(journal)
 
     asyncio.run(life())
 
 
 def _read_events(path: Path) -> Set[object]:
-    file = EventFile(path, EventKind)
+    file = EventFile(path, NodeEventKind)
     found = {(entry.number, entry.event, entry.time) for entry in file.read()}
     assert file._log
     file._log.close()
@@ -155,4 +155,4 @@ def start_with_a_table(path: Path) -> None:
 
 def read_events(path: Path) -> object:
     """A dataplane starts, and reads its events."""
-    return EventFile(path, EventKind).read()
+    return EventFile(path, NodeEventKind).read()

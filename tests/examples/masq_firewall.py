@@ -12,11 +12,11 @@ from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.masq.api.service import MasqServicer
 from flannelette.services.masq.diagnose.host_checks import HostChecks
-from flannelette.services.masq.firewalls.fake import FakeFirewall
 from flannelette.services.masq.firewalls.firewall import Placement
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules.model import RuleSettings, wanted_chains
 from flannelette.services.runtime.telemetry.health import Health
+from tests.fakes.firewall import FakeFirewall
 
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 LEASE = Lease("10.5.27.0-24", "n1", (Subnet(ip_network("10.5.27.0/24")),), "vxlan")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
@@ -27,7 +27,7 @@ class Node(Generic[K]):
         self.kernel = kernel
         self.context = context
         self.leases = by_name(*leases)
-        self.journal = Journal()
+        self.journal = NodeJournal()
         self.programmer = PeerProgrammer("n1", kernel, self.journal)
         self.reconciler = self.programmer.reconciler
 

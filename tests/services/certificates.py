@@ -8,7 +8,7 @@ import pytest
 from flannelette.services.core.access import Principal, Role
 from flannelette.services.ctl.certificates import (
     AUTHORITY,
-    Wanted,
+    CertificateRequest,
     certificate_path,
     issue,
     keep,
@@ -53,7 +53,7 @@ class Certificates:
         days: int = 10,
     ) -> TlsFiles:
         """A certificate that is valid for `days` from `start_days` on; replaces one of the same stem."""
-        wanted = Wanted(name, uris=uris, addresses=addresses)
+        wanted = CertificateRequest(name, uris=uris, addresses=addresses)
         start = datetime.now(UTC) + timedelta(days=start_days)
         keep(self.directory, {stem: issue(self._authority, wanted, start, days)})
         return self.files(stem)

@@ -9,7 +9,7 @@ from typing import Any
 from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, VxlanData, lease_key
 from flannelette.services.core.leases.table import Table
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from tests.virtual_time import now, run_virtually
 
@@ -96,7 +96,7 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], service: FakeServ
 
     async def main() -> None:
         wakes, clock = list[float](), Clock()
-        holder = LeaseRenewer(service, margin, lambda: wakes.append(now()), Journal(), clock.wall, clock.boot)
+        holder = LeaseRenewer(service, margin, lambda: wakes.append(now()), NodeJournal(), clock.wall, clock.boot)
         task = asyncio.create_task(holder.run())
         try:
             await asyncio.sleep(0.001)

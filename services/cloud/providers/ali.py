@@ -29,7 +29,7 @@ from Tea.exceptions import TeaException
 from flannelette.services.cloud.providers.codes import Codes, understood
 from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
 from flannelette.services.cloud.providers.metadata import Metadata
-from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_types import KeyOptions
 from flannelette.services.core.family import Address
 from flannelette.services.runtime.backoff import Backoff
@@ -49,16 +49,16 @@ _ROLE: Final = Role(
 )
 _CODES: Final = Codes(
     {
-        Trouble.WAIT: (
+        Failure.WAIT: (
             "Throttling ServiceUnavailable InternalError UnknownError SystemBusy TaskConflict OperationConflict "
             "LastTokenProcessing IncorrectRouteEntryStatus IncorrectStatus IncorrectVpcStatus OperationFailed"
         ),
-        Trouble.DENIED: (
+        Failure.DENIED: (
             "Forbidden NoPermission InvalidAccessKey SignatureDoesNotMatch IncompleteSignature InvalidSecurityToken "
             "MissingSecurityToken InvalidTimeStamp InvalidRegionId InvalidVpcI"
         ),
-        Trouble.FULL: "QuotaExceeded RouterEntryQuotaExceeded VpcRouteEntryQuotaExceeded",
-        Trouble.CHANGED: (
+        Failure.FULL: "QuotaExceeded RouterEntryQuotaExceeded VpcRouteEntryQuotaExceeded",
+        Failure.CHANGED: (
             "RouterEntryConflict.Duplicated Duplicated.VpcNextHop InvalidCIDRBlock.Duplicate "
             "InvalidRouteEntry.NotFound InvalidRouteEntryId.NotFound InvalidRouteTableId.NotFound"
         ),
@@ -101,7 +101,7 @@ class Ali:
         self._clients = {product: self._client(url.replace("{product}", product)) for product in _VERSIONS}
 
     @understood
-    def look(self, addresses: Collection[Address]) -> View:
+    def look(self, addresses: Collection[Address]) -> RouteTables:
         """The tables of the VPC's vSwitches, and the instances with these addresses."""
         found = [each for each in self._tables() if each.get("AssociateType", "VSwitch") == "VSwitch"]
         targets: dict[Address, Target] = {}
@@ -116,7 +116,7 @@ class Ali:
         used = _tables_of(switches, found)
         names = [each["RouteTableId"] for each in found]
         tables = [Table(name, tuple(self._routes(name)), self._most, name in used) for name in names]
-        return View(tables, {address: targets[address] for address in addresses if address in targets})
+        return RouteTables(tables, {address: targets[address] for address in addresses if address in targets})
 
     @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
@@ -129,7 +129,7 @@ class Ali:
                     self._call("vpc", "ModifyRouteEntry", **self._modified(change))
                 except CloudError as error:
                     failed[change] = error
-                    if error.trouble in (Trouble.WAIT, Trouble.DENIED):
+                    if error.trouble in (Failure.WAIT, Failure.DENIED):
                         return failed | dict.fromkeys(changes[n:], error)
                 else:
                     self._wait(change, is_gone=False)
@@ -242,7 +242,7 @@ class Ali:
             raise self._translated(action, error) from None
         except (CredentialException, ValueError, OSError) as error:
             raise CloudError(
-                Trouble.WAIT, f"{action}: {type(error).__name__}", self._chain.hide(str(error))
+                Failure.WAIT, f"{action}: {type(error).__name__}", self._chain.hide(str(error))
             ) from None
 
     def _translated(self, action: str, error: TeaException) -> CloudError:
@@ -251,9 +251,9 @@ class Ali:
         if isinstance(inner, CloudError):
             return inner
         if inner is not None:
-            return CloudError(Trouble.WAIT, f"{action}: no answer", self._chain.hide(str(inner)))
+            return CloudError(Failure.WAIT, f"{action}: no answer", self._chain.hide(str(inner)))
         is_away = (getattr(error, "status_code", None) or 0) >= 500
-        unknown = Trouble.WAIT if is_away else Trouble.REFUSED
+        unknown = Failure.WAIT if is_away else Failure.REFUSED
         return _CODES.error(action, str(error.code), self._chain.hide(str(error.message)), unknown)
 
     def _client(self, url: str) -> Any:

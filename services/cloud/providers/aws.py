@@ -21,7 +21,7 @@ from botocore.parsers import ResponseParserError
 
 from flannelette.services.cloud.providers.codes import understood
 from flannelette.services.cloud.providers.metadata import Metadata
-from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_types import AwsOptions
 from flannelette.services.core.family import Address
 
@@ -35,18 +35,18 @@ _TARGETS: Final = (
 )  # fmt: skip
 _PAGE: Final = "docs/backends.md#aws-vpc"
 _TROUBLES: Final = {
-    Trouble.WAIT: (
+    Failure.WAIT: (
         "RequestLimitExceeded Throttling ThrottlingException Unavailable ServiceUnavailable InternalError "
         "InternalFailure"
     ),
-    Trouble.DENIED: (
+    Failure.DENIED: (
         "UnauthorizedOperation AuthFailure InvalidClientTokenId ExpiredToken RequestExpired SignatureDoesNotMatch "
         "UnrecognizedClientException OptInRequired AccessDenied Blocked PendingVerification "
         "InvalidRouteTableID.NotFound "
         "InvalidRouteTableId.Malformed InvalidVpcID.NotFound"
     ),
-    Trouble.FULL: "RouteLimitExceeded",
-    Trouble.CHANGED: "RouteAlreadyExists InvalidRoute.NotFound InvalidNetworkInterfaceID.NotFound",
+    Failure.FULL: "RouteLimitExceeded",
+    Failure.CHANGED: "RouteAlreadyExists InvalidRoute.NotFound InvalidNetworkInterfaceID.NotFound",
 }
 _KINDS: Final = {code: trouble for trouble, codes in _TROUBLES.items() for code in codes.split()}
 _CURES: Final = {
@@ -91,7 +91,7 @@ class Aws:
         self._region = region
 
     @understood
-    def look(self, addresses: Collection[Address]) -> View:
+    def look(self, addresses: Collection[Address]) -> RouteTables:
         """The tables that RouteTableID names; without it, those of the subnets that nodes are in."""
         if self._table_ids:
             found = self._pages("describe_route_tables", "RouteTables", RouteTableIds=list(self._table_ids))
@@ -101,7 +101,7 @@ class Aws:
             found = self._pages("describe_route_tables", "RouteTables", Filters=[_filter("vpc-id", vpcs)])
             if not found:
                 raise CloudError(
-                    Trouble.DENIED, "no table", f"region {self._region} has no route table of {vpcs[0]}",
+                    Failure.DENIED, "no table", f"region {self._region} has no route table of {vpcs[0]}",
                     "correct the region (AWS_REGION)",
                 )  # fmt: skip
         interfaces: list[Any] = []
@@ -121,7 +121,7 @@ class Aws:
             for each in found
             for name in (each["RouteTableId"],)
         ]
-        return View(tables, {address: targets[address] for address in addresses if address in targets})
+        return RouteTables(tables, {address: targets[address] for address in addresses if address in targets})
 
     @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
@@ -178,12 +178,12 @@ class _translated:  # noqa: N801 - reads as a statement
         if isinstance(error, ClientError):
             said = error.response.get("Error", {})
             code, message = str(said.get("Code", "")), str(said.get("Message", "")).partition(_ENCODED)[0]
-            trouble = _KINDS.get(code, Trouble.REFUSED)
+            trouble = _KINDS.get(code, Failure.REFUSED)
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-                trouble = Trouble.WAIT
+                trouble = Failure.WAIT
         elif isinstance(error, BotoCoreError | ResponseParserError | ValueError):  # also of what a URL cannot be
             code, message = type(error).__name__, str(error)
-            trouble = Trouble.WAIT if isinstance(error, _NO_ANSWER) else Trouble.DENIED
+            trouble = Failure.WAIT if isinstance(error, _NO_ANSWER) else Failure.DENIED
         else:
             return
         raise CloudError(trouble, f"{self._operation}: {code}", message, _CURES.get(code, "")) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from flannelette.services.cloud.routes import CloudError, Trouble
+from flannelette.services.cloud.routes import CloudError, Failure
 
 _Meaning = TypeVar("_Meaning")
 _Arguments = ParamSpec("_Arguments")
@@ -16,11 +16,11 @@ _Arguments = ParamSpec("_Arguments")
 class Codes:
     """`troubles`: prefixes of codes, separated by blanks, by what follows; `cures`: what to do, by prefix."""
 
-    def __init__(self, troubles: Mapping[Trouble, str], cures: Mapping[str, str]) -> None:
+    def __init__(self, troubles: Mapping[Failure, str], cures: Mapping[str, str]) -> None:
         self._troubles = {prefix: trouble for trouble, prefixes in troubles.items() for prefix in prefixes.split()}
         self._cures = cures
 
-    def error(self, action: str, code: str, message: str, unknown: Trouble = Trouble.REFUSED) -> CloudError:
+    def error(self, action: str, code: str, message: str, unknown: Failure = Failure.REFUSED) -> CloudError:
         """The error for what the provider has answered to an action. `unknown`: of a code that is in no table."""
         trouble = _longest(code, self._troubles, unknown)
         return CloudError(trouble, f"{action}: {code}", message.strip(), _longest(code, self._cures, ""))
@@ -40,6 +40,6 @@ def understood(call: Callable[_Arguments, _Meaning]) -> Callable[_Arguments, _Me
             return call(*arguments, **named)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             what = f"{type(error).__name__}: {error}"
-            raise CloudError(Trouble.WAIT, "unexpected answer", what, "the provider's API has changed") from error
+            raise CloudError(Failure.WAIT, "unexpected answer", what, "the provider's API has changed") from error
 
     return made

@@ -20,7 +20,7 @@ from requests import RequestException
 
 from flannelette.services.cloud.providers.codes import understood
 from flannelette.services.cloud.providers.metadata import Metadata
-from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_options import BackendOptions
 from flannelette.services.core.family import Address, Network
 
@@ -64,13 +64,13 @@ class Gce:
         try:
             credentials, _ = google.auth.default(scopes=_SCOPES)
         except (GoogleAuthError, OSError, ValueError) as error:
-            raise CloudError(Trouble.DENIED, "no credentials", _text(error), _CURES[401]) from None
+            raise CloudError(Failure.DENIED, "no credentials", _text(error), _CURES[401]) from None
         self._session = AuthorizedSession(credentials)
         self._names: frozenset[str] = frozenset()
         """Of all routes of the project, as of the last look."""
 
     @understood
-    def look(self, addresses: Collection[Address]) -> View:
+    def look(self, addresses: Collection[Address]) -> RouteTables:
         """The routes of the network, as one table, and the instances in it."""
         targets = {}
         wanted = frozenset(addresses)
@@ -86,7 +86,7 @@ class Gce:
         every = [*self._pages("global/routes")]
         self._names = frozenset(str(route["name"]) for route in every)
         found = [route for route in every if route["network"].rpartition("/")[2] == self._network]
-        return View([Table(self._network, tuple(self._routes(found)), self._most)], targets)
+        return RouteTables([Table(self._network, tuple(self._routes(found)), self._most)], targets)
 
     @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
@@ -94,7 +94,7 @@ class Gce:
         if changes[0].verb is Verb.FORWARD:
             return {
                 change: CloudError(
-                    Trouble.REFUSED, "canIpForward", f"{change.route.target} may not forward packets",
+                    Failure.REFUSED, "canIpForward", f"{change.route.target} may not forward packets",
                     "Google allows it at creation only: create the instance again with --can-ip-forward",
                 ) for change in changes
             }  # fmt: skip
@@ -109,7 +109,7 @@ class Gce:
                 if route.handle
             }
         )
-        return failed | {change: error for change, error in deletions.items() if error.trouble is not Trouble.CHANGED}
+        return failed | {change: error for change, error in deletions.items() if error.trouble is not Failure.CHANGED}
 
     def _body(self, change: Change) -> Any:
         route = change.route
@@ -177,7 +177,7 @@ class Gce:
                 started[change] = self._call(*call)
             except CloudError as error:
                 failed[change] = error
-                end = error if error.trouble in (Trouble.WAIT, Trouble.DENIED) else None
+                end = error if error.trouble in (Failure.WAIT, Failure.DENIED) else None
         for change, operation in started.items():
             try:
                 self._wait(operation)
@@ -192,29 +192,29 @@ class Gce:
         until = time.monotonic() + _MOST_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() > until:
-                raise CloudError(Trouble.WAIT, "timeout", f"operation {operation.get('name')} takes long")
+                raise CloudError(Failure.WAIT, "timeout", f"operation {operation.get('name')} takes long")
             operation = self._call("POST", f"global/operations/{operation['name']}/wait", seconds=_MOST_SECONDS)
         for error in operation.get("error", {}).get("errors", ()):
             code = str(error.get("code", ""))
-            trouble = Trouble.FULL if "QUOTA" in code else Trouble.REFUSED
-            raise CloudError(trouble, code, str(error.get("message", "")), _FULL if trouble is Trouble.FULL else "")
+            trouble = Failure.FULL if "QUOTA" in code else Failure.REFUSED
+            raise CloudError(trouble, code, str(error.get("message", "")), _FULL if trouble is Failure.FULL else "")
 
     def _call(self, method: str, path: str, body: Any = None, seconds: float = _SECONDS) -> Any:
         try:
             answer = self._session.request(method, f"{self._base}/{path}", json=body, timeout=seconds)
             document = answer.json()
         except TransportError as error:
-            raise CloudError(Trouble.WAIT, "no answer", _text(error)) from None
+            raise CloudError(Failure.WAIT, "no answer", _text(error)) from None
         except GoogleAuthError as error:
-            raise CloudError(Trouble.DENIED, "no credentials", _text(error), _CURES[401]) from None
+            raise CloudError(Failure.DENIED, "no credentials", _text(error), _CURES[401]) from None
         except (RequestException, ValueError) as error:
-            raise CloudError(Trouble.WAIT, "no answer", _text(error)) from None
+            raise CloudError(Failure.WAIT, "no answer", _text(error)) from None
         if answer.status_code < 400:
             return document
         said = document.get("error", {}) if isinstance(document, dict) else {}
         reasons = [str(each.get("reason", "")) for each in said.get("errors", ())] or [""]
         trouble = _trouble(answer.status_code, reasons[0])
-        cure = _FULL if trouble is Trouble.FULL else _CURES.get(answer.status_code, "")
+        cure = _FULL if trouble is Failure.FULL else _CURES.get(answer.status_code, "")
         raise CloudError(
             trouble, f"HTTP {answer.status_code} {reasons[0]}".strip(), str(said.get("message", "")), cure
         )
@@ -224,14 +224,14 @@ _FULL: Final = "have Google raise the quota `Static routes per VPC network`"
 _DEAD: Final = ("NEXT_HOP_INSTANCE_NOT_FOUND", "NEXT_HOP_NOT_RUNNING", "NEXT_HOP_CANNOT_IP_FORWARD")
 
 
-def _trouble(status: int, reason: str) -> Trouble:
+def _trouble(status: int, reason: str) -> Failure:
     if reason in ("rateLimitExceeded", "userRateLimitExceeded") or status == 429 or status >= 500:
-        return Trouble.WAIT
+        return Failure.WAIT
     if reason == "quotaExceeded":
-        return Trouble.FULL
+        return Failure.FULL
     if status in (401, 403):
-        return Trouble.DENIED
-    return Trouble.CHANGED if status in (404, 409, 412) else Trouble.REFUSED
+        return Failure.DENIED
+    return Failure.CHANGED if status in (404, 409, 412) else Failure.REFUSED
 
 
 def _short(link: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flannelette.services.cloud.providers.metadata import Metadata
-from flannelette.services.cloud.routes import CloudError, Trouble
+from flannelette.services.cloud.routes import CloudError, Failure
 from flannelette.services.core.backend_types import KeyOptions
 
 _RENEWED_BEFORE: Final = 300.0
@@ -67,7 +67,7 @@ class Role:
             return Keys(name, secret, token, self.expires(said))
         except (ValueError, KeyError, TypeError):
             why = f"role {role!r} of the instance has no keys"
-            raise CloudError(Trouble.DENIED, "no credentials", why) from None
+            raise CloudError(Failure.DENIED, "no credentials", why) from None
 
 
 class KeyChain:
@@ -89,7 +89,7 @@ class KeyChain:
         except _BROKEN as error:  # whose text may quote the file
             why = f"a file in which the SDK looks for keys cannot be read ({type(error).__name__})"
             cure = "correct it, or remove it to use the instance's role"
-            raise CloudError(Trouble.DENIED, "no credentials", why, cure) from None
+            raise CloudError(Failure.DENIED, "no credentials", why, cure) from None
         if found is None and self._latest is not None and self._latest.expires > time.time() + _RENEWED_BEFORE:
             return self._latest
         self._latest = found or self._role.keys(self._own)

@@ -5,7 +5,7 @@ from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from flannelette.services.cloud.routes import CloudError, Trouble
+from flannelette.services.cloud.routes import CloudError, Failure
 
 _SECONDS = 3.0
 _LARGEST = 1 << 16
@@ -30,7 +30,7 @@ class Metadata:
             code, why = f"HTTP {error.code}", f"the metadata service has no {path}"
         except (URLError, HTTPException, OSError, ValueError) as error:
             code, why = "no metadata", f"{self._url} does not answer ({getattr(error, 'reason', error)})"
-        raise CloudError(Trouble.DENIED, code, why, self._instead)
+        raise CloudError(Failure.DENIED, code, why, self._instead)
 
     def aws_session(self) -> "Metadata":
         """Opens a session: the metadata service with a token, which version 2 of AWS' service requires."""

@@ -19,7 +19,7 @@ from tencentcloud.common.profile.http_profile import HttpProfile
 from flannelette.services.cloud.providers.codes import Codes, understood
 from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
 from flannelette.services.cloud.providers.metadata import Metadata
-from flannelette.services.cloud.routes import Change, CloudError, Route, Table, Target, Trouble, Verb, View
+from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_types import KeyOptions
 from flannelette.services.core.family import Address
 
@@ -39,13 +39,13 @@ _ROLE: Final = Role(
 _QUOTA: Final = "have Tencent raise the quota of routing policies in a route table, then set --cloud-routes-limit"
 _CODES: Final = Codes(
     {
-        Trouble.WAIT: (
+        Failure.WAIT: (
             "RequestLimitExceeded InternalError InternalServerError ResourceUnavailable ResourceBusy ResourceInUse "
             "UnsupportedOperation.MutexOperationTaskRunning ClientNetworkError ServerNetworkError FailedOperation"
         ),
-        Trouble.DENIED: "AuthFailure UnauthorizedOperation OperationDenied UnsupportedRegion",
-        Trouble.FULL: "LimitExceeded InvalidParameterValue.LimitExceeded",
-        Trouble.CHANGED: "ResourceNotFound InvalidParameterValue.Duplicate",
+        Failure.DENIED: "AuthFailure UnauthorizedOperation OperationDenied UnsupportedRegion",
+        Failure.FULL: "LimitExceeded InvalidParameterValue.LimitExceeded",
+        Failure.CHANGED: "ResourceNotFound InvalidParameterValue.Duplicate",
     },
     {
         "AuthFailure.UnauthorizedOperation": f"give the instance's CAM role the policy of {_PAGE}",
@@ -84,7 +84,7 @@ class Tencent:
         self._client = CommonClient("vpc", _VERSION, _Credential(self._chain), self._region, profile)
 
     @understood
-    def look(self, addresses: Collection[Address]) -> View:
+    def look(self, addresses: Collection[Address]) -> RouteTables:
         """The tables of the VPC, and the network interfaces with these addresses."""
         wanted = frozenset(addresses)
         here = {"Filters": [{"Name": "vpc-id", "Values": [self._vpc]}]}
@@ -100,7 +100,7 @@ class Tencent:
         used = _tables_of(subnets, found)
         names = [each["RouteTableId"] for each in found]
         rows = [tuple(self._routes(each)) for each in found]
-        return View([Table(n, r, self._most, n in used) for n, r in zip(names, rows, strict=True)], targets)
+        return RouteTables([Table(n, r, self._most, n in used) for n, r in zip(names, rows, strict=True)], targets)
 
     @understood
     def apply(self, changes: Sequence[Change]) -> Mapping[Change, CloudError]:
@@ -164,7 +164,7 @@ class Tencent:
         except TencentCloudSDKException as error:
             raise _CODES.error(action, str(error.get_code()), self._said(error.get_message())) from None
         except (OSError, ValueError) as error:
-            raise CloudError(Trouble.WAIT, f"{action}: no answer", self._said(error)) from None
+            raise CloudError(Failure.WAIT, f"{action}: no answer", self._said(error)) from None
         if said := answer.get("Error"):  # the SDK looks for it in answers of one content type only
             raise _CODES.error(action, str(said["Code"]), self._said(said["Message"]))
         return answer

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from flannelette.services.core.errors import NotFound
 from flannelette.services.core.family import Address, Family, Network
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, Taken, Usage, Use
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage, Use, UsedRange
 from flannelette.services.core.leases.conflicts import Identity, Rank, identities_in, identities_of, rank
 from flannelette.services.core.leases.lease import FamilyRequest, Lease
 from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains
@@ -43,7 +43,7 @@ class Claim:
         return bool(self.node and self.addresses)
 
     @property
-    def taken(self) -> list[Taken]:
+    def taken(self) -> list[UsedRange]:
         """What it takes, and as what it counts."""
         use = Use.RESERVED if self.reserved else Use.LEASED if self.addresses else Use.BLOCKED
         return [(cidr, use) for cidr in self.cidrs]

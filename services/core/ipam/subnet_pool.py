@@ -21,7 +21,7 @@ class Use(IntEnum):
     """By something that overlaps it and is no subnet of this network, or by a key whose value is no lease."""
 
 
-Taken: TypeAlias = tuple[Network, Use]
+UsedRange: TypeAlias = tuple[Network, Use]
 
 _WIDE: Final = 64
 """A network that touches more subnets than this is kept as a span, not subnet by subnet."""
@@ -160,7 +160,7 @@ class FamilyPool:
 class SubnetPool:
     """The subnets of a network, free and taken: a FamilyPool for each enabled family."""
 
-    def __init__(self, network: NetworkConfig, taken: Iterable[Taken] = ()) -> None:
+    def __init__(self, network: NetworkConfig, taken: Iterable[UsedRange] = ()) -> None:
         self.network = network
         self.families = tuple(map(FamilyPool, network.families))
         for cidr, use in taken:
@@ -177,7 +177,7 @@ class SubnetPool:
             pool.remove(cidr, use)
 
     @contextmanager
-    def as_if(self, *, gone: Sequence[Taken] = (), also: Sequence[Taken] = ()) -> Iterator[None]:
+    def as_if(self, *, gone: Sequence[UsedRange] = (), also: Sequence[UsedRange] = ()) -> Iterator[None]:
         """While the block runs, some of what is taken is free, and something else is taken too."""
         self._exchange(gone, also)
         try:
@@ -185,7 +185,7 @@ class SubnetPool:
         finally:
             self._exchange(also, gone)
 
-    def _exchange(self, gone: Sequence[Taken], come: Sequence[Taken]) -> None:
+    def _exchange(self, gone: Sequence[UsedRange], come: Sequence[UsedRange]) -> None:
         for cidr, use in gone:
             self.remove(cidr, use)
         for cidr, use in come:

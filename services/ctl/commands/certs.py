@@ -13,8 +13,8 @@ import click
 from flannelette.services.core.access import Principal, Role
 from flannelette.services.ctl.certificates import (
     AUTHORITY,
+    CertificateRequest,
     Unusable,
-    Wanted,
     authority_in,
     issue,
     keep,
@@ -195,15 +195,15 @@ def admin(name: str, directory: Path, seconds: float, force: bool) -> None:
     _make(directory, {stem: _bearer(f"{name} admin", Principal(Role.ADMIN, name), ())}, seconds, text, force=force)
 
 
-def _bearer(name: str, principal: Principal, addresses: tuple[str, ...]) -> Wanted:
-    return Wanted(name, (principal.uri,), addresses)
+def _bearer(name: str, principal: Principal, addresses: tuple[str, ...]) -> CertificateRequest:
+    return CertificateRequest(name, (principal.uri,), addresses)
 
 
-def _server(name: str, addresses: tuple[str, ...], *, relay: bool) -> Wanted:
-    return Wanted(f"{name} server", (Principal(Role.RELAY, name).uri,) if relay else (), addresses)
+def _server(name: str, addresses: tuple[str, ...], *, relay: bool) -> CertificateRequest:
+    return CertificateRequest(f"{name} server", (Principal(Role.RELAY, name).uri,) if relay else (), addresses)
 
 
-def _make(directory: Path, wanted: dict[str, Wanted], seconds: float, text: str, *, force: bool) -> None:
+def _make(directory: Path, wanted: dict[str, CertificateRequest], seconds: float, text: str, *, force: bool) -> None:
     """Makes all of them or none, and says what; `text` is what to do with them if they are the first ones."""
     try:
         authority = authority_in(directory)

@@ -39,7 +39,7 @@ _SECONDS: Final = 600.0
 """Limit for the answers of one node: 1,000 peers that do not answer take five minutes."""
 
 
-class Outcome(StrEnum):
+class PairOutcome(StrEnum):
     """The outcome of a check."""
 
     PASSED = "passed"
@@ -56,9 +56,9 @@ TESTS: Final = {
 }
 """In their order."""
 _OUTCOMES: Final = {
-    pb.ANSWERING_YES: Outcome.PASSED,
-    pb.ANSWERING_SILENT: Outcome.FAILED,
-    pb.ANSWERING_UNKNOWN: Outcome.SKIPPED,
+    pb.ANSWERING_YES: PairOutcome.PASSED,
+    pb.ANSWERING_SILENT: PairOutcome.FAILED,
+    pb.ANSWERING_UNKNOWN: PairOutcome.SKIPPED,
 }
 _LAYERS: Final = {pb.PROBE_LAYER_OVERLAY: "overlay", pb.PROBE_LAYER_UNDERLAY: "underlay"}
 _FULL: Final = 1
@@ -81,7 +81,7 @@ class Check:
     """`IPv4` or `IPv6`; empty: all, or not known."""
     size: int
     """Bytes of the IP packet; 0: a small one."""
-    outcome: Outcome
+    outcome: PairOutcome
     reason: str = ""
     """Why it failed or was skipped, if that is known."""
     milliseconds: float | None = None
@@ -90,7 +90,7 @@ class Check:
     @property
     def is_untested(self) -> bool:
         """Whether the check was to be made, and could not be."""
-        return self.outcome is Outcome.SKIPPED and bool(self.source)
+        return self.outcome is PairOutcome.SKIPPED and bool(self.source)
 
     @property
     def what(self) -> str:
@@ -153,7 +153,7 @@ async def connectivity(nodes: Nodes, screen: Screen, pods: tuple[str, ...], outs
         return 2
     await asking.ask_addresses(pods, outside)
     found = asking.all_checks()
-    failed = [check for check in found if check.outcome is Outcome.FAILED]
+    failed = [check for check in found if check.outcome is PairOutcome.FAILED]
     health = await assess_all(nodes) if failed else health  # findings may be new
     by_name = {names[node]: each for node, each in health.items()}
     told = problems_of(by_name, {(check.source, check.target) for check in failed})
@@ -189,7 +189,7 @@ class _Asking:
         async for name, answer in _as_they_come({name: _ask_peers(each) for name, each in self.health.items()}):
             if isinstance(answer, CallFailed):
                 failures[name] = answer
-                self.found.append(Check("overlay", name, "all", "", "", 0, Outcome.FAILED, str(answer)))
+                self.found.append(Check("overlay", name, "all", "", "", 0, PairOutcome.FAILED, str(answer)))
             else:
                 first, *rest = answer
                 self.pods[name], self.own_pods[name] = first.pods, first.own_pods
@@ -212,7 +212,7 @@ class _Asking:
     def all_checks(self) -> list[Check]:
         """What was found, and what nobody was asked for, in the order of tests, then of nodes."""
         skipped = [
-            Check(test, "", "", "", "", 0, Outcome.SKIPPED, hint)
+            Check(test, "", "", "", "", 0, PairOutcome.SKIPPED, hint)
             for test, hint in _not_asked(self.found, len(self.health))
         ]
         tests = [*TESTS]
@@ -269,7 +269,7 @@ def _address_checks(
     if isinstance(replies, CallFailed):
         for test, is_asked in (("pod", pods), ("outside", outside)):
             if is_asked:
-                yield Check(test, name, "all", "", "", 0, Outcome.FAILED, str(replies))
+                yield Check(test, name, "all", "", "", 0, PairOutcome.FAILED, str(replies))
         return
     for number, probe in enumerate(replies):
         is_pod = number < len(pods)
@@ -345,15 +345,15 @@ def checks_of(test: str, source: str, target: str, probe: pb.PathProbe) -> Itera
     """The two of one path; one, if nothing was sent, or nobody can tell what."""
     family = _family(probe.address)
     if not family or test not in TESTS:
-        yield Check("overlay", source, target, "", "", 0, Outcome.SKIPPED, _UNCLEAR.format(source))
+        yield Check("overlay", source, target, "", "", 0, PairOutcome.SKIPPED, _UNCLEAR.format(source))
         return
     if "/" in probe.address:  # a subnet that the node does not carry
-        yield Check(test, source, target, probe.address, family, 0, Outcome.FAILED, probe.error)
+        yield Check(test, source, target, probe.address, family, 0, PairOutcome.FAILED, probe.error)
         return
     for size, answering in ((0, probe.small), (probe.size, probe.full_size)):
-        outcome = _OUTCOMES.get(answering, Outcome.SKIPPED)
-        reason = probe.error if outcome is Outcome.FAILED else _NO_POD if outcome is Outcome.SKIPPED else ""
-        time = probe.round_trip_microseconds / 1000 if not size and outcome is Outcome.PASSED else None
+        outcome = _OUTCOMES.get(answering, PairOutcome.SKIPPED)
+        reason = probe.error if outcome is PairOutcome.FAILED else _NO_POD if outcome is PairOutcome.SKIPPED else ""
+        time = probe.round_trip_microseconds / 1000 if not size and outcome is PairOutcome.PASSED else None
         yield Check(test, source, target, probe.address, family, size, outcome, reason, time)
 
 
@@ -366,7 +366,9 @@ def peer_checks(source: str, nodes: Iterable[str], probes: Iterable[pb.PathProbe
         yield from checks_of(_LAYERS.get(probe.layer, ""), source, target, probe)
     for target in nodes:
         if target not in seen:
-            yield Check("overlay", source, target, "", "", 0, Outcome.FAILED, f"{source} knows no lease of {target}")
+            yield Check(
+                "overlay", source, target, "", "", 0, PairOutcome.FAILED, f"{source} knows no lease of {target}"
+            )
 
 
 def pods_without_address(
@@ -383,7 +385,7 @@ def pods_without_address(
         for each in () if target == source else unknown if there is None else there:
             if each.address:
                 continue
-            outcome = Outcome.FAILED if each.silent else Outcome.SKIPPED
+            outcome = PairOutcome.FAILED if each.silent else PairOutcome.SKIPPED
             family = _family(each.subnet)
             address = each.subnet if there is not None else ""
             for size in (0, _FULL):
@@ -453,7 +455,7 @@ def _start_line(names: Sequence[str], width: Width) -> Text:
 
 def _progress_line(what: str, name: str, checks: Sequence[Check]) -> Text:
     """When a node has asked all."""
-    failed = sum(check.outcome is Outcome.FAILED for check in checks)
+    failed = sum(check.outcome is PairOutcome.FAILED for check in checks)
     end = (f"{failed} failed", "red") if failed else ("ok", "green")
     return Text.assemble((f"  {name}: ", "dim"), f"{what}, {count(len(checks), 'check')}, ", end)
 
@@ -464,10 +466,10 @@ def report(checks: Sequence[Check], told: Text | None, width: Width) -> Text:
     """
     if width is None:
         return lines([_lines(checks), "", told] if told else [_lines(checks)])
-    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    failed = [check for check in checks if check.outcome is PairOutcome.FAILED]
     out: list[str | Text] = ["", *_summary(checks, width), "", *_matrix(checks, width)]
     untested = [check for check in checks if check.is_untested]
-    total = sum(check.outcome is not Outcome.SKIPPED for check in checks) + len(untested)
+    total = sum(check.outcome is not PairOutcome.SKIPPED for check in checks) + len(untested)
     rest = f", {len(untested)} not tested" if untested else ""
     if not failed and not untested:
         out.append(Text(f"all {count(total, 'check')} passed", style="bold green"))
@@ -513,10 +515,10 @@ def junit(checks: Sequence[Check], told: Callable[[Check], Text | None]) -> Text
         for check in cases:
             seconds = f"{(check.milliseconds or 0) / 1000:.6f}"
             case = Xml.SubElement(suite, "testcase", classname=f"connectivity.{test}", name=check.name, time=seconds)
-            if check.outcome is Outcome.FAILED:
+            if check.outcome is PairOutcome.FAILED:
                 failure = Xml.SubElement(case, "failure", message=check.reason or "no answer", type=test)
                 failure.text = harmless(told(check) or Text(_NOTHING_KNOWN)).plain
-            elif check.outcome is Outcome.SKIPPED:
+            elif check.outcome is PairOutcome.SKIPPED:
                 Xml.SubElement(case, "skipped", message=check.reason)
     Xml.indent(root)
     for element in root.iter():  # names come from other nodes, and XML has no control characters
@@ -528,9 +530,9 @@ def _numbers(checks: Sequence[Check]) -> dict[str, str]:
     counts = Counter(check.outcome for check in checks)
     return {
         "tests": str(counts.total()),
-        "failures": str(counts[Outcome.FAILED]),
+        "failures": str(counts[PairOutcome.FAILED]),
         "errors": "0",
-        "skipped": str(counts[Outcome.SKIPPED]),
+        "skipped": str(counts[PairOutcome.SKIPPED]),
         "time": f"{sum(check.milliseconds or 0 for check in checks) / 1000:.6f}",
     }
 
@@ -540,14 +542,14 @@ def _summary(checks: Sequence[Check], width: Width) -> Iterable[Text]:
     for test, title in TESTS.items():
         some = [check for check in checks if check.test == test]
         counts = Counter(check.outcome for check in some)
-        ran = counts.total() - counts[Outcome.SKIPPED]
+        ran = counts.total() - counts[PairOutcome.SKIPPED]
         untested = sum(check.is_untested for check in some)
-        mark, style = ("FAIL", "red") if counts[Outcome.FAILED] else ("ok", "green") if ran else ("-", "dim")
-        mark, style = ("?", "yellow") if untested and not counts[Outcome.FAILED] else (mark, style)
+        mark, style = ("FAIL", "red") if counts[PairOutcome.FAILED] else ("ok", "green") if ran else ("-", "dim")
+        mark, style = ("?", "yellow") if untested and not counts[PairOutcome.FAILED] else (mark, style)
         passed = f"skipped: {some[0].reason}" if some else "-"
         if ran or untested:
             rest = f", {untested} not tested" if untested else ""
-            passed = f"{counts[Outcome.PASSED]} of {ran + untested} passed{rest}"
+            passed = f"{counts[PairOutcome.PASSED]} of {ran + untested} passed{rest}"
         head = Text.assemble((f"{mark:<5}", style), f"{test:<9} {passed}")
         yield fold(head + Text(f"  {title}", style="dim") if ran else head, width, 15)
 
@@ -568,13 +570,13 @@ def _matrix(checks: Sequence[Check], width: Width) -> Sequence[str | Text]:
     widths += [max(len(target), len(_LARGE)) for target in targets]
     if not rows or (width is not None and sum(widths) + 2 * len(targets) > width):
         pairs = {pair: [check.outcome for check in some] for pair, some in cells.items()}
-        good = sum(Outcome.FAILED not in outcomes for outcomes in pairs.values())
+        good = sum(PairOutcome.FAILED not in outcomes for outcomes in pairs.values())
         return [f"{good} of {count(len(pairs), 'pair')} reach each other in every way", ""]
     return [table(("FROM", *targets), rows, width), Text(_LEGEND, style="dim"), ""]
 
 
 def _cell(checks: Sequence[Check]) -> Text:
-    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    failed = [check for check in checks if check.outcome is PairOutcome.FAILED]
     if any(not check.size for check in failed):
         return Text(_NONE, style="bold red")
     if failed:

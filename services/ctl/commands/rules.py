@@ -121,7 +121,7 @@ def rules_text(rules: Sequence[pb.Rule], width: Width) -> Text:
 
 def _explanation_text(response: pb.ExplainResponse, width: Width) -> Text:
     """What becomes of the packet, and below it the rules that decide; then what of other programs drops it."""
-    found = [Text(_in_the_way(each), style="yellow") for each in response.findings]
+    found = [Text(_finding_text(each), style="yellow") for each in response.findings]
     if width is None:
         pairs = (Text(f"{rule.chain}  {rule.text}") for rule in response.rules)
         return lines([Text(response.explanation), *pairs, *found])
@@ -158,12 +158,12 @@ def _explanation_rows(response: pb.ExplainResponse) -> list[tuple[str, str]]:
     """State and text of what becomes of the packet, of each rule that decides, and of each finding."""
     said = "masqueraded" if response.masqueraded else "unchanged"
     rules = ((_state(rule), f"{rule.chain} {rule.text}") for rule in response.rules)
-    return [(said, response.explanation), *rules, *(("finding", _in_the_way(each)) for each in response.findings)]
+    return [(said, response.explanation), *rules, *(("finding", _finding_text(each)) for each in response.findings)]
 
 
 def _state(rule: pb.Rule) -> str:
     return "present" if rule.present else "missing"
 
 
-def _in_the_way(finding: pb.Finding) -> str:
+def _finding_text(finding: pb.Finding) -> str:
     return " ".join(filter(None, ("!", finding.problem, finding.cause, "Cure:", finding.cure)))

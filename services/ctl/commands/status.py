@@ -17,11 +17,11 @@ from flannelette.services.ctl.answers import assess_all, status_document
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import CallFailed, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
-from flannelette.services.ctl.follow import Row, View, follow
+from flannelette.services.ctl.follow import Row, ScreenOptions, follow
 from flannelette.services.ctl.layout import Cell, Width, fold, labelled, lines, table
 from flannelette.services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State, findings_in, words_of
 from flannelette.services.ctl.options import watched
-from flannelette.services.ctl.problems import Health, headline, health_of, own_problems, problems, version_of
+from flannelette.services.ctl.problems import Overall, headline, health_of, own_problems, problems, version_of
 from flannelette.services.ctl.screen import Screen
 from flannelette.services.ctl.words import ago, count, mtu, network_words, phrase, store_words, until
 
@@ -62,10 +62,10 @@ async def _once(nodes: Nodes, screen: Screen) -> int:
     return max(min(headline(node)[1], 1) for node in found.values())
 
 
-async def _view(nodes: Nodes, channels: Channels, *, wide: bool) -> View:
+async def _view(nodes: Nodes, channels: Channels, *, wide: bool) -> ScreenOptions:
     found = await assess_all(nodes, channels, each_network=True)
     rows = {name: _row(name, node) for name, node in found.items()}
-    return View(lambda width: _text(found, width, wide=wide), _TITLES, rows, _STATE)
+    return ScreenOptions(lambda width: _text(found, width, wide=wide), _TITLES, rows, _STATE)
 
 
 def _row(name: str, node: NodeHealth) -> Row:
@@ -143,7 +143,7 @@ def _lease(status: lease_pb2.GetStatusResponse, found: Found, now: datetime) -> 
     yield "pending", f"and {count(more, 'node')} more" if more > 0 else ""
     yield "leases", phrase(str(status.leases), f"streamed to {count(status.watchers, 'watcher')}")
     yield from (("import", _import(each)) for each in status.imports)
-    yield from (("problem", in_the_way(each)) for each in found)
+    yield from (("problem", finding_text(each)) for each in found)
     yield "running", _running(status.start_time, status.version, now)
 
 
@@ -168,7 +168,7 @@ def _dataplane(status: dataplane_pb2.Status, found: Found, now: datetime) -> Ite
         yield "kernel", f"compared {ago(status.last_resync_time, now)}, {changes}; {_repairs(status.repairs)}"
     yield "repairs", ", ".join(f"{each.objects:,} {_cause(each.cause)}" for each in status.repairs_by_cause)
     yield from (("unclaimed", route) for route in status.unclaimed)
-    yield from (("problem", in_the_way(each)) for each in found)
+    yield from (("problem", finding_text(each)) for each in found)
     yield from (("warning", warning) for warning in status.warnings)
     yield "running", _running(status.start_time, status.version, now)
 
@@ -186,11 +186,11 @@ def _masq(status: masq_pb2.Status, found: Found, now: datetime) -> Iterator[Fact
     yield "beside", f"another network's rules: {', '.join(status.other_networks)}" if status.other_networks else ""
     if status.HasField("last_check_time"):
         yield "checked", f"{ago(status.last_check_time, now)}; {_repairs(status.repairs)}"
-    yield from (("problem", in_the_way(each)) for each in found)
+    yield from (("problem", finding_text(each)) for each in found)
     yield "running", _running(status.start_time, status.version, now)
 
 
-def in_the_way(finding: Condition) -> str:
+def finding_text(finding: Condition) -> str:
     """The problem, its cause where that is told apart, and its cure."""
     cause = f" {finding.cause}" if finding.cause else ""
     return f"{finding.problem}{cause} Cure: {finding.cure}" if finding.cure else f"{finding.problem}{cause}"
@@ -266,10 +266,10 @@ _STATE: Final = _TITLES.index("STATE")
 _WIDE: Final = ("ADDRESS", "INTERFACE", "DEVICE", "MAC", "MTU", "RTT", "LOSS", "FIREWALL", "VERSION")
 """Before the problem, with `-o wide`."""
 _COLOURS: Final = {
-    Health.HEALTHY: "green",
-    Health.DEGRADED: "yellow",
-    Health.BROKEN: "bold red",
-    Health.AWAY: "red",
+    Overall.HEALTHY: "green",
+    Overall.DEGRADED: "yellow",
+    Overall.BROKEN: "bold red",
+    Overall.AWAY: "red",
 }
 
 
@@ -299,7 +299,7 @@ def overview_text(nodes: Mapping[str, NodeHealth], width: Width, *, wide: bool =
     if width is None:
         return listed
     found = Counter(map(health_of, nodes.values()))
-    states = ", ".join(f"{found[each]} {each.value}" for each in Health if found[each])
+    states = ", ".join(f"{found[each]} {each.value}" for each in Overall if found[each])
     return lines([listed, "", fold(Text(f"{count(len(nodes), 'node')}: {states}", style="dim"), width)])
 
 

@@ -24,7 +24,7 @@ from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.full_screen import full_screen, run
 from flannelette.services.ctl.layout import Cell, lines, table
 from flannelette.services.ctl.node_health import NodeHealth
-from flannelette.services.ctl.problems import Health, health_of
+from flannelette.services.ctl.problems import Overall, health_of
 from flannelette.services.ctl.screen import Screen
 from flannelette.services.ctl.words import byte_count, count, in_order, moment
 
@@ -46,7 +46,7 @@ class _Line:
 
     cells: tuple[Cell, ...]
     """Name, state, peers, answer, and the gravest problem."""
-    state: Health
+    state: Overall
     peers: tuple[int, int] | None = None
     """How many are programmed, of how many; None: not known."""
     answer: tuple[int, int] | None = None

@@ -31,7 +31,7 @@ from flannelette.services.ctl.connect.contexts import Nodes, lease_services
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.layout import Cell, Width, fold, lines, table
 from flannelette.services.ctl.node_health import NodeHealth
-from flannelette.services.ctl.problems import Health, health_of
+from flannelette.services.ctl.problems import Overall, health_of
 from flannelette.services.ctl.screen import Screen
 from flannelette.services.ctl.words import count, in_order, phrase
 
@@ -46,18 +46,18 @@ _DIRECT: Final = ("host-gw", "alloc", *CLOUDS)
 
 
 _MARKS: Final = {
-    Health.HEALTHY: "✓",
-    Health.UNKNOWN: "?",
-    Health.DEGRADED: "!",
-    Health.BROKEN: "✗",
-    Health.AWAY: "✗",
+    Overall.HEALTHY: "✓",
+    Overall.UNKNOWN: "?",
+    Overall.DEGRADED: "!",
+    Overall.BROKEN: "✗",
+    Overall.AWAY: "✗",
 }
 _COLOURS: Final = {
-    Health.HEALTHY: "#1a7f37",
-    Health.UNKNOWN: "#6e7781",
-    Health.DEGRADED: "#9a6700",
-    Health.BROKEN: "#cf222e",
-    Health.AWAY: "#8b1a8b",
+    Overall.HEALTHY: "#1a7f37",
+    Overall.UNKNOWN: "#6e7781",
+    Overall.DEGRADED: "#9a6700",
+    Overall.BROKEN: "#cf222e",
+    Overall.AWAY: "#8b1a8b",
 }
 
 
@@ -70,7 +70,7 @@ class Node:
     address: str
     """In the underlay; empty: not known."""
     backend: str
-    health: Health
+    health: Overall
 
     @property
     def underlay(self) -> str:
@@ -88,7 +88,7 @@ class Link:
     ends: tuple[str, str]
     direct: bool
     """By the routes of the underlay, without a tunnel."""
-    health: Health
+    health: Overall
     remark: str
     """The round-trip time, or what is wrong; empty: not known."""
 
@@ -102,7 +102,7 @@ class Group:
     nodes: tuple[Node, ...]
 
     @property
-    def healths(self) -> Counter[Health]:
+    def healths(self) -> Counter[Overall]:
         """How many nodes are how."""
         return Counter(node.health for node in self.nodes)
 
@@ -137,7 +137,7 @@ class Topology:
     @property
     def bad_links(self) -> list[Link]:
         """The links on which packets are lost, or may be, the gravest first; none to a node that does not answer."""
-        away = {node.name for node in self.nodes if node.health is Health.AWAY}
+        away = {node.name for node in self.nodes if node.health is Overall.AWAY}
         found = [link for link in self.links if link.health.is_bad and not away.intersection(link.ends)]
         return sorted(found, key=lambda link: -link.health.gravity)
 
@@ -232,8 +232,8 @@ def _summary(topology: Topology) -> str:
     return f"{count(len(topology.nodes), 'node')}, {links}" + (f": {paths}; {states}" if topology.links else "")
 
 
-def _states(found: Sequence[Health]) -> Iterator[str]:
-    for each in Health:
+def _states(found: Sequence[Overall]) -> Iterator[str]:
+    for each in Overall:
         if number := found.count(each):
             yield f"{number:,} {each.value}"
 
@@ -241,7 +241,7 @@ def _states(found: Sequence[Health]) -> Iterator[str]:
 def read_topology(
     leases: lease_pb2.ListLeasesResponse,
     known: Iterable[lease_pb2.Node],
-    asked: Mapping[str, Health],
+    asked: Mapping[str, Overall],
     peers: Mapping[str, tuple[str, Sequence[pb.Peer]]],
 ) -> Topology:
     """The cluster; `asked` is by the name of the node, and `peers` too, each with the underlay interface of its node.
@@ -269,7 +269,7 @@ def _links(nodes: Sequence[Node], told: Mapping[frozenset[str], Link]) -> Iterat
             ends = (first.name, second.name)
             link = told.get(frozenset(ends))
             if link is None:
-                yield Link(ends, first.backend in _DIRECT, Health.UNKNOWN, "")
+                yield Link(ends, first.backend in _DIRECT, Overall.UNKNOWN, "")
             else:
                 yield Link(ends, link.direct, link.health, link.remark)
 
@@ -277,7 +277,7 @@ def _links(nodes: Sequence[Node], told: Mapping[frozenset[str], Link]) -> Iterat
 def _node(
     lease: lease_pb2.Lease,
     connected: Mapping[str, lease_pb2.Node],
-    asked: Mapping[str, Health],
+    asked: Mapping[str, Overall],
     leases: lease_pb2.ListLeasesResponse,
 ) -> Node:
     name = lease.node or lease.name
@@ -287,12 +287,12 @@ def _node(
     return Node(name, tuple(subnet.cidr for subnet in lease.subnets), address, backend, health)
 
 
-def _health(node: lease_pb2.Node | None) -> Health:
+def _health(node: lease_pb2.Node | None) -> Overall:
     if node is None or not node.HasField("connected"):
-        return Health.UNKNOWN
+        return Overall.UNKNOWN
     if not node.connected:
-        return Health.AWAY
-    return Health.DEGRADED if node.failed_count or node.behind else Health.HEALTHY
+        return Overall.AWAY
+    return Overall.DEGRADED if node.failed_count or node.behind else Overall.HEALTHY
 
 
 def _link(ends: tuple[str, str], interface: str, peer: pb.Peer, backend: str) -> Link:
@@ -302,36 +302,36 @@ def _link(ends: tuple[str, str], interface: str, peer: pb.Peer, backend: str) ->
     return Link(ends, direct, *_state(peer))
 
 
-def _state(peer: pb.Peer) -> tuple[Health, str]:
+def _state(peer: pb.Peer) -> tuple[Overall, str]:
     if peer.state == pb.PEER_STATE_IGNORED:
-        return Health.UNKNOWN, "not linked"
+        return Overall.UNKNOWN, "not linked"
     if peer.state != pb.PEER_STATE_PROGRAMMED:
-        return Health.BROKEN, pb.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower()
+        return Overall.BROKEN, pb.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower()
     probes = [probe for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY]
     if any(probe.state == pb.ANSWERING_SILENT for probe in probes):
-        return Health.BROKEN, "silent"
+        return Overall.BROKEN, "silent"
     if narrow := [probe for probe in probes if probe.narrow]:
-        return Health.DEGRADED, f"{narrow[0].largest_packet} bytes at most"
+        return Overall.DEGRADED, f"{narrow[0].largest_packet} bytes at most"
     if any(probe.checksum_offload == pb.CHECKSUM_OFFLOAD_BROKEN for probe in probes):
-        return Health.BROKEN, "no TCP, no UDP"
+        return Overall.BROKEN, "no TCP, no UDP"
     answered = [probe for probe in probes if probe.state == pb.ANSWERING_YES]
     if not answered:
-        return Health.UNKNOWN, ""
+        return Overall.UNKNOWN, ""
     slowest = max(probe.round_trip_microseconds for probe in answered) / 1000
     if lost := max(probe.loss for probe in answered):
-        return Health.DEGRADED, f"{lost:.0%} lost"
-    return Health.HEALTHY, f"{slowest:.2f} ms" if slowest else "no pings"
+        return Overall.DEGRADED, f"{lost:.0%} lost"
+    return Overall.HEALTHY, f"{slowest:.2f} ms" if slowest else "no pings"
 
 
 _MOST: Final = 20
 """Nodes or links that are listed."""
 _ALL: Final = _MOST_DRAWN * (_MOST_DRAWN - 1) // 2
 _STYLES: Final = {
-    Health.HEALTHY: "green",
-    Health.UNKNOWN: "dim",
-    Health.DEGRADED: "yellow",
-    Health.BROKEN: "red",
-    Health.AWAY: "red",
+    Overall.HEALTHY: "green",
+    Overall.UNKNOWN: "dim",
+    Overall.DEGRADED: "yellow",
+    Overall.BROKEN: "red",
+    Overall.AWAY: "red",
 }
 
 
@@ -356,13 +356,13 @@ def _groups_text(topology: Topology, width: Width) -> Text:
                 (group.underlay,),
                 (group.backend,),
                 (f"{len(group.nodes):,}",),
-                *((_number(numbers[each], each),) for each in Health),
+                *((_number(numbers[each], each),) for each in Overall),
             )
         )
-    return table(("UNDERLAY", "BACKEND", "NODES", *(each.value.upper() for each in Health)), rows, width)
+    return table(("UNDERLAY", "BACKEND", "NODES", *(each.value.upper() for each in Overall)), rows, width)
 
 
-def _number(number: int, health: Health) -> Text:
+def _number(number: int, health: Overall) -> Text:
     return Text(f"{number:,}", style=_STYLES[health]) if number else Text("")
 
 
@@ -388,7 +388,7 @@ def _limited(text: Text, number: int, noun: str, most: int = _MOST) -> Text:
     return lines([text, f"and {number - most:,} more {noun}s"]) if number > most else text
 
 
-def _word(health: Health) -> Text:
+def _word(health: Overall) -> Text:
     return Text(health.value, style=_STYLES[health])
 
 
@@ -400,7 +400,7 @@ _MOST_UNWELL = 40
 class _Vertex:
     key: str
     rows: tuple[str, ...]
-    health: Health
+    health: Overall
     place: str
     """The part of the underlay that it is drawn in."""
 
@@ -410,7 +410,7 @@ class _Edge:
     ends: tuple[str, str]
     label: str
     direct: bool
-    health: Health
+    health: Overall
 
 
 def dot(topology: Topology) -> str:
@@ -445,9 +445,9 @@ def mermaid(topology: Topology) -> str:
         label = f"|{_mermaid(edge.label)}|" if edge.label else ""
         out.append(f"  {first} {'---' if edge.direct else '-.-'}{label} {second}")
     for index, edge in enumerate(edges):
-        if edge.health is not Health.HEALTHY:
+        if edge.health is not Overall.HEALTHY:
             out.append(f"  linkStyle {index} stroke:{_COLOURS[edge.health]}")
-    out += [f"  classDef {each.name.lower()} stroke:{_COLOURS[each]},stroke-width:2px" for each in Health]
+    out += [f"  classDef {each.name.lower()} stroke:{_COLOURS[each]},stroke-width:2px" for each in Overall]
     return "\n".join([*out, ""])
 
 
@@ -462,7 +462,7 @@ def _graph(topology: Topology) -> tuple[list[_Vertex], list[_Edge]]:
     vertices = [_group_vertex(group, sum(node in group.nodes for node in alone)) for group in groups]
     direct = all(link.direct for link in topology.links)
     between = [
-        _Edge((_key(one), _key(other)), "direct" if direct else "", direct, Health.HEALTHY)
+        _Edge((_key(one), _key(other)), "direct" if direct else "", direct, Overall.HEALTHY)
         for one, other in combinations(groups, 2)
     ]
     return vertices + [_vertex(node) for node in alone], between + [_edge(link) for link in bad]
@@ -475,9 +475,9 @@ def _vertex(node: Node) -> _Vertex:
 
 def _group_vertex(group: Group, shown_alone: int) -> _Vertex:
     numbers = group.healths
-    states = [f"{numbers[each]:,} {each.value} {_MARKS[each]}" for each in Health if numbers[each]]
+    states = [f"{numbers[each]:,} {each.value} {_MARKS[each]}" for each in Overall if numbers[each]]
     title = f"{len(group.nodes):,} nodes, {group.backend}"
-    worst = [each for each in Health if numbers[each]][-1]
+    worst = [each for each in Overall if numbers[each]][-1]
     more = [f"{shown_alone} of them beside"] if shown_alone else []
     return _Vertex(_key(group), (title, *states, *more), worst, group.underlay)
 
@@ -540,7 +540,7 @@ def svg(topology: Topology) -> str:
 def _legend(topology: Topology) -> Iterator[str]:
     yield _text((24, 36), _summary(topology), size=15, bold=True)
     x = 24.0
-    for health in Health:
+    for health in Overall:
         yield _mark((x + 8, 64), health)
         yield _text((x + 22, 68), health.value)
         x += 40 + 8 * len(health.value)
@@ -626,7 +626,7 @@ def _card(group: Group, place: _Point) -> tuple[float, list[str]]:
     (x, y), (width, head) = place, _CARD
     columns = (width - 24) // _DOT
     numbers = group.healths
-    states = ", ".join(f"{numbers[each]:,} {each.value}" for each in Health if numbers[each])
+    states = ", ".join(f"{numbers[each]:,} {each.value}" for each in Overall if numbers[each])
     unwell = [node.name for node in group.nodes if node.health.is_bad]
     height = head + 24 + _DOT * math.ceil(len(group.nodes) / columns) + (22 if unwell else 0)
     parts = [
@@ -644,7 +644,7 @@ def _card(group: Group, place: _Point) -> tuple[float, list[str]]:
     return height, parts
 
 
-def _mark(place: _Point, health: Health) -> str:
+def _mark(place: _Point, health: Overall) -> str:
     x, y = place
     return f'<rect x="{x - 8:.1f}" y="{y - 8:.1f}" width="16" height="16" rx="3" fill="{_COLOURS[health]}"/>' + _text(
         (x, y + 4), _MARKS[health], size=11, colour="#ffffff", bold=True, anchor="middle"

@@ -58,7 +58,7 @@ async def watch(targets: Targets, screen: Screen) -> int:
 def _shower(screen: Screen) -> Show:
     if screen.json:
         return lambda step: screen.show_json(to_json(step), one_line=True)
-    story = _Story()
+    story = _Changes()
 
     def show(step: pb.WatchLeasesResponse) -> None:
         for line in story.tell(step, datetime.now().astimezone()):
@@ -78,7 +78,7 @@ def _say(screen: Screen, line: Text) -> None:
     screen.show(fold(Text.assemble((stamp, "dim"), " ", line), screen.width, len(stamp) + 3))
 
 
-class _Story:
+class _Changes:
     """Tells what each step changes; a lease that a new snapshot brings unchanged is not news.
 
     The table has the messages as they are, so that leases are shown too that a dataplane would refuse.

@@ -10,9 +10,18 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
 from flannelette.services.core.family import Address
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.capture import Batch, Capture, Expression, Limits, Some, batches, inner, outer
+from flannelette.services.dataplane.capture import (
+    AnyOf,
+    Capture,
+    Expression,
+    Limits,
+    PacketBatch,
+    batches,
+    inner,
+    outer,
+)
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.runtime.events import MOST_NAMED, Subject
@@ -62,7 +71,7 @@ class Captures:
 
     def _note(self, what: str, who: str, peers: Sequence[Peer]) -> None:
         named = tuple(Subject(peer.lease.name, peer.lease.node) for peer in peers[:MOST_NAMED])
-        event = Event(EventKind.CAPTURE, what, who, subjects=named, subject_count=len(peers))
+        event = Event(NodeEventKind.CAPTURE, what, who, subjects=named, subject_count=len(peers))
         self._dataplane.journal.note(event)
 
 
@@ -86,7 +95,7 @@ def filters(
         for host in sorted(hosts, key=str)
     ]
     devices: dict[str, Expression] = {device.name: carried for device in context.devices()}
-    return devices | {each.links.underlay.name: Some([carried, *outside]) for each in context.overlays}
+    return devices | {each.links.underlay.name: AnyOf([carried, *outside]) for each in context.overlays}
 
 
 def _limits(request: pb.CapturePacketsRequest) -> Limits:
@@ -109,7 +118,7 @@ def _pod(text: str, peers: Sequence[Peer], context: PeerContext) -> Address:
     return pod
 
 
-def _message(batch: Batch) -> pb.CapturePacketsResponse:
+def _message(batch: PacketBatch) -> pb.CapturePacketsResponse:
     message = pb.CapturePacketsResponse(dropped=batch.dropped, ended=batch.ended)
     for packet in batch.packets:
         made = message.packets.add(

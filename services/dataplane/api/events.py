@@ -3,7 +3,7 @@
 from typing import Final, TypeAlias
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.dataplane.events.journal import Cause, Journal
+from flannelette.services.dataplane.events.journal import Cause, NodeJournal
 from flannelette.services.runtime.events import Reading, RecordedEvent
 
 _CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for cause in Cause}
@@ -11,12 +11,12 @@ _CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for 
 EventReading: TypeAlias = Reading[pb.WatchEventsResponse]
 
 
-def reading_of(journal: Journal, request: pb.WatchEventsRequest) -> EventReading:
+def reading_of(journal: NodeJournal, request: pb.WatchEventsRequest) -> EventReading:
     """One call of WatchEvents. Raises InvalidInput for what it cannot look for."""
     return Reading(journal, request, request.peer, _message)
 
 
-def repair_counts(journal: Journal) -> list[pb.RepairCount]:
+def repair_counts(journal: NodeJournal) -> list[pb.RepairCount]:
     """The repairs since the start, by cause."""
     repairs = journal.repairs
     return [pb.RepairCount(cause=number, objects=repairs[each]) for each, number in _CAUSES.items() if repairs[each]]

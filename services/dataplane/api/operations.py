@@ -10,7 +10,7 @@ from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.journal import Event, EventKind
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind
 from flannelette.services.dataplane.kernel.ownership import flannel_shape
 from flannelette.services.dataplane.kernel.reconciler import KernelPlan
 from flannelette.services.dataplane.links.desired import Device
@@ -68,7 +68,7 @@ async def _tear_down(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
     if not dry_run:
         log.warning("teardown: everything of ours is removed from the kernel", objects=len(todo))
         dataplane.pause("torn down by an operator; `flannelette resync` or a restart ends it")
-        errors = await _carry_out(dataplane, todo, EventKind.TEARDOWN, "everything of ours removed; paused")
+        errors = await _carry_out(dataplane, todo, NodeEventKind.TEARDOWN, "everything of ours removed; paused")
     commands += await dataplane.tracker.remove_all(dry_run=dry_run)
     return commands, errors
 
@@ -91,11 +91,11 @@ async def _hand_over(dataplane: Controller, *, dry_run: bool) -> tuple[list[str]
         dataplane.pause("handed over to flanneld by an operator; `flannelette resync` or a restart takes it back")
         dataplane.renewer.stop()
         what = "everything of ours handed over to flanneld, and paused"
-        errors = await _carry_out(dataplane, todo, EventKind.HAND_OVER, what)
+        errors = await _carry_out(dataplane, todo, NodeEventKind.HAND_OVER, what)
     return _commands(todo, context), errors
 
 
-async def _carry_out(dataplane: Controller, todo: KernelPlan, kind: EventKind, what: str) -> list[str]:
+async def _carry_out(dataplane: Controller, todo: KernelPlan, kind: NodeEventKind, what: str) -> list[str]:
     """What failed of a plan after which nothing of ours is programmed."""
     failed = await dataplane.programmer.reconciler.kernel.apply(todo)
     dataplane.programmer.forget()

@@ -91,7 +91,7 @@ def findings_of(dataplane: Controller, prober: Prober) -> list[Condition]:
     """What of the host is in the way, who writes this node's key, who claims what another node has, who is silent,
     and what the service itself lacks.
     """
-    fight, peer_set = dataplane.renewer.fight, dataplane.programmer.peer_set
+    fight, peer_set = dataplane.renewer.contested_key, dataplane.programmer.peer_set
     explained = {lease for each in dataplane.findings if each.is_broken for lease, _ in each.peers}
     peers = [peer for peer in peer_set.peers.values() if peer.refusals and peer.lease.name not in explained]
     claims = claim_findings(peer_set.own_losses, peers, prober.is_away)

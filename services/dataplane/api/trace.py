@@ -12,7 +12,7 @@ from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext, node_objects
 from flannelette.services.dataplane.trace.ends import Places, ends_of
-from flannelette.services.dataplane.trace.look import Wanted, look
+from flannelette.services.dataplane.trace.look import TraceRequest, look
 from flannelette.services.dataplane.trace.receiving import facts_of, receiving
 from flannelette.services.dataplane.trace.sending import sending
 from flannelette.services.dataplane.trace.steps import Step, Verdict
@@ -56,13 +56,13 @@ async def trace_packet(
     return response
 
 
-def _wanted(dataplane: Controller, context: PeerContext) -> Wanted:
+def _wanted(dataplane: Controller, context: PeerContext) -> TraceRequest:
     config, own, table = dataplane.tracker.config, dataplane.own, dataplane.table
     foreign = tuple(dataplane.programmer.reconciler.foreign)
     if config is None or table is None:
-        return Wanted(context, foreign=foreign)
+        return TraceRequest(context, foreign=foreign)
     identity = dataplane.tracker.identity(own.lease, own.published(table), own.cached)
-    return Wanted(context, config.devices(identity), foreign)
+    return TraceRequest(context, config.devices(identity), foreign)
 
 
 async def _checks(dataplane: Controller, peer: Peer | None, *, is_sender: bool) -> tuple[ObjectCheck, ...]:

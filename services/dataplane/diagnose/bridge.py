@@ -13,8 +13,8 @@ from flannelette.services.dataplane.diagnose.seen import (
     DOCKER,
     Answer,
     HostAddress,
+    KernelSnapshot,
     Lookup,
-    Seen,
     Subject,
     answers_to_pods,
     asked,
@@ -28,7 +28,7 @@ from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
 from flannelette.services.dataplane.netlink.uapi import KernelError
 
 
-def bridge_index(subject: Subject, seen: Seen, family: Family) -> int | None:
+def bridge_index(subject: Subject, seen: KernelSnapshot, family: Family) -> int | None:
     """The pods' bridge: the interface with an address in the own subnet, else that of an earlier look, else cni0.
 
     docker0 counts if it has an address in the network: by default docker's subnet is elsewhere.
@@ -59,7 +59,7 @@ def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, i
     return found
 
 
-def check_bridge(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_bridge(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: the bridge is up, has its address, and its route leads there."""
     for family, own in subject.own.items():
         index = bridge_index(subject, seen, family)
@@ -77,7 +77,7 @@ def check_bridge(subject: Subject, seen: Seen) -> Iterator[Condition]:
 
 
 def _bridge_address(
-    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
+    subject: Subject, seen: KernelSnapshot, family: Family, own: Network, index: int, name: str
 ) -> Iterator[Condition]:
     others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
     wanted = f"{gateway_of(own)}/{own.prefixlen}"
@@ -105,7 +105,7 @@ def _bridge_address(
 
 
 def _bridge_route(
-    subject: Subject, seen: Seen, family: Family, own: Network, index: int, name: str
+    subject: Subject, seen: KernelSnapshot, family: Family, own: Network, index: int, name: str
 ) -> Iterator[Condition]:
     question = Lookup(family, pod_address(own))
     answer = seen.answers.get(question)
@@ -131,7 +131,7 @@ def _bridge_route(
     )
 
 
-def _answers(subject: Subject, seen: Seen, family: Family, index: int) -> Iterator[Condition]:
+def _answers(subject: Subject, seen: KernelSnapshot, family: Family, index: int) -> Iterator[Condition]:
     """Checks this host's answers to its pods, which a rule by source (as of nm-cloud-setup) may divert."""
     for question in answers_to_pods(subject):
         answer = seen.answers.get(question)

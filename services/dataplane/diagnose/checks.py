@@ -14,11 +14,11 @@ from flannelette.services.dataplane.diagnose.pod_entries import check_entries
 from flannelette.services.dataplane.diagnose.pods import check_pods, has_pods
 from flannelette.services.dataplane.diagnose.policies import check_policies
 from flannelette.services.dataplane.diagnose.routes import check_routes
-from flannelette.services.dataplane.diagnose.seen import BRIDGE, Lookup, Seen, Subject, ip, is_down, sysctl
+from flannelette.services.dataplane.diagnose.seen import BRIDGE, KernelSnapshot, Lookup, Subject, ip, is_down, sysctl
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RTN_LOCAL, Route
 
-Check: TypeAlias = Callable[[Subject, Seen], Iterator[Condition]]
+Check: TypeAlias = Callable[[Subject, KernelSnapshot], Iterator[Condition]]
 
 FORWARDING_KEYS: Final = {4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
 
@@ -34,7 +34,7 @@ def forwarding_places(subject: Subject, bridge: dict[Family, int]) -> list[tuple
     return found + [(family, subject.underlay.index) for family in subject.own if family.version == 4]
 
 
-def _forwarding(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def _forwarding(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """Checks the flags of forwarding. Without pods nothing is lost; then masq warns if the host forwards nothing."""
     is_lost = has_pods(subject, seen)
     for (family, index), forwards in seen.forwarding.items():
@@ -60,7 +60,7 @@ def _forwarding(subject: Subject, seen: Seen) -> Iterator[Condition]:
         )
 
 
-def _local_address(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def _local_address(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     name = subject.underlay.name
     held = {each.address for each in seen.addresses}
     duplicate = {each.address for each in seen.addresses if each.is_duplicate}
@@ -109,7 +109,7 @@ def _local_address(subject: Subject, seen: Seen) -> Iterator[Condition]:
         )
 
 
-def _port(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def _port(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     if seen.taken is None:
         return
     port, owner = seen.taken
@@ -122,7 +122,7 @@ def _port(subject: Subject, seen: Seen) -> Iterator[Condition]:
         yield found("host.ike-port-taken", port=port, owner=owner, cure=owner.end, evidence=evidence)
 
 
-def _pod_address_on_host(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def _pod_address_on_host(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     ours = {device.index for device in subject.devices.values()}
     for each in seen.addresses:
         network, own = subject.networks.get(each.family), subject.own.get(each.family)

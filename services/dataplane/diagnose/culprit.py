@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from flannelette.services.core.family import Network
-from flannelette.services.dataplane.diagnose.seen import HostAddress, Lookup, PolicyRule, Seen, ip, protocol_text
+from flannelette.services.dataplane.diagnose.seen import (
+    HostAddress,
+    KernelSnapshot,
+    Lookup,
+    PolicyRule,
+    ip,
+    protocol_text,
+)
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.kinds import command, text
@@ -40,7 +47,7 @@ class Culprit:
     """Whether it concerns all packets of the network, not single addresses."""
 
 
-def culprit(seen: Seen, question: Lookup, network: Network, answer: Route | None) -> Culprit | None:
+def culprit(seen: KernelSnapshot, question: Lookup, network: Network, answer: Route | None) -> Culprit | None:
     """Why a packet into the network does not go where it should. None: rules and routes do not explain it.
 
     `answer` is the route that the kernel says it takes; None: it refuses the packet.
@@ -106,7 +113,7 @@ def plain(route: Route) -> Route:
     return route._replace(ifindex=0) if route.route_type in DROPS else route
 
 
-def address_behind(seen: Seen, route: Route) -> HostAddress | None:
+def address_behind(seen: KernelSnapshot, route: Route) -> HostAddress | None:
     """The address of this host that a route has come with, and goes with; None: there is none."""
     if route.protocol != RTPROT_KERNEL:
         return None
@@ -120,7 +127,7 @@ def address_behind(seen: Seen, route: Route) -> HostAddress | None:
     return None
 
 
-def removal_of(seen: Seen, route: Route) -> tuple[str, str]:
+def removal_of(seen: KernelSnapshot, route: Route) -> tuple[str, str]:
     """A cause and its cure: the address that this route comes with, or the route itself."""
     route, behind = plain(route), address_behind(seen, route)
     if behind is not None:
@@ -132,7 +139,9 @@ def removal_of(seen: Seen, route: Route) -> tuple[str, str]:
     return f"The route `{text(route, seen.names)}` takes these packets.", command("del", route, seen.names)
 
 
-def _of_route(seen: Seen, question: Lookup, network: Network, rule: PolicyRule | None, route: Route) -> Culprit:
+def _of_route(
+    seen: KernelSnapshot, question: Lookup, network: Network, rule: PolicyRule | None, route: Route
+) -> Culprit:
     family, route = question.family, plain(route)
     said = text(route, seen.names)
     is_general = route.length <= network.prefixlen

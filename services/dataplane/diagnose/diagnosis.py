@@ -29,9 +29,9 @@ from flannelette.services.dataplane.diagnose.pods import (
     recorded_gateways,
     silent_places,
 )
-from flannelette.services.dataplane.diagnose.seen import KnownPods, Seen, Subject, gateway_of
+from flannelette.services.dataplane.diagnose.seen import KernelSnapshot, KnownPods, Subject, gateway_of
 from flannelette.services.dataplane.diagnose.underlay import detours
-from flannelette.services.dataplane.events.journal import Cause, Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.changes import LinkChange
@@ -68,7 +68,7 @@ class ControllerView(Protocol):
     known_pods: KnownPods
     detours: Mapping[str, Condition]
     suspicious: asyncio.Event
-    journal: Journal
+    journal: NodeJournal
     health: Health
     programmer: PeerProgrammer
 
@@ -152,7 +152,7 @@ class Diagnosis:
             self._round += 1
         return is_new
 
-    async def _mend(self, subject: Subject, seen: Seen) -> None:
+    async def _mend(self, subject: Subject, seen: KernelSnapshot) -> None:
         """Puts interfaces of pods back into their bridge; if something takes them out again and again, it is told."""
         now, steps = time.monotonic(), list[LinkChange]()
         for index in self._mended.keys() - seen.links.keys():
@@ -174,7 +174,7 @@ class Diagnosis:
             cause = " ".join({seen.managers[i] for s in done if (i := s.arguments["index"]) in seen.managers})
             count = len({step.arguments["index"] for step in done})
             why = f"another program took it from there. {cause}".rstrip()
-            note = Event(EventKind.REPAIR, f"repaired: {commands}", why, objects=count, repair=Cause.LINK_CHANGED)
+            note = Event(NodeEventKind.REPAIR, f"repaired: {commands}", why, objects=count, repair=Cause.LINK_CHANGED)
             self._dataplane.journal.note(note)
 
     def _is_short_lived(self) -> bool:
@@ -182,7 +182,7 @@ class Diagnosis:
         findings = self._dataplane.findings
         return any(each.check == "pod-silent" or each.is_soon for each in findings)
 
-    async def _resolve(self, subject: Subject, seen: Seen) -> None:
+    async def _resolve(self, subject: Subject, seen: KernelSnapshot) -> None:
         """Has the kernel ask for pods that it has not confirmed recently; the next look sees the answer."""
         now = time.monotonic()
         places = silent_places(subject, seen)
@@ -193,7 +193,7 @@ class Diagnosis:
         self._resolved |= dict.fromkeys(due, now)
         await self._inspector.resolve(due)
 
-    def _note(self, subject: Subject, seen: Seen) -> None:
+    def _note(self, subject: Subject, seen: KernelSnapshot) -> None:
         self._bridges.update(seen.bridges)
         self._ports = ports_of(subject, seen)
         self._note_gateways(subject, seen)
@@ -210,7 +210,7 @@ class Diagnosis:
         }
         remember(self._remembered, found, len(FAMILIES) * len(self._dataplane.programmer.peers))
 
-    def _note_gateways(self, subject: Subject, seen: Seen) -> None:
+    def _note_gateways(self, subject: Subject, seen: KernelSnapshot) -> None:
         held, now = {(each.ifindex, each.address) for each in seen.addresses}, time.monotonic()
         for family, index in seen.bridges.items():
             recorded = recorded_gateways(subject, seen, family)
@@ -226,7 +226,7 @@ class Diagnosis:
         for each in found:
             if _identity(each) not in before:
                 log.warning(each.problem, cause=each.cause, cure=each.cure, check=each.check)
-                dataplane.journal.note(Event(EventKind.FAILURE, each.problem, each.cause))
+                dataplane.journal.note(Event(NodeEventKind.FAILURE, each.problem, each.cause))
         left = {_identity(each) for each in found}
         for each in dataplane.findings:
             if _identity(each) not in left:

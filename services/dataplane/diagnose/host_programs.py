@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flannelette.services.core.conditions import Condition, found
-from flannelette.services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, Seen, Subject
+from flannelette.services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, KernelSnapshot, Subject
 from flannelette.services.runtime.os.processes import Process, processes, udp_port_owner
 
 _SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
@@ -104,13 +104,13 @@ def _settings(path: Path) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
 
 
-def check_flanneld(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_flanneld(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: nobody else writes the same subnet.env, routes and device."""
     for each in seen.flannelds:
         yield found("host.flanneld", process=each, cure=each.end, evidence=f"/proc/{each.pid}/comm: {each.name}")
 
 
-def check_cni(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_cni(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: the container runtime uses flannel's configuration, and finds the plugins that it calls."""
     view = seen.cni
     if view is None:

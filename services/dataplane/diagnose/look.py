@@ -28,7 +28,14 @@ from flannelette.services.dataplane.diagnose.pod_entries import doubtful
 from flannelette.services.dataplane.diagnose.pods import check_pods, pods_bridge, silent_places, unattached
 from flannelette.services.dataplane.diagnose.policies import blocks
 from flannelette.services.dataplane.diagnose.routes import ways_off
-from flannelette.services.dataplane.diagnose.seen import CniPods, PeerPath, Seen, Subject, family_of_af, is_down
+from flannelette.services.dataplane.diagnose.seen import (
+    CniPods,
+    KernelSnapshot,
+    PeerPath,
+    Subject,
+    family_of_af,
+    is_down,
+)
 from flannelette.services.dataplane.diagnose.underlay import next_hops, returns
 from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
@@ -76,10 +83,10 @@ def carrier_port(context: PeerContext) -> int:
     return context.backend.port if isinstance(context.backend, Vxlan | Wireguard) else 0
 
 
-async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen:
+async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> KernelSnapshot:
     """Asks the kernel, and looks at programs. Raises Unavailable."""
     addresses, links = await inspector.addresses(), await inspector.links()
-    seen = Seen(
+    seen = KernelSnapshot(
         names={index: each.name for index, each in links.items()},
         addresses=addresses,
         bridges=bridges_of(subject, addresses),
@@ -118,7 +125,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Seen
     return seen
 
 
-async def _with_entries(inspector: Inspector, subject: Subject, seen: Seen) -> Seen:
+async def _with_entries(inspector: Inspector, subject: Subject, seen: KernelSnapshot) -> KernelSnapshot:
     """Asks what is known of the pods at their bridge, and the pods themselves where there is a doubt."""
     bridge = pods_bridge(subject, seen)
     if bridge is None or bridge.kind != "bridge":
@@ -132,7 +139,7 @@ async def _with_entries(inspector: Inspector, subject: Subject, seen: Seen) -> S
     return replace(seen, located=await locate(bridge.name, bridge.mac, own, doubtful(subject, seen)))
 
 
-def findings(subject: Subject, seen: Seen) -> tuple[Condition, ...]:
+def findings(subject: Subject, seen: KernelSnapshot) -> tuple[Condition, ...]:
     """What is in the way, the gravest first. Pure."""
     host = (finding for check in CHECKS.values() for finding in check(subject, seen))
     return merged([*path_findings(subject, seen), *host])

@@ -20,11 +20,11 @@ from flannelette.services.dataplane.diagnose.seen import (
     ICMP,
     TCP,
     UDP,
+    KernelSnapshot,
     Lookup,
+    PeerLookup,
     PeerPath,
-    Seen,
     Subject,
-    Way,
     answers_to_pods,
     asked,
     gateway_of,
@@ -50,7 +50,7 @@ _MOST_RULES: Final = 64
 """Largest number of rules of policy routing whose pods are looked up: each takes a lookup."""
 
 
-def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
+def ways(subject: Subject, seen: KernelSnapshot) -> tuple[PeerLookup, ...]:
     """The lookups for the peers, and for the pods that rules of policy routing name."""
     of_peers = [way for path in subject.paths for way in _ways(subject, seen, path)]
     of_kinds = (
@@ -61,13 +61,13 @@ def ways(subject: Subject, seen: Seen) -> tuple[Way, ...]:
     return (*of_peers, *of_kinds, *islice(_ways_of_rules(subject, seen), _MOST_RULES))
 
 
-def protocols_of(seen: Seen, family: Family) -> list[int]:
+def protocols_of(seen: KernelSnapshot, family: Family) -> list[int]:
     """IP protocols that rules of policy routing name, and no port, as far as the kernel can be asked about them."""
     named = {rule.protocol for rule in seen.rules.get(family, ()) if rule.ports == (0, 0) and not rule.is_narrow}
     return sorted(named & {ICMP[family.version], TCP, UDP})
 
 
-def _kinds(seen: Seen, family: Family) -> list[tuple[int, int]]:
+def _kinds(seen: KernelSnapshot, family: Family) -> list[tuple[int, int]]:
     """Protocols that rules of policy routing name, and ports for which they look up a table; 0: any port."""
     of_ports = [
         (protocol, rule.ports[0])
@@ -80,7 +80,7 @@ def _kinds(seen: Seen, family: Family) -> list[tuple[int, int]]:
     return list(named)[:_MOST_KINDS]
 
 
-def questions(subject: Subject, seen: Seen) -> list[Lookup]:
+def questions(subject: Subject, seen: KernelSnapshot) -> list[Lookup]:
     """The lookups for the peers and for the own addresses; none twice."""
     found = [way.question for way in seen.ways]
     found += [Lookup(family, pod_address(own)) for family, own in subject.own.items()]
@@ -89,7 +89,7 @@ def questions(subject: Subject, seen: Seen) -> list[Lookup]:
     return list(dict.fromkeys(found))
 
 
-def is_as_expected(subject: Subject, seen: Seen) -> bool:
+def is_as_expected(subject: Subject, seen: KernelSnapshot) -> bool:
     """Whether every lookup gave the expected route, so that rules and routes need not be read."""
     are_ours = all(_leads_to_bridge(seen, family, pod_address(own)) for family, own in subject.own.items())
     own = (seen.answers.get(Lookup(family_of(each), each.packed)) for each in subject.underlay.addresses)
@@ -99,7 +99,7 @@ def is_as_expected(subject: Subject, seen: Seen) -> bool:
     return are_ours and is_local and all(back) and is_by_underlay and all(_is_right(seen, way) for way in seen.ways)
 
 
-def path_findings(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def path_findings(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """Findings from the lookups of the peers."""
     connected = [
         (each, ip_network((each.address, each.length), strict=False))
@@ -136,7 +136,7 @@ def merged(every: Sequence[Condition]) -> tuple[Condition, ...]:
     return tuple(sorted(by_cause.values(), key=lambda each: (not each.breaks_node, not each.is_broken)))
 
 
-def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
+def _ways(subject: Subject, seen: KernelSnapshot, path: PeerPath) -> Iterator[PeerLookup]:
     family = family_of(path.subnet)
     own, bridge = subject.own.get(family), seen.bridges.get(family)
     network = subject.networks[family]
@@ -144,11 +144,11 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
     if own is not None and bridge is not None:
         pod = pod_address(own)
         away = Lookup(family, there, pod, bridge)
-        yield Way("peer.route", away, network, path)
+        yield PeerLookup("peer.route", away, network, path)
         back = Lookup(family, pod, there, path.route.ifindex)
-        yield Way("peer.return", back, network, path)
+        yield PeerLookup("peer.return", back, network, path)
     else:
-        yield Way("peer.route-host", Lookup(family, there), network, path)
+        yield PeerLookup("peer.route-host", Lookup(family, there), network, path)
     if path.public is not None:
         outer, packed = family_of(path.public), path.public.packed
         source = subject.underlay.address(outer)
@@ -156,10 +156,10 @@ def _ways(subject: Subject, seen: Seen, path: PeerPath) -> Iterator[Way]:
         question = Lookup(outer, packed, source.packed if source else b"", 0, *carrier)
         networks = (each for each in subject.underlay.networks if path.public in each)
         wide = next(networks, ip_network((bytes(len(packed)), 0)))
-        yield Way(TUNNEL, question, wide, path)
+        yield PeerLookup(TUNNEL, question, wide, path)
 
 
-def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
+def _ways_of_rules(subject: Subject, seen: KernelSnapshot) -> Iterator[PeerLookup]:
     """Yields, for each rule about a part of the own subnet, packets between that part and a peer that the rule
     concerns.
     """
@@ -173,8 +173,8 @@ def _ways_of_rules(subject: Subject, seen: Seen) -> Iterator[Way]:
 
 
 def _ways_of_part(
-    subject: Subject, seen: Seen, family: Family, pods: Prefix, other: Prefix, code: str
-) -> Iterator[Way]:
+    subject: Subject, seen: KernelSnapshot, family: Family, pods: Prefix, other: Prefix, code: str
+) -> Iterator[PeerLookup]:
     """Yields packets between a part of the own subnet and each peer that is in `other`, or has it."""
     pod, _ = pods
     for path in (each for each in subject.paths if family_of(each.subnet) is family):
@@ -184,7 +184,7 @@ def _ways_of_part(
         there = other[0] if _is_within(other, path.subnet) else gateway
         is_away = code == "pod.rule-away"
         away, back = Lookup(family, there, pod, seen.bridges[family]), Lookup(family, pod, there, path.route.ifindex)
-        yield Way(code, away if is_away else back, subject.networks[family], path, pods)
+        yield PeerLookup(code, away if is_away else back, subject.networks[family], path, pods)
 
 
 def _is_within(prefix: Prefix, subnet: Network) -> bool:
@@ -192,7 +192,7 @@ def _is_within(prefix: Prefix, subnet: Network) -> bool:
     return prefix[1] > subnet.prefixlen and is_in(prefix[0], subnet.network_address.packed, subnet.prefixlen)
 
 
-def _is_right(seen: Seen, way: Way) -> bool:
+def _is_right(seen: KernelSnapshot, way: PeerLookup) -> bool:
     answer, question = seen.answers.get(way.question), way.question
     if answer is None:
         return True
@@ -210,19 +210,19 @@ def _is_right(seen: Seen, way: Way) -> bool:
     return isinstance(answer, Route) and (answer.ifindex, answer.gateway, answer.route_type) == wanted
 
 
-def _is_taken_for_ours(seen: Seen, way: Way) -> bool:
+def _is_taken_for_ours(seen: KernelSnapshot, way: PeerLookup) -> bool:
     """Whether the peer's underlay address is one of this host, as all of a network are that lo has."""
     answer = seen.answers.get(way.question)
     return way.code == TUNNEL and isinstance(answer, Route) and answer.route_type == RTN_LOCAL
 
 
-def _leads_to_bridge(seen: Seen, family: Family, pod: bytes, source: bytes = b"") -> bool:
+def _leads_to_bridge(seen: KernelSnapshot, family: Family, pod: bytes, source: bytes = b"") -> bool:
     """Whether packets of this host get to its own pods; also if that was not asked, or they have no bridge."""
     answer, bridge = seen.answers.get(Lookup(family, pod, source)), seen.bridges.get(family)
     return answer is None or bridge is None or (isinstance(answer, Route) and answer.ifindex == bridge)
 
 
-def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Condition]:
+def _of_way(seen: KernelSnapshot, subject: Subject, way: PeerLookup) -> Iterator[Condition]:
     question, answer = way.question, seen.answers[way.question]
     refused = None if isinstance(answer, Route) else answer.error
     # A flag of the interface, and addresses of the peer on this host, are findings of their own.
@@ -256,7 +256,7 @@ def _of_way(seen: Seen, subject: Subject, way: Way) -> Iterator[Condition]:
     )
 
 
-def _unexplained(subject: Subject, seen: Seen, way: Way) -> Culprit:
+def _unexplained(subject: Subject, seen: KernelSnapshot, way: PeerLookup) -> Culprit:
     question = way.question
     # A route of a table that no rule leads to any more carried packets once, and would carry none.
     tables = {rule.table for rule in seen.rules.get(question.family, ())}

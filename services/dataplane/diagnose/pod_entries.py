@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.dataplane.diagnose.culprit import is_in_network
 from flannelette.services.dataplane.diagnose.pods import pods_bridge
-from flannelette.services.dataplane.diagnose.seen import BridgeEntry, HostLink, Seen, Subject
+from flannelette.services.dataplane.diagnose.seen import BridgeEntry, HostLink, KernelSnapshot, Subject
 from flannelette.services.dataplane.netlink.iproute2_text import address, mac
 
 
-def doubtful(subject: Subject, seen: Seen) -> list[bytes]:
+def doubtful(subject: Subject, seen: KernelSnapshot) -> list[bytes]:
     """The IPv4 addresses of pods for which a program has set a neighbour, or their MAC at a port of the bridge."""
     bridge = pods_bridge(subject, seen)
     if bridge is None:
@@ -25,7 +25,7 @@ def doubtful(subject: Subject, seen: Seen) -> list[bytes]:
     ]
 
 
-def check_entries(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_entries(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: no program has set a wrong MAC for a pod's address, or a wrong port for its MAC."""
     bridge = pods_bridge(subject, seen)
     if bridge is None:
@@ -66,7 +66,7 @@ def check_entries(subject: Subject, seen: Seen) -> Iterator[Condition]:
                 )
 
 
-def _set_entries(seen: Seen, bridge: HostLink) -> list[BridgeEntry]:
+def _set_entries(seen: KernelSnapshot, bridge: HostLink) -> list[BridgeEntry]:
     """What programs have set: the kernel has entries of its own for the MACs of the bridge and its ports."""
     own = {bridge.mac, *(each.mac for each in seen.links.values() if each.master == bridge.index)}
     return [each for each in seen.entries if each.is_set and each.mac not in own and not each.mac[0] & 1]

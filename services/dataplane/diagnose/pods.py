@@ -18,8 +18,8 @@ from flannelette.services.dataplane.diagnose.seen import (
     BridgePort,
     CniPod,
     HostLink,
+    KernelSnapshot,
     KnownPods,
-    Seen,
     Subject,
     gateway_of,
 )
@@ -58,13 +58,13 @@ class Fault(NamedTuple):
     evidence: str = ""
 
 
-def pods_bridge(subject: Subject, seen: Seen) -> HostLink | None:
+def pods_bridge(subject: Subject, seen: KernelSnapshot) -> HostLink | None:
     """The bridge of the pods; None: there is none, or pods are attached in another way."""
     found = (bridge_index(subject, seen, family) for family in subject.own)
     return next((seen.links[index] for index in found if index is not None and index in seen.links), None)
 
 
-def has_pods(subject: Subject, seen: Seen) -> bool:
+def has_pods(subject: Subject, seen: KernelSnapshot) -> bool:
     """Whether pods are here that send and receive: the host's ends of their interfaces are at their bridge, or alone.
 
     A pod that the plugin `ptp` has attached has an interface without a bridge, and a route inside the own subnet.
@@ -77,7 +77,7 @@ def has_pods(subject: Subject, seen: Seen) -> bool:
     )
 
 
-def pod_links(subject: Subject, seen: Seen) -> list[PodLink]:
+def pod_links(subject: Subject, seen: KernelSnapshot) -> list[PodLink]:
     """The host's ends of the interfaces of all pods in the own subnets, as far as they are known.
 
     What is a port of the pods' bridge belongs there, whatever the bridge was called when CNI wrote its name down.
@@ -106,7 +106,7 @@ def _or(name: str, instead: str, there: Set[str]) -> str:
     return instead if instead and name not in there else name
 
 
-def known_pods(subject: Subject, seen: Seen) -> KnownPods:
+def known_pods(subject: Subject, seen: KernelSnapshot) -> KnownPods:
     """What the dataplane tells other nodes of the pods of this one."""
     links = pod_links(subject, seen)
     addresses = (packed for each in links if each.pod for packed in each.pod.addresses)
@@ -118,7 +118,7 @@ def is_own(subject: Subject, pod: CniPod) -> bool:
     return any(is_in_network(packed, own) for packed in pod.addresses for own in subject.own.values())
 
 
-def ports_of(subject: Subject, seen: Seen) -> dict[int, tuple[str, str]]:
+def ports_of(subject: Subject, seen: KernelSnapshot) -> dict[int, tuple[str, str]]:
     """Names of the interfaces that are ports of the pods' bridge now, each with the bridge's, to be remembered.
 
     Those that were its ports earlier, and are still there, stay.
@@ -129,7 +129,7 @@ def ports_of(subject: Subject, seen: Seen) -> dict[int, tuple[str, str]]:
     return known | {each.index: (each.name, place.name) for each in ports if place is not None and each.is_of_pod}
 
 
-def mendings(subject: Subject, seen: Seen) -> list[LinkChange]:
+def mendings(subject: Subject, seen: KernelSnapshot) -> list[LinkChange]:
     """Changes that put interfaces of pods back into the bridge of which CNI has made them ports.
 
     Interfaces that another bridge has stay there.
@@ -152,7 +152,7 @@ def mendings(subject: Subject, seen: Seen) -> list[LinkChange]:
     return found
 
 
-def silent_places(subject: Subject, seen: Seen) -> list[tuple[bytes, int]]:
+def silent_places(subject: Subject, seen: KernelSnapshot) -> list[tuple[bytes, int]]:
     """The addresses of pods that no fault cuts off, each with the bridge where ARP or NDP can ask for it."""
     bridge = pods_bridge(subject, seen)
     if bridge is None or not (bridge.is_up and bridge.has_arp):
@@ -170,7 +170,7 @@ def _is_cut_off(fault: Fault | None) -> bool:
     return fault is not None and fault.is_broken
 
 
-def check_pods(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_pods(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: the interface of each pod is a port of the bridge, up, and lets packets through; the pod answers."""
     links, bridges = pod_links(subject, seen), {each.name: each for each in seen.links.values()}
     missing = [each for each in links if each.bridge and each.bridge not in bridges]
@@ -197,7 +197,7 @@ def check_pods(subject: Subject, seen: Seen) -> Iterator[Condition]:
     yield from _silent(seen, silent)
 
 
-def _fault(seen: Seen, each: PodLink, bridge: HostLink) -> Fault | None:
+def _fault(seen: KernelSnapshot, each: PodLink, bridge: HostLink) -> Fault | None:
     """The first thing that is wrong; commands have `{}` for the interface."""
     link = each.link
     if not link.master:
@@ -267,7 +267,7 @@ def _port_fault(link: HostLink, port: BridgePort, bridge: HostLink) -> Fault | N
     return None
 
 
-def _told(seen: Seen, fault: Fault, some: Sequence[PodLink]) -> Condition:
+def _told(seen: KernelSnapshot, fault: Fault, some: Sequence[PodLink]) -> Condition:
     names = [each.link.name for each in some]
     cures = dict.fromkeys(fault.cure.replace("{}", name) for name in names if fault.cure)
     lost = "can neither send nor receive packets" if fault.is_broken else "may not receive packets"
@@ -298,12 +298,12 @@ def _who(some: Sequence[PodLink]) -> str:
     return "A pod of this node" if len(some) == 1 else f"{len(some)} pods of this node"
 
 
-def _manager(seen: Seen, some: Iterable[PodLink]) -> str:
+def _manager(seen: KernelSnapshot, some: Iterable[PodLink]) -> str:
     """The program that has changed the interface, if one is known to manage it."""
     return next((f" {seen.managers[each.link.index]}" for each in some if each.link.index in seen.managers), "")
 
 
-def _bridge_gone(subject: Subject, seen: Seen, name: str, some: Sequence[PodLink]) -> Condition:
+def _bridge_gone(subject: Subject, seen: KernelSnapshot, name: str, some: Sequence[PodLink]) -> Condition:
     held = [f"{gateway_of(own)}/{own.prefixlen}" for own in subject.own.values()]
     commands = [f"ip link add {name} type bridge", f"ip link set {name} up"]
     commands += [f"ip addr add {each} dev {name}" for each in held]
@@ -312,7 +312,7 @@ def _bridge_gone(subject: Subject, seen: Seen, name: str, some: Sequence[PodLink
     return found("bridge.gone", pods=_who(some), bridge=name, cure=" && ".join(commands), evidence=evidence)
 
 
-def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterator[Condition]:
+def _of_bridge(subject: Subject, seen: KernelSnapshot, links: Sequence[PodLink]) -> Iterator[Condition]:
     """What the bridge does to all of its ports."""
     bridge = pods_bridge(subject, seen)
     ports = [each for each in links if bridge is not None and each.link.master == bridge.index]
@@ -349,14 +349,14 @@ def _of_bridge(subject: Subject, seen: Seen, links: Sequence[PodLink]) -> Iterat
     yield from _vlans(seen, bridge, ports)
 
 
-def recorded_gateways(subject: Subject, seen: Seen, family: Family) -> set[bytes]:
+def recorded_gateways(subject: Subject, seen: KernelSnapshot, family: Family) -> set[bytes]:
     """Addresses in the own subnet to which pods at the bridge send what is for others, as CNI has on record."""
     own, bridge = subject.own[family], seen.bridges.get(family)
     pods = (each.pod for each in pod_links(subject, seen) if each.pod and each.link.master == bridge)
     return {packed for pod in pods for packed in pod.gateways if is_in_network(packed, own)}
 
 
-def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Condition]:
+def _gateways(subject: Subject, seen: KernelSnapshot, bridge: HostLink) -> Iterator[Condition]:
     """Checks that the bridge has the address to which pods send, where it has another one of their subnet.
 
     CNI's record says which one; else it is the first one, but of docker's bridge. Pods go on for a while without it,
@@ -388,7 +388,7 @@ def _gateways(subject: Subject, seen: Seen, bridge: HostLink) -> Iterator[Condit
             )
 
 
-def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Condition]:
+def _vlans(seen: KernelSnapshot, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[Condition]:
     """Checks VLANs: packets without a tag have to get the same one at port and bridge, and lose its tag at both."""
     if not bridge.filters_vlans:
         return
@@ -417,7 +417,7 @@ def _vlans(seen: Seen, bridge: HostLink, ports: Sequence[PodLink]) -> Iterator[C
     )
 
 
-def unattached(subject: Subject, seen: Seen) -> list[HostLink]:
+def unattached(subject: Subject, seen: KernelSnapshot) -> list[HostLink]:
     """Interfaces that lead into another network namespace, and have neither a bridge nor an address.
 
     What has a route leads to a pod of the plugin `ptp`, or of another program.
@@ -434,7 +434,7 @@ def unattached(subject: Subject, seen: Seen) -> list[HostLink]:
     return [each for each in apart if each.index not in known | used]
 
 
-def _alone(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def _alone(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     alone = [PodLink(each) for each in unattached(subject, seen)]
     bridge = pods_bridge(subject, seen)
     if not alone or (bridge is None and not subject.ports):
@@ -452,12 +452,12 @@ def _alone(subject: Subject, seen: Seen) -> Iterator[Condition]:
     )
 
 
-def _is_failed(seen: Seen, place: tuple[bytes, int]) -> bool:
+def _is_failed(seen: KernelSnapshot, place: tuple[bytes, int]) -> bool:
     state = seen.pod_neighbours.get(place)
     return state is not None and state.is_failed
 
 
-def _silent(seen: Seen, places: Sequence[tuple[bytes, int]]) -> Iterator[Condition]:
+def _silent(seen: KernelSnapshot, places: Sequence[tuple[bytes, int]]) -> Iterator[Condition]:
     if not places:
         return
     names = [address(packed) for packed, _ in places]

@@ -10,7 +10,7 @@ from flannelette.services.core.conditions import BROKEN, WARNING, Condition, fou
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.dataplane.diagnose.culprit import is_in
 from flannelette.services.dataplane.diagnose.routes import is_in_use
-from flannelette.services.dataplane.diagnose.seen import PeerPath, Policy, Seen, Subject
+from flannelette.services.dataplane.diagnose.seen import KernelSnapshot, PeerPath, Policy, Subject
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
@@ -49,7 +49,7 @@ class _Flow:
         return self.code != _NODES
 
 
-def blocks(seen: Seen) -> bool:
+def blocks(seen: KernelSnapshot) -> bool:
     """Whether a policy blocks anything."""
     return any(_is_blocking(policy) for policy in seen.policies)
 
@@ -58,7 +58,7 @@ def _is_blocking(policy: Policy) -> bool:
     return policy.action == uapi.XFRM_POLICY_BLOCK or policy.lacks_state
 
 
-def check_policies(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_policies(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: no policy blocks what the overlay carries, unless one before it lets that through."""
     if not blocks(seen):
         return
@@ -69,7 +69,7 @@ def check_policies(subject: Subject, seen: Seen) -> Iterator[Condition]:
 
 
 def check_packet(
-    subject: Subject, seen: Seen, here: Network, there: Network, *, is_from_here: bool, is_forwarded: bool
+    subject: Subject, seen: KernelSnapshot, here: Network, there: Network, *, is_from_here: bool, is_forwarded: bool
 ) -> Iterator[Condition]:
     """The same for one packet between an address of this node and one of a peer's."""
     paths = tuple(replace(path, subnet=there) for path in subject.paths)
@@ -143,7 +143,7 @@ def _meet(prefix: bytes, length: int, network: Network) -> bool:
     return len(prefix) == len(first) and is_in(first, prefix, min(length, network.prefixlen))
 
 
-def _finding(seen: Seen, policy: Policy, flow: _Flow) -> Condition:
+def _finding(seen: KernelSnapshot, policy: Policy, flow: _Flow) -> Condition:
     """Makes the finding about the node, a peer, or single pods: as much of them as the policy names."""
     selector, direction = _selector(policy), _DIRECTIONS[policy.direction]
     here, (_, there_length) = _ends(policy, flow)

@@ -6,12 +6,12 @@ from ipaddress import ip_network
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.dataplane.diagnose.culprit import address_behind, is_in, plain, removal_of
-from flannelette.services.dataplane.diagnose.seen import Seen, Subject
+from flannelette.services.dataplane.diagnose.seen import KernelSnapshot, Subject
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import DROPS, RTN_UNICAST, Route
 
 
-def check_routes(subject: Subject, seen: Seen) -> Iterator[Condition]:
+def check_routes(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: no other route takes what is for a peer, for a part of it, or for pods of this node."""
     ours = {device.index for device in subject.devices.values()}
     held = {each.address for each in seen.addresses}
@@ -37,12 +37,12 @@ def check_routes(subject: Subject, seen: Seen) -> Iterator[Condition]:
             yield found("host.own-part", part=part, why=why, cure=cure, evidence=said, weight=weight, is_part=True)
 
 
-def _removal(seen: Seen, route: Route) -> tuple[str, str, str]:
+def _removal(seen: KernelSnapshot, route: Route) -> tuple[str, str, str]:
     """The cause, the cure and the evidence of a route that is in the way."""
     return *removal_of(seen, route), text(route, seen.names)
 
 
-def ways_off(subject: Subject, seen: Seen) -> list[Route]:
+def ways_off(subject: Subject, seen: KernelSnapshot) -> list[Route]:
     """The routes inside the own subnets that drop, or lead where no pod of this node is."""
     elsewhere = {subject.underlay.index, *(device.index for device in subject.devices.values())}
     elsewhere -= {*seen.bridges.values()}
@@ -58,7 +58,7 @@ def ways_off(subject: Subject, seen: Seen) -> list[Route]:
     ]
 
 
-def _is_past_bridge(seen: Seen, route: Route) -> bool:
+def _is_past_bridge(seen: KernelSnapshot, route: Route) -> bool:
     """Whether a route for one address leads past the bridge at which its pod is."""
     bridges = {*seen.bridges.values()}
     state, link = seen.at_bridge.get(route.dst), seen.links.get(route.ifindex)
@@ -66,7 +66,7 @@ def _is_past_bridge(seen: Seen, route: Route) -> bool:
     return is_there and link is not None and link.index not in bridges and route.length == 8 * len(route.dst)
 
 
-def is_in_use(seen: Seen, family: Family, prefix: bytes, length: int) -> bool:
+def is_in_use(seen: KernelSnapshot, family: Family, prefix: bytes, length: int) -> bool:
     """Whether a pod has an address in there, as the neighbours of this node tell, or CNI of pods that are here.
 
     CNI's record may be of a pod that is gone: then the host has no end of its interface.

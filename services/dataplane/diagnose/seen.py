@@ -217,7 +217,7 @@ class PeerPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PeerLookup:
     """One of the lookups of a peer."""
 
     code: str
@@ -322,14 +322,14 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KernelSnapshot:
     """The kernel, at one moment."""
 
     names: Mapping[int, str] = field(default_factory=dict)
     addresses: Sequence[HostAddress] = ()
     bridges: Mapping[Family, int] = field(default_factory=dict)
     """The bridge of the pods, where it can be told."""
-    ways: Sequence[Way] = ()
+    ways: Sequence[PeerLookup] = ()
     """What is asked about the peers."""
     links: Mapping[int, HostLink] = field(default_factory=dict)
     """All interfaces of the host."""
@@ -367,7 +367,7 @@ class Seen:
     """The routes of all tables; only where an answer was not as it should be."""
 
 
-def is_down(seen: Seen, index: int) -> bool:
+def is_down(seen: KernelSnapshot, index: int) -> bool:
     """Whether an interface is gone, or not up."""
     return index not in seen.links or not seen.links[index].is_up
 
@@ -393,7 +393,7 @@ def answers_to_pods(subject: "Subject") -> list[Lookup]:
     return [Lookup(family, pod_address(own), here.packed) for family, own, here in ends if here is not None]
 
 
-def asked(seen: Seen, question: Lookup) -> str:
+def asked(seen: KernelSnapshot, question: Lookup) -> str:
     """The question in iproute2 notation."""
     words = [ip(question.family), "route get", ip_text(question.dst)]
     words += [f"from {ip_text(question.src)}"] if question.src else []

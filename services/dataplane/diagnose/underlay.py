@@ -13,10 +13,10 @@ from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is
 from flannelette.services.dataplane.diagnose.seen import (
     Answer,
     HostAddress,
+    KernelSnapshot,
     Lookup,
-    Seen,
+    PeerLookup,
     Subject,
-    Way,
     asked,
     ip,
     sysctl,
@@ -33,12 +33,12 @@ _LEAST_OVERHEAD: Final = 20
 """The overhead of ipip: every other tunnel adds more."""
 
 
-def next_hops(seen: Seen) -> list[tuple[bytes, int]]:
+def next_hops(seen: KernelSnapshot) -> list[tuple[bytes, int]]:
     """Address and interface of the neighbours through which the peers' tunnels, or direct routes, go."""
     return list(dict.fromkeys(hop for way in seen.ways if (hop := _next_hop(seen, way)) is not None))
 
 
-def returns(subject: Subject, seen: Seen) -> list[Lookup]:
+def returns(subject: Subject, seen: KernelSnapshot) -> list[Lookup]:
     """Lookups of packets from peers, of those whose packets leave by another interface than the underlay's.
 
     Only of these may the underlay's reverse path filter, which IPv4 alone has, drop a packet.
@@ -46,7 +46,7 @@ def returns(subject: Subject, seen: Seen) -> list[Lookup]:
     return [each for way in seen.ways if (each := _return(subject, seen, way)) is not None]
 
 
-def underlay_findings(subject: Subject, seen: Seen, way: Way) -> Iterator[Condition]:
+def underlay_findings(subject: Subject, seen: KernelSnapshot, way: PeerLookup) -> Iterator[Condition]:
     """Yields findings about the underlay on the way to one peer."""
     yield from _neighbour(subject, seen, way)
     yield from _mtu(subject, seen, way)
@@ -64,7 +64,7 @@ def underlay_findings(subject: Subject, seen: Seen, way: Way) -> Iterator[Condit
             )
 
 
-def elsewhere(subject: Subject, seen: Seen) -> Iterator[tuple[Way, Route]]:
+def elsewhere(subject: Subject, seen: KernelSnapshot) -> Iterator[tuple[PeerLookup, Route]]:
     """Tunnels whose packets leave by another interface than the underlay's, each with the route."""
     for way in seen.ways:
         answer = seen.answers.get(way.question)
@@ -74,7 +74,7 @@ def elsewhere(subject: Subject, seen: Seen) -> Iterator[tuple[Way, Route]]:
             yield way, answer
 
 
-def detours(subject: Subject, seen: Seen) -> dict[str, Condition]:
+def detours(subject: Subject, seen: KernelSnapshot) -> dict[str, Condition]:
     """Findings by lease name, for the case that the peer does not answer: a route or a rule precedes the underlay's.
 
     Such a route may be meant, and work: that is for probes to tell.
@@ -109,7 +109,7 @@ def detours(subject: Subject, seen: Seen) -> dict[str, Condition]:
 
 
 def connected_route(
-    subject: Subject, seen: Seen, way: Way, connected: Sequence[tuple[HostAddress, Network]]
+    subject: Subject, seen: KernelSnapshot, way: PeerLookup, connected: Sequence[tuple[HostAddress, Network]]
 ) -> Iterator[Condition]:
     """An address without NOPREFIXROUTE has a route to its network, as long as nobody deletes that."""
     question, public = way.question, way.path.public
@@ -133,7 +133,7 @@ def connected_route(
         )
 
 
-def reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
+def reverse_path(seen: KernelSnapshot, question: Lookup) -> Culprit | None:
     """Why the kernel says EXDEV."""
     name = seen.names.get(question.iif)
     if name is None:
@@ -144,7 +144,7 @@ def reverse_path(seen: Seen, question: Lookup) -> Culprit | None:
     return Culprit(cause, Cure(Command("sysctl", f"{key}=2")), False)
 
 
-def _neighbour(subject: Subject, seen: Seen, way: Way) -> Iterator[Condition]:
+def _neighbour(subject: Subject, seen: KernelSnapshot, way: PeerLookup) -> Iterator[Condition]:
     """The kernel sends no ARP or NDP request for an address with a permanent neighbour entry."""
     hop = _next_hop(seen, way) if seen.neighbours else None
     state = seen.neighbours.get(hop) if hop is not None else None
@@ -177,7 +177,7 @@ def _neighbour(subject: Subject, seen: Seen, way: Way) -> Iterator[Condition]:
         )
 
 
-def _silent(way: Way, gateway: str, name: str, peer: tuple[PeerName, ...]) -> Condition:
+def _silent(way: PeerLookup, gateway: str, name: str, peer: tuple[PeerName, ...]) -> Condition:
     return found(
         "underlay.neighbour-silent",
         gateway=gateway,
@@ -188,7 +188,7 @@ def _silent(way: Way, gateway: str, name: str, peer: tuple[PeerName, ...]) -> Co
     )
 
 
-def _mtu(subject: Subject, seen: Seen, way: Way) -> Iterator[Condition]:
+def _mtu(subject: Subject, seen: KernelSnapshot, way: PeerLookup) -> Iterator[Condition]:
     narrow, device = seen.narrow.get(way.question), subject.devices.get(family_of(way.path.subnet))
     if way.code != TUNNEL or narrow is None or device is None:
         return
@@ -208,7 +208,7 @@ def _mtu(subject: Subject, seen: Seen, way: Way) -> Iterator[Condition]:
     )
 
 
-def _next_hop(seen: Seen, way: Way) -> tuple[bytes, int] | None:
+def _next_hop(seen: KernelSnapshot, way: PeerLookup) -> tuple[bytes, int] | None:
     if way.code == TUNNEL:
         answer = seen.answers.get(way.question)
         if isinstance(answer, Route) and answer.ifindex and answer.route_type == RTN_UNICAST:
@@ -218,7 +218,7 @@ def _next_hop(seen: Seen, way: Way) -> tuple[bytes, int] | None:
     return None
 
 
-def _return(subject: Subject, seen: Seen, way: Way) -> Lookup | None:
+def _return(subject: Subject, seen: KernelSnapshot, way: PeerLookup) -> Lookup | None:
     answer, question = seen.answers.get(way.question), way.question
     if way.code != TUNNEL or question.family.version != 4 or not question.src or not isinstance(answer, Route):
         return None
@@ -227,7 +227,7 @@ def _return(subject: Subject, seen: Seen, way: Way) -> Lookup | None:
     return Lookup(question.family, question.src, question.dst, subject.underlay.index)
 
 
-def _is_connected(seen: Seen, family: Family, network: Network, ifindex: int, answer: Answer) -> bool:
+def _is_connected(seen: KernelSnapshot, family: Family, network: Network, ifindex: int, answer: Answer) -> bool:
     if isinstance(answer, Route):
         return answer.length >= network.prefixlen or answer.table != RT_TABLE_MAIN  # a rule has decided
     dst, length = network.network_address.packed, network.prefixlen

@@ -8,7 +8,7 @@ from typing import Final
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from flannelette.services.dataplane.events.journal import Event, EventKind, Observations
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, Observations
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
@@ -43,16 +43,18 @@ def describe_peers(old: Mapping[str, Peer], new: Mapping[str, Peer], cursor: str
         first = islice((*come, *(now for _, now in changed), *gone), MOST_NAMED)
         named = tuple(map(_name, first))
         words = ", ".join(peer.of or peer.name for peer in named)
-        return [Event(EventKind.PEERS_CHANGED, f"peers {told}: {words}, ...", cause, seconds, named, count)]
+        return [Event(NodeEventKind.PEERS_CHANGED, f"peers {told}: {words}, ...", cause, seconds, named, count)]
     events = [
-        _of(EventKind.PEER_REMOVED, peer, f"peer removed: {_title(peer.lease)}", cause, seconds) for peer in gone
+        _of(NodeEventKind.PEER_REMOVED, peer, f"peer removed: {_title(peer.lease)}", cause, seconds) for peer in gone
     ]
     for then, now in changed:
         what = f"peer changed: {_label(now.lease)}, {'; '.join(_differences(then, now))}"
-        events.append(_of(EventKind.PEER_CHANGED, now, what, cause, seconds))
+        events.append(_of(NodeEventKind.PEER_CHANGED, now, what, cause, seconds))
     for peer in come:
         refused = f"; not carried: {peer.reason}" if peer.reason else ""
-        events.append(_of(EventKind.PEER_ADDED, peer, f"peer added: {_title(peer.lease)}{refused}", cause, seconds))
+        events.append(
+            _of(NodeEventKind.PEER_ADDED, peer, f"peer added: {_title(peer.lease)}{refused}", cause, seconds)
+        )
     return events
 
 
@@ -66,14 +68,14 @@ def describe_repair(
     """Objects that were not as desired although no decision of ours explains it."""
     what = f"repaired: {_summary(repaired, names)}"
     owners, count = _owners(repaired, peers)
-    return Event(EventKind.REPAIR, what, _cause(observed), seconds, owners, count, len(repaired), observed.cause)
+    return Event(NodeEventKind.REPAIR, what, _cause(observed), seconds, owners, count, len(repaired), observed.cause)
 
 
 def describe_resync(put: int, deleted: int, peers: int, cause: str, seconds: float) -> Event:
     """A comparison of everything, but for what it repaired."""
     done = f"{put:,} put, {deleted:,} deleted" if put or deleted else "nothing to do"
     what = f"compared with the kernel: {_count(peers, 'peer')}, {done}"
-    return Event(EventKind.RESYNC, what, cause, seconds, objects=put + deleted)
+    return Event(NodeEventKind.RESYNC, what, cause, seconds, objects=put + deleted)
 
 
 def resync_cause(last: PeerContext | None, now: PeerContext, observed: Observations) -> str:
@@ -99,16 +101,16 @@ def describe_device(name: str, steps: Iterable[LinkChange], observed: Observatio
     commands = "; ".join(step.command for step in steps)
     if observed is None:
         cause = "network configuration, underlay or own lease"
-        return Event(EventKind.DEVICE, f"{name}: {commands}", cause, seconds, objects=1)
+        return Event(NodeEventKind.DEVICE, f"{name}: {commands}", cause, seconds, objects=1)
     what, cause = f"repaired: {commands}", _cause(observed)
-    return Event(EventKind.REPAIR, what, cause, seconds, objects=1, repair=observed.cause)
+    return Event(NodeEventKind.REPAIR, what, cause, seconds, objects=1, repair=observed.cause)
 
 
 def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], objects: int, first: str) -> Event:
     """What the kernel refuses."""
     named = tuple(_name(peers[name]) for name in islice(failed, MOST_NAMED) if name in peers)
     what = f"{_count(objects, 'object')} not made, retried later: {first}"
-    return Event(EventKind.FAILURE, what, "refused", subjects=named, subject_count=len(failed), objects=objects)
+    return Event(NodeEventKind.FAILURE, what, "refused", subjects=named, subject_count=len(failed), objects=objects)
 
 
 def claim_findings(
@@ -135,7 +137,7 @@ def _cause(observed: Observations) -> str:
     return observed.words or "found by a full comparison"
 
 
-def _of(kind: EventKind, peer: Peer, what: str, cause: str, seconds: float) -> Event:
+def _of(kind: NodeEventKind, peer: Peer, what: str, cause: str, seconds: float) -> Event:
     return Event(kind, what, cause, seconds, (_name(peer),), 1)
 
 

@@ -97,7 +97,7 @@ class Observations:
 log = get_logger()
 
 
-class EventKind(Enum):
+class NodeEventKind(Enum):
     """The kind of an event, as EventKind in dataplane.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
@@ -121,7 +121,7 @@ class EventKind(Enum):
     CAPTURE = auto()
 
 
-class Journal(events.Journal):
+class NodeJournal(events.Journal):
     """The journal, which counts and logs repairs: the subjects of its events are leases with their nodes."""
 
     def __init__(

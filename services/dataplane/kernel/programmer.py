@@ -17,7 +17,7 @@ from flannelette.services.dataplane.events.describe import (
     describe_resync,
     resync_cause,
 )
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal, Observations
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal, Observations
 from flannelette.services.dataplane.kernel.peer_state import failed, unreached
 from flannelette.services.dataplane.kernel.reconciler import Comparison, KernelPlan, Reconciler, Scope, scope_of
 from flannelette.services.dataplane.netlink.actuator import Actuator
@@ -75,7 +75,7 @@ Shape: TypeAlias = Callable[[Iterable[KernelObject]], frozenset[KernelObject]]
 class PeerProgrammer:
     """Brings the kernel to what the leases need, and knows what came of it."""
 
-    def __init__(self, node: str, kernel: Actuator, journal: Journal) -> None:
+    def __init__(self, node: str, kernel: Actuator, journal: NodeJournal) -> None:
         self.reconciler = Reconciler(kernel)
         self.journal = journal
         self.context: PeerContext | None = None
@@ -223,12 +223,12 @@ class PeerProgrammer:
         if reason:
             log.error("a lease of another node has the older claim, so peers send no packets here", reason=reason)
             self.journal.note(
-                Event(EventKind.OWN_LEASE, "own lease conflicts with an older claim of another node", reason)
+                Event(NodeEventKind.OWN_LEASE, "own lease conflicts with an older claim of another node", reason)
             )
         else:
             log.info("no lease has an older claim than the own lease any more")
             self.journal.note(
-                Event(EventKind.OWN_LEASE, "own lease no longer conflicts with an older claim", "lease change")
+                Event(NodeEventKind.OWN_LEASE, "own lease no longer conflicts with an older claim", "lease change")
             )
 
     async def plan(

@@ -86,7 +86,7 @@ class UnknownKind(Unavailable):
     """The kernel has no links of such a kind (EOPNOTSUPP)."""
 
 
-class Taken(Unavailable):
+class AlreadyExists(Unavailable):
     """The kernel has such a thing already (EEXIST)."""
 
 
@@ -135,7 +135,7 @@ async def _carry_out(ip: Any, step: LinkChange) -> None:
             raise Misconfigured(
                 f"no permission for `{step.command}`: the dataplane needs the capability NET_ADMIN"
             ) from None
-        kind = {errno.EEXIST: Taken, errno.EADDRINUSE: PortTaken}.get(error.code, Unavailable)
+        kind = {errno.EEXIST: AlreadyExists, errno.EADDRINUSE: PortTaken}.get(error.code, Unavailable)
         if error.code == errno.EOPNOTSUPP and (step.call, step.verb) == ("link", "add"):
             kind = UnknownKind
         raise kind(f"`{step.command}` failed: {error.args[-1]}") from None

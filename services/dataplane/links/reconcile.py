@@ -150,7 +150,7 @@ async def _require_retry(error: FlanneletteError, spec: LinkSpec) -> None:
         )
     if isinstance(error, actual.PortTaken):
         raise Unavailable(f"{error}; {await udp_port_is_taken(spec.attributes.encode().get('port', 0))}")
-    if not isinstance(error, actual.Taken):
+    if not isinstance(error, actual.AlreadyExists):
         raise error
     links = await actual.links_of(spec.attributes.kind)
     rivals = [link.name for link in links if link.name != spec.name and is_rival(link, spec)]

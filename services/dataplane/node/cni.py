@@ -48,7 +48,7 @@ def read_configuration(source: Path, path: str) -> CniConfiguration | None:
     return CniConfiguration(Path(path), text)
 
 
-class Turns(Protocol):
+class Iterations(Protocol):
     """The controller, as far as the installer waits for it."""
 
     @property
@@ -84,7 +84,7 @@ class CniInstaller:
             self._reason = f"cannot install the CNI configuration {path}: {error.strerror}; no new pod starts here"
         self._health.set("CNI configuration", self._reason)
 
-    async def run(self, loop: Turns) -> None:
+    async def run(self, loop: Iterations) -> None:
         """Installs the configuration when it is due, until cancelled: looks after every iteration, so at least as
         often as the kernel is audited.
         """

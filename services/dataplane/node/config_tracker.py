@@ -14,7 +14,14 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
 from flannelette.services.dataplane.backends.task import TaskReports
 from flannelette.services.dataplane.events.describe import describe_device
-from flannelette.services.dataplane.events.journal import Cause, Event, EventKind, Journal, Observation, Observations
+from flannelette.services.dataplane.events.journal import (
+    Cause,
+    Event,
+    NodeEventKind,
+    NodeJournal,
+    Observation,
+    Observations,
+)
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.links.reconcile import (
     LinkResult,
@@ -59,7 +66,7 @@ class ConfigTracker:
         node: str,
         kernel: Actuator,
         backends: Backends,
-        journal: Journal,
+        journal: NodeJournal,
         former: Iterable[Network] = (),
         earlier: Sequence[NetworkConfig] = (),
     ) -> None:
@@ -309,23 +316,23 @@ class ConfigTracker:
         commands = [step.command for step in outcome.done]
         _tell_commands(commands)
         for command in commands:
-            self._journal.note(Event(EventKind.DEVICE, f"device removed: {command}", cause))
+            self._journal.note(Event(NodeEventKind.DEVICE, f"device removed: {command}", cause))
         if outcome.error is not None:
             raise outcome.error
         return commands
 
 
-def _tell_network(journal: Journal, network: NetworkConfig, way: str) -> None:
+def _tell_network(journal: NodeJournal, network: NetworkConfig, way: str) -> None:
     """A configuration is in force; `way`: see Backend."""
     words = ", ".join(filter(None, [*(str(n.cidr) for n in network.families), network.backend_type, way]))
-    journal.note(Event(EventKind.NETWORK, f"network configuration: {words}", "lease service"))
+    journal.note(Event(NodeEventKind.NETWORK, f"network configuration: {words}", "lease service"))
 
 
-def _tell_refusal(journal: Journal, reason: str) -> None:
+def _tell_refusal(journal: NodeJournal, reason: str) -> None:
     """A configuration is not, and the last one stays."""
     what = "the network configuration cannot be applied"
     log.warning(what, reason=reason)
-    journal.note(Event(EventKind.FAILURE, what, reason))
+    journal.note(Event(NodeEventKind.FAILURE, what, reason))
 
 
 def _tell_warnings(warnings: Iterable[str]) -> None:
@@ -334,10 +341,10 @@ def _tell_warnings(warnings: Iterable[str]) -> None:
         log.warning("network configuration", warning=warning)
 
 
-def _tell_underlay(journal: Journal, underlay: Underlay) -> None:
+def _tell_underlay(journal: NodeJournal, underlay: Underlay) -> None:
     """An underlay is chosen."""
     words = f"{underlay.name}, {', '.join(map(str, underlay.addresses))}, mtu {underlay.mtu}"
-    journal.note(Event(EventKind.UNDERLAY, f"underlay chosen: {words}", underlay.reason))
+    journal.note(Event(NodeEventKind.UNDERLAY, f"underlay chosen: {words}", underlay.reason))
     log.info(
         "underlay chosen",
         interface=underlay.name,

@@ -14,7 +14,7 @@ from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.node.own_findings import OverwriteCounter
 from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -66,7 +66,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredLease:
     """What the node is to hold, as the control loop has said last."""
 
     request: LeaseRequest | None = None
@@ -99,7 +99,7 @@ class Held:
     lost_unheld: str = ""
     """A lease that the store has lost, told while one is being acquired: the answer may bring it."""
 
-    def next_step(self, wanted: Wanted, now: float) -> Step:
+    def next_step(self, wanted: DesiredLease, now: float) -> Step:
         """What to do now."""
         if wanted.request is None or (wanted.is_paused and self.reason):
             return Step.WAIT
@@ -148,7 +148,7 @@ class LeaseRenewer:
         connection: LeaseCalls,
         margin_seconds: float,
         changed: Callable[[], None],
-        journal: Journal,
+        journal: NodeJournal,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = seconds_since_boot,
         former: Iterable[Network] = (),
@@ -161,7 +161,7 @@ class LeaseRenewer:
         self._journal = journal
         self._clock = clock
         self._timer = timer
-        self._wanted = Wanted()
+        self._wanted = DesiredLease()
         self._held = Held()
         self._losses = OverwriteCounter(timer)
         self._pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -193,7 +193,7 @@ class LeaseRenewer:
         `network` says which of the subnets that the node has had may be asked for again: the store's, also while
         the node itself keeps another one in force, because a new lease is chosen by it.
         """
-        before, self._wanted = self._wanted, Wanted(request, network)
+        before, self._wanted = self._wanted, DesiredLease(request, network)
         if before.is_paused:
             self._wake.set()
         if request != before.request:
@@ -227,9 +227,9 @@ class LeaseRenewer:
             self._doubt(reason)
 
     @property
-    def fight(self) -> Condition | None:
+    def contested_key(self) -> Condition | None:
         """Returns a finding if another program writes the key of the lease again and again."""
-        return self._losses.fight(self.lease)
+        return self._losses.contested_key(self.lease)
 
     def hear_of_loss(self, name: str) -> None:
         """The store has lost this lease, or another program has overwritten it, although the table still has it."""
@@ -327,12 +327,12 @@ class LeaseRenewer:
     def _lose_to_others(self, reason: str) -> None:
         if not self.reason:
             self._losses.note(reason)
-            if fight := self.fight:
-                log.warning("another program writes the key of this node", reason=fight.problem)
+            if contested_key := self.contested_key:
+                log.warning("another program writes the key of this node", reason=contested_key.problem)
         self.invalidate(reason)
 
     def _note(self, what: str, cause: str, seconds: float = 0.0) -> None:
-        self._journal.note(Event(EventKind.OWN_LEASE, what, cause, seconds))
+        self._journal.note(Event(NodeEventKind.OWN_LEASE, what, cause, seconds))
 
     async def _sleep(self, until: float | None) -> None:
         self._wake.clear()

@@ -11,7 +11,7 @@ from flannelette.services.core.leases.network_moves import PendingMove, hands_ou
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.dataplane.events import metrics
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.links import actual as links
 from flannelette.services.dataplane.links.interfaces import Interface
 from flannelette.services.dataplane.netlink.actuator import Actuator
@@ -38,7 +38,7 @@ class NetworkChange:
         node: str,
         connection: ReleaseCall,
         kernel: Actuator,
-        journal: Journal,
+        journal: NodeJournal,
         route_protocol: int,
         before: NetworkConfig | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class NetworkChange:
             log.warning("a network change stays pending", lease=own.name, reason=str(error))
             return False
         log.warning("this node has no pods, so it moves to another subnet", lease=own.name, to=move.where)
-        self._journal.note(Event(EventKind.NETWORK, f"no pods here: the lease {own.name} is released", str(move)))
+        self._journal.note(Event(NodeEventKind.NETWORK, f"no pods here: the lease {own.name} is released", str(move)))
         return True
 
     def _note(self, move: PendingMove | None) -> None:
@@ -105,10 +105,10 @@ class NetworkChange:
         metrics.PENDING.set(1 if move else 0)
         if move is not None:
             log.warning(str(move), lease=move.lease)
-            self._journal.note(Event(EventKind.NETWORK, str(move), "lease service"))
+            self._journal.note(Event(NodeEventKind.NETWORK, str(move), "lease service"))
         else:
             log.info("no network change is pending")
-            self._journal.note(Event(EventKind.NETWORK, "no network change is pending", "lease service"))
+            self._journal.note(Event(NodeEventKind.NETWORK, "no network change is pending", "lease service"))
 
 
 def has_pods(own: Iterable[Network], interfaces: Iterable[Interface], routes: Iterable[Route]) -> bool:

@@ -9,7 +9,7 @@ from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRe
 from flannelette.services.core.leases.network_moves import takes_away
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal, Observations
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal, Observations
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
@@ -33,7 +33,7 @@ class NodeLease:
         settings: DataplaneSettings,
         renewer: LeaseRenewer,
         health: Health,
-        journal: Journal,
+        journal: NodeJournal,
         cached: Lease | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -118,7 +118,7 @@ class NodeLease:
             name = held.name if held else ""
             if self.refusal != before:
                 log.error("the own lease is refused", lease=name, reason=self.refusal)
-                self._journal.note(Event(EventKind.OWN_LEASE, f"own lease {name} not used", self.refusal))
+                self._journal.note(Event(NodeEventKind.OWN_LEASE, f"own lease {name} not used", self.refusal))
             own = None
         deleted = await tracker.reconcile_links(own, self.published(table), self.cached, observed)
         self.publish(config, tracker, table, is_programmed=False)
@@ -161,7 +161,7 @@ class NodeLease:
                 subnets = ", ".join(map(str, content.subnets))
                 what = f"subnet file written: {path}, {subnets}, mtu {mtu}"
                 what += f"; running pods keep {', '.join(kept)} until they are recreated" if kept else ""
-                self._journal.note(Event(EventKind.OWN_LEASE, what, "own lease"))
+                self._journal.note(Event(NodeEventKind.OWN_LEASE, what, "own lease"))
             self._health.set("subnet file")
         except OSError as error:
             self._health.set("subnet file", f"cannot write {path}: {error.strerror}")

@@ -12,7 +12,7 @@ from flannelette.services.dataplane.links.desired import Device, LinkSpec
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
-from flannelette.services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claim, Claims
+from flannelette.services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claims, NameClaim
 from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
 
 
@@ -29,12 +29,12 @@ async def claim(
     Raises InvalidInput, naming both networks, where another one of the namespace is in its way; Unavailable.
     """
     ranges = [cidr for row in network.families for cidr in network.cidrs(row.family)]
-    wanted = [Claim(MARK, str(settings.route_protocol)), *(Claim(RANGE, str(cidr)) for cidr in ranges)]
-    wanted += [Claim(DEVICE, f"{spec.name} ({spec.attributes.identity()})") for spec in specs]
+    wanted = [NameClaim(MARK, str(settings.route_protocol)), *(NameClaim(RANGE, str(cidr)) for cidr in ranges)]
+    wanted += [NameClaim(DEVICE, f"{spec.name} ({spec.attributes.identity()})") for spec in specs]
     tunnel = network.tunnel()
     if tunnel is not None and tunnel.protocol == UDP:
         ports = dict.fromkeys(tunnel.port_of(row.family.version) for row in network.families)
-        wanted += [Claim(UDP_PORT, f"{port} {network.backend_type}") for port in ports]
+        wanted += [NameClaim(UDP_PORT, f"{port} {network.backend_type}") for port in ports]
     if claims is not None:
         claims.check(wanted)
     if settings.is_named and network.backend_type == "ipsec":

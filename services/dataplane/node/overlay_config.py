@@ -14,7 +14,7 @@ from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.core.special_addresses import network_refusal
 from flannelette.services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
-from flannelette.services.dataplane.events.journal import Event, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.links import actual as links
 from flannelette.services.dataplane.links.desired import Device, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.actuator import Actuator
@@ -255,7 +255,7 @@ class EarlierOverlays:
     devices.
     """
 
-    def __init__(self, node: str, journal: Journal, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, node: str, journal: NodeJournal, clock: Callable[[], float] = time.monotonic) -> None:
         self.overlays: tuple[EarlierOverlay, ...] = ()
         self._node = node
         self._journal = journal
@@ -303,7 +303,7 @@ class EarlierOverlays:
         for each in gone:
             what = f"backend {each.config.network.backend_type} of the configuration before is given up"
             log.info(what, reason=why)
-            self._journal.note(Event(EventKind.NETWORK, what, why))
+            self._journal.note(Event(NodeEventKind.NETWORK, what, why))
         return {device.name for each in gone for device in each.devices.values()}
 
 

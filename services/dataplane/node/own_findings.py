@@ -52,7 +52,7 @@ class OverwriteCounter:
         self._times.append(self._clock())
         self._last = reason
 
-    def fight(self, lease: Lease | None) -> Condition | None:
+    def contested_key(self, lease: Lease | None) -> Condition | None:
         """Returns a finding if another program writes the key of this lease again and again."""
         if lease is None or self.count < _FIGHT:
             return None

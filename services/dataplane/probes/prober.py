@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import Family
 from flannelette.services.dataplane.events import metrics
-from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.events.journal import NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.probes.findings import checksum_finding, mute_finding, probe_findings
@@ -144,7 +144,7 @@ class ControllerView(Protocol):
     """The controller, as far as the prober looks at it and tells it what was found."""
 
     iterations: int
-    journal: Journal
+    journal: NodeJournal
     detours: Mapping[str, Condition]
 
     @property
@@ -397,7 +397,7 @@ class Prober:
         named = tuple(Subject(lease, self.node_of(lease)) for lease in sorted(leases)[:MOST_NAMED])
         who = ", ".join(each.of for each in named) + (", ..." if len(leases) > len(named) else "")
         what = f"{who} {one if len(leases) == 1 else many}"
-        event = Event(EventKind.PEER_ANSWERS, what, "probes", subjects=named, subject_count=len(leases))
+        event = Event(NodeEventKind.PEER_ANSWERS, what, "probes", subjects=named, subject_count=len(leases))
         self._dataplane.journal.note(event)
 
 

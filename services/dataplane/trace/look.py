@@ -13,12 +13,12 @@ from flannelette.services.dataplane.diagnose.look import carrier_port
 from flannelette.services.dataplane.diagnose.paths import protocols_of
 from flannelette.services.dataplane.diagnose.seen import (
     UDP,
+    KernelSnapshot,
     Lookup,
     NeighbourState,
+    PeerLookup,
     PeerPath,
-    Seen,
     Subject,
-    Way,
     family_of_af,
     pod_address,
 )
@@ -65,13 +65,13 @@ class OverlayDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TraceScene:
     """The kernel, as far as it decides about the packet, at one moment."""
 
     ends: Ends
     context: PeerContext
     subject: Subject
-    seen: Seen
+    seen: KernelSnapshot
     """Its answers to `inner` and `outer` among others."""
     inner: Lookup
     """The packet itself: from a pod or this host, or as it comes in from the other node."""
@@ -96,7 +96,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TraceRequest:
     """What this node has decided about the overlay."""
 
     context: PeerContext
@@ -107,8 +107,8 @@ class Wanted:
 
 
 async def look(
-    inspector: Inspector, wanted: Wanted, ends: Ends, checks: Sequence[PlacedObject], *, is_sender: bool
-) -> View:
+    inspector: Inspector, wanted: TraceRequest, ends: Ends, checks: Sequence[PlacedObject], *, is_sender: bool
+) -> TraceScene:
     """Asks the kernel for one half of the path. Raises Unavailable."""
     context, peer = wanted.context, (ends.destination if is_sender else ends.source).peer
     links = context.links
@@ -127,7 +127,7 @@ async def look(
     )
     addresses, every = await inspector.addresses(), await inspector.links()
     names = {index: each.name for index, each in every.items()}
-    seen = Seen(names, addresses, bridges_of(subject, addresses), links=every)
+    seen = KernelSnapshot(names, addresses, bridges_of(subject, addresses), links=every)
     bridge = bridge_index(subject, seen, ends.family)
     arrival = path.route.ifindex if path else links.underlay.index
     rules = {family: await inspector.rules(family) for family in FAMILIES}
@@ -152,7 +152,7 @@ async def look(
     hops = [hop for each in asked if (hop := _hop(seen, each)) is not None]
     neighbours = await inspector.neighbours(hops)
     fixed = {place: state for place, state in neighbours.items() if state.is_permanent}
-    return View(
+    return TraceScene(
         ends,
         context,
         subject,
@@ -184,7 +184,7 @@ def path_of(context: PeerContext, peer: Peer, ends: Ends) -> PeerPath | None:
     return PeerPath(peer.lease.name, peer.lease.node, subnet.cidr, route, far)
 
 
-async def _apart(inspector: Inspector, seen: Seen, packet: Lookup) -> Lookup:
+async def _apart(inspector: Inspector, seen: KernelSnapshot, packet: Lookup) -> Lookup:
     """The packet, of the protocol that rules of policy routing send elsewhere, if they do so with any."""
     variants = [replace(packet, protocol=number) for number in protocols_of(seen, packet.family)]
     answers = await inspector.lookups([packet, *variants]) if variants else {}
@@ -211,22 +211,24 @@ def _outer(path: PeerPath | None, context: PeerContext, port: int, *, is_sender:
     return Lookup(family, *ends, *((UDP, port) if port else ()))
 
 
-def _ways(subject: Subject, path: PeerPath, inner: Lookup, outer: Lookup | None, *, is_sender: bool) -> list[Way]:
+def _ways(
+    subject: Subject, path: PeerPath, inner: Lookup, outer: Lookup | None, *, is_sender: bool
+) -> list[PeerLookup]:
     network = subject.networks[inner.family]
-    found = [Way(AWAY if is_sender else BACK, inner, network, path)]
+    found = [PeerLookup(AWAY if is_sender else BACK, inner, network, path)]
     if is_sender and outer is not None:
-        found.append(Way(TUNNEL, outer, network, path))
+        found.append(PeerLookup(TUNNEL, outer, network, path))
     return found
 
 
-def _hop(seen: Seen, question: Lookup) -> tuple[bytes, int] | None:
+def _hop(seen: KernelSnapshot, question: Lookup) -> tuple[bytes, int] | None:
     answer = seen.answers.get(question)
     if isinstance(answer, Route) and answer.ifindex and answer.route_type == RTN_UNICAST:
         return answer.gateway or question.dst, answer.ifindex
     return None
 
 
-async def _device(wanted: Wanted, path: PeerPath | None) -> OverlayDevice | None:
+async def _device(wanted: TraceRequest, path: PeerPath | None) -> OverlayDevice | None:
     links = wanted.context.overlays
     found = [d for each in links for d in each.links.devices.values() if path and d.index == path.route.ifindex]
     if not found:

@@ -12,7 +12,7 @@ from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN
 from flannelette.services.dataplane.netlink.objects import RTN_LOCAL, RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.uapi import KernelError
-from flannelette.services.dataplane.trace.look import View
+from flannelette.services.dataplane.trace.look import TraceScene
 from flannelette.services.dataplane.trace.steps import (
     AtFirewall,
     Step,
@@ -35,7 +35,7 @@ from flannelette.services.dataplane.trace.steps import (
 )
 
 
-def receiving(view: View) -> Iterator[Step]:
+def receiving(view: TraceScene) -> Iterator[Step]:
     """What the packet passes on the node of its destination, in order."""
     is_host = view.ends.destination.is_host
     if view.ends.source.is_here and not (is_host or view.ends.source.is_host):
@@ -53,7 +53,7 @@ def receiving(view: View) -> Iterator[Step]:
     yield from _inside(view, is_host=is_host)
 
 
-def facts_of(view: View, underlay_mac: str) -> dict[str, str]:
+def facts_of(view: TraceScene, underlay_mac: str) -> dict[str, str]:
     """What a sender's steps may expect here."""
     found = {"underlay MAC": underlay_mac}
     device = view.device
@@ -63,7 +63,7 @@ def facts_of(view: View, underlay_mac: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
+def _carrier(view: TraceScene, outer: Lookup, far: Address) -> Iterator[Step]:
     """What the packet between the nodes passes when it comes in."""
     here, underlay = ip_address(outer.dst), view.context.links.underlay
     for step in lookup_steps(view, outer, StepKind.UNDERLAY_ADDRESS):
@@ -78,7 +78,7 @@ def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
     yield Step(StepKind.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
 
 
-def _inside(view: View, *, is_host: bool) -> Iterator[Step]:
+def _inside(view: TraceScene, *, is_host: bool) -> Iterator[Step]:
     """Yields the steps from the overlay's device to the bridge and the pod."""
     for step in lookup_steps(view, view.inner, StepKind.ROUTE):
         yield step if step.kind != StepKind.ROUTE else _to_pod(view, step, is_host=is_host)
@@ -92,7 +92,7 @@ def _inside(view: View, *, is_host: bool) -> Iterator[Step]:
         yield from _bridged(view)
 
 
-def _bridged(view: View) -> Iterator[Step]:
+def _bridged(view: TraceScene) -> Iterator[Step]:
     """The bridge of this node's pods, and the pod."""
     yield bridge_step(view)
     hop = view.hop(view.inner)
@@ -103,7 +103,7 @@ def _bridged(view: View) -> Iterator[Step]:
         yield neighbour_step(view, hop, StepKind.POD, silent=silent, fixed=[])
 
 
-def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:
+def _to_pod(view: TraceScene, step: Step, *, is_host: bool) -> Step:
     inner, family = view.inner, view.ends.family
     answer, bridge = view.seen.answers.get(inner), view.seen.bridges.get(family)
     if is_host and is_local(view, inner):
@@ -123,7 +123,7 @@ def _to_pod(view: View, step: Step, *, is_host: bool) -> Step:
     return _explained(view, step, inner, _refused(view, inner) or "It does not lead to a pod of this node.")
 
 
-def _explained(view: View, step: Step, question: Lookup, otherwise: str) -> Step:
+def _explained(view: TraceScene, step: Step, question: Lookup, otherwise: str) -> Step:
     """The step where the packet ends; the reverse path filter is named with the flag that turns it off.
 
     A packet from an address that this host has itself is dropped too.
@@ -137,7 +137,7 @@ def _explained(view: View, step: Step, question: Lookup, otherwise: str) -> Step
     return broken(step, why_not(view, question), otherwise)
 
 
-def _refused(view: View, question: Lookup) -> str:
+def _refused(view: TraceScene, question: Lookup) -> str:
     """Says why the reverse path filter drops the packet; empty: it does not.
 
     Newer kernels say EINVAL for whatever keeps a packet from coming in, so the filter is looked at itself.
@@ -153,5 +153,5 @@ def _refused(view: View, question: Lookup) -> str:
     return f"The reverse path filter of {name} drops these packets: the route to {source} does not leave by {name}."
 
 
-def _forwards(view: View) -> bool:
+def _forwards(view: TraceScene) -> bool:
     return view.seen.forwarding.get((view.ends.family, view.inner.iif), True)

@@ -10,7 +10,7 @@ from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
-from flannelette.services.dataplane.trace.look import View
+from flannelette.services.dataplane.trace.look import TraceScene
 from flannelette.services.dataplane.trace.steps import (
     AtFirewall,
     Step,
@@ -33,7 +33,7 @@ from flannelette.services.dataplane.trace.steps import (
 )
 
 
-def sending(view: View) -> Iterator[Step]:
+def sending(view: TraceScene) -> Iterator[Step]:
     """What the packet passes on the node of its source, in order."""
     if not view.ends.source.is_host:
         yield bridge_step(view)
@@ -50,7 +50,7 @@ def sending(view: View) -> Iterator[Step]:
     yield from _underlay(view)
 
 
-def firewall_step(view: View) -> Step:
+def firewall_step(view: TraceScene) -> Step:
     """Where the packet itself meets the firewall of its sender."""
     source, destination = view.ends.source.address, view.ends.destination.address
     hop = view.hop(view.inner)
@@ -64,7 +64,7 @@ def firewall_step(view: View) -> Step:
     )
 
 
-def _route_steps(view: View) -> Iterator[Step]:
+def _route_steps(view: TraceScene) -> Iterator[Step]:
     peer, path = view.ends.destination.peer, view.path
     for step in lookup_steps(view, view.inner, StepKind.ROUTE):
         if step.kind != StepKind.ROUTE:
@@ -78,7 +78,7 @@ def _route_steps(view: View) -> Iterator[Step]:
             yield _to_nobody(view, step)
 
 
-def _to_peer(view: View, step: Step, wanted: Route) -> Step:
+def _to_peer(view: TraceScene, step: Step, wanted: Route) -> Step:
     answer = view.seen.answers.get(view.inner)
     found = found_by(view, "peer-route")
     if isinstance(answer, Route):
@@ -91,7 +91,7 @@ def _to_peer(view: View, step: Step, wanted: Route) -> Step:
     return judged(broken(step, None, f"It should be `{text(wanted, view.seen.names)}`."), found, is_enough=True)
 
 
-def _to_nobody(view: View, step: Step) -> Step:
+def _to_nobody(view: TraceScene, step: Step) -> Step:
     """The route of a packet to an address without a lease."""
     destination = view.ends.destination.address
     answer = view.seen.answers.get(view.inner)
@@ -106,13 +106,13 @@ def _to_nobody(view: View, step: Step) -> Step:
     return step
 
 
-def _outside(view: View) -> Iterator[Step]:
+def _outside(view: TraceScene) -> Iterator[Step]:
     hop = view.hop(view.inner)
     if hop is not None:
         yield _next_hop(view, hop, ip_address(view.inner.dst))
 
 
-def _underlay(view: View) -> Iterator[Step]:
+def _underlay(view: TraceScene) -> Iterator[Step]:
     hop = view.hop(view.inner)
     if view.outer is not None and view.far is not None:
         yield from _carrier(view, view.outer, view.far)
@@ -122,11 +122,11 @@ def _underlay(view: View) -> Iterator[Step]:
         yield _next_hop(view, hop, far)
 
 
-def _peer_address(view: View) -> Address:
+def _peer_address(view: TraceScene) -> Address:
     return ip_address(view.path.route.gateway if view.path and view.path.route.gateway else view.inner.dst)
 
 
-def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
+def _carrier(view: TraceScene, outer: Lookup, far: Address) -> Iterator[Step]:
     """What the packet between the nodes passes before it leaves."""
     hop = view.hop(outer)
     outgoing = name_of(view, hop[1]) if hop else ""
@@ -138,7 +138,7 @@ def _carrier(view: View, outer: Lookup, far: Address) -> Iterator[Step]:
     yield Step(StepKind.FIREWALL, "", Verdict.UNKNOWN, packet=packet)
 
 
-def _next_hop(view: View, hop: tuple[bytes, int], far: Address) -> Step:
+def _next_hop(view: TraceScene, hop: tuple[bytes, int], far: Address) -> Step:
     """The neighbour that takes the packet, which is the other node itself unless there is a gateway."""
     where, name = address(hop[0]), name_of(view, hop[1])
     silent = f"Nobody on {name} answers for {where}: that host is off, or not on this network."

@@ -30,7 +30,7 @@ from flannelette.services.dataplane.netlink.objects import (
 )
 from flannelette.services.dataplane.netlink.uapi import NUD_FAILED
 from flannelette.services.dataplane.trace.ends import End
-from flannelette.services.dataplane.trace.look import View
+from flannelette.services.dataplane.trace.look import TraceScene
 
 
 class StepKind(StrEnum):
@@ -102,14 +102,14 @@ _STATES: Final = {
 """NUD_... of linux/neighbour.h."""
 
 
-def found_by(view: View, *checks: str) -> list[Condition]:
+def found_by(view: TraceScene, *checks: str) -> list[Condition]:
     """What the checks of the host of these names find about the packet."""
     found = [*path_findings(view.subject, view.seen)]
     found += [each for check in CHECKS.values() for each in check(view.subject, view.seen)]
     return [each for each in found if each.check in checks]
 
 
-def policy_steps(view: View, here: End, there: End, *, is_from_here: bool) -> Iterator[Step]:
+def policy_steps(view: TraceScene, here: End, there: End, *, is_from_here: bool) -> Iterator[Step]:
     """IPsec policies of other programs that block this packet, or may: they name a port."""
     ends = (ip_network(here.address), ip_network(there.address))
     for each in check_packet(
@@ -136,12 +136,12 @@ def broken(step: Step, found: Culprit | None, otherwise: str) -> Step:
     return replace(step, verdict=Verdict.BROKEN, reason=reason, cure=cure)
 
 
-def name_of(view: View, index: int) -> str:
+def name_of(view: TraceScene, index: int) -> str:
     """The name of an interface; empty: there is none."""
     return view.seen.names.get(index, f"if{index}") if index else ""
 
 
-def bridge_step(view: View) -> Step:
+def bridge_step(view: TraceScene) -> Step:
     """The bridge of this node's pods."""
     family = view.ends.family
     own, index = view.subject.own.get(family), view.seen.bridges.get(family)
@@ -157,7 +157,7 @@ def bridge_step(view: View) -> Step:
     return judged(Step(StepKind.BRIDGE, f"{name_of(view, index)} {state} {' '.join(held)}"), findings)
 
 
-def forwarding_steps(view: View) -> Iterator[Step]:
+def forwarding_steps(view: TraceScene) -> Iterator[Step]:
     """The flag that lets packets through that came by an interface; IPv6 has one for all."""
     family, index = view.inner.family, view.inner.iif if view.inner.family.version == 4 else 0
     if not view.inner.iif:
@@ -173,7 +173,7 @@ def forwarding_steps(view: View) -> Iterator[Step]:
     yield found if value else replace(found, verdict=Verdict.BROKEN, reason=reason, cure=cure)
 
 
-def lookup_steps(view: View, question: Lookup, kind: StepKind) -> Iterator[Step]:
+def lookup_steps(view: TraceScene, question: Lookup, kind: StepKind) -> Iterator[Step]:
     """The rule and the route that the kernel takes, not judged yet."""
     seen, family = view.seen, question.family
     answer = seen.answers.get(question)
@@ -187,7 +187,7 @@ def lookup_steps(view: View, question: Lookup, kind: StepKind) -> Iterator[Step]
         yield Step(kind, f"none: {words}", Verdict.UNKNOWN if answer is None else Verdict.BROKEN, f"{words}.")
 
 
-def owner_of(view: View, route: Route) -> str:
+def owner_of(view: TraceScene, route: Route) -> str:
     """Returns the owner of a route: Flannelette, the kernel, a flanneld or another program."""
     if route.protocol == view.context.links.route_protocol:
         return FLANNELETTE
@@ -198,27 +198,27 @@ def owner_of(view: View, route: Route) -> str:
     return FLANNELD if is_flannels else OTHER
 
 
-def why_not(view: View, question: Lookup) -> Culprit | None:
+def why_not(view: TraceScene, question: Lookup) -> Culprit | None:
     """The rule or route that keeps a packet off its path."""
     answer = view.seen.answers.get(question)
     network = view.subject.networks[view.ends.family]
     return culprit(view.seen, question, network, answer if isinstance(answer, Route) else None)
 
 
-def is_local(view: View, question: Lookup) -> bool:
+def is_local(view: TraceScene, question: Lookup) -> bool:
     """Whether this host takes the packet for itself."""
     answer = view.seen.answers.get(question)
     return isinstance(answer, Route) and answer.route_type == RTN_LOCAL
 
 
-def is_sent_on(view: View, question: Lookup) -> bool:
+def is_sent_on(view: TraceScene, question: Lookup) -> bool:
     """Whether the kernel has a route that leads on."""
     answer = view.seen.answers.get(question)
     return isinstance(answer, Route) and answer.route_type == RTN_UNICAST
 
 
 def neighbour_step(
-    view: View, hop: tuple[bytes, int], kind: StepKind, *, silent: str, fixed: list[Condition]
+    view: TraceScene, hop: tuple[bytes, int], kind: StepKind, *, silent: str, fixed: list[Condition]
 ) -> Step:
     """What the kernel knows of the MAC of the next hop; `silent` says what it means that nobody answers."""
     where, name = address(hop[0]), name_of(view, hop[1])
@@ -233,7 +233,7 @@ def neighbour_step(
     return judged(step, fixed)
 
 
-def device_step(view: View) -> Iterator[Step]:
+def device_step(view: TraceScene) -> Iterator[Step]:
     """The overlay device: there, up, and with the attributes that it shall have."""
     found = view.device
     if found is None:
@@ -263,7 +263,7 @@ def device_step(view: View) -> Iterator[Step]:
         yield step
 
 
-def object_steps(view: View, kinds: Container[str], directions: Container[int] = ()) -> Iterator[Step]:
+def object_steps(view: TraceScene, kinds: Container[str], directions: Container[int] = ()) -> Iterator[Step]:
     """What this node has for the peer beside routes: neighbours, forwarding entries, WireGuard, policies.
 
     `kinds` are labels of `netlink.kinds`; of policies those of these directions.
@@ -290,6 +290,6 @@ def object_steps(view: View, kinds: Container[str], directions: Container[int] =
             yield replace(step, text=f"{shown} ({check.remark})") if check.remark else step
 
 
-def _concerns(view: View, item: KernelObject) -> bool:
+def _concerns(view: TraceScene, item: KernelObject) -> bool:
     """Whether the packet meets it: not what the peer has in the other family, on another device."""
     return not item.ifindex or (view.path is not None and item.ifindex == view.path.route.ifindex)

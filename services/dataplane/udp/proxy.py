@@ -116,18 +116,18 @@ def _rtnetlink(groups: int = 0) -> socket.socket:
 _SECONDS = 5.0
 
 
-class Estate(NamedTuple):
+class ProxySockets(NamedTuple):
     """What a proxy has open, and for what."""
 
     words: str
     """Device, address and port."""
     tun: int
     udp: int
-    heirs: int
+    successors: int
     """The socket on which the next proxy asks."""
 
 
-def inherit(path: Path) -> Estate | None:
+def inherit(path: Path) -> ProxySockets | None:
     """What the proxy there hands over, which then ends; None: there is none, or it is another user's process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
         asking.settimeout(_SECONDS)
@@ -142,10 +142,10 @@ def inherit(path: Path) -> Estate | None:
             for descriptor in descriptors:
                 os.close(descriptor)
             return None
-        return Estate(words.decode(), *descriptors)
+        return ProxySockets(words.decode(), *descriptors)
 
 
-def await_heirs(path: Path) -> int:
+def listen_for_successor(path: Path) -> int:
     """A socket on which the next proxy asks, which only processes of this user may. Raises OSError."""
     with suppress(FileNotFoundError):
         path.unlink()
@@ -163,13 +163,13 @@ def await_heirs(path: Path) -> int:
     return listening.detach()
 
 
-def bequeath(estate: Estate) -> bool:
+def hand_over(sockets: ProxySockets) -> bool:
     """Hands everything to the one who asks; False: it is another user's process, or it has gone."""
-    with socket.socket(fileno=os.dup(estate.heirs)) as listening, suppress(OSError):
-        heir, _ = listening.accept()
-        with heir:
-            if _is_this_user(heir):
-                socket.send_fds(heir, [estate.words.encode()], [estate.tun, estate.udp, estate.heirs])
+    with socket.socket(fileno=os.dup(sockets.successors)) as listening, suppress(OSError):
+        successor, _ = listening.accept()
+        with successor:
+            if _is_this_user(successor):
+                socket.send_fds(successor, [sockets.words.encode()], [sockets.tun, sockets.udp, sockets.successors])
                 return True
     return False
 
@@ -228,13 +228,13 @@ class _Run:
 class Proxy:
     """A TUN device, a UDP socket and a table of next hops."""
 
-    def __init__(self, device: str, port: int, fib: Fib, estate: Estate) -> None:
+    def __init__(self, device: str, port: int, fib: Fib, sockets: ProxySockets) -> None:
         self._device = device
         self._port = port
         self._fib = fib
-        self._estate = estate
-        self._tun = estate.tun
-        self._udp = socket.socket(fileno=estate.udp)
+        self._estate = sockets
+        self._tun = sockets.tun
+        self._udp = socket.socket(fileno=sockets.udp)
         self._buffer = bytearray(2 * _LARGEST)
         self._view = memoryview(self._buffer)
         with suppress(OSError):  # before Linux 5.0
@@ -252,8 +252,8 @@ class Proxy:
             self._udp.fileno(): self._receive,
             self._fib.socket.fileno(): self._fib.refresh,
         }
-        if self._estate.heirs >= 0:
-            work[self._estate.heirs] = self._end
+        if self._estate.successors >= 0:
+            work[self._estate.successors] = self._end
         for descriptor in work:
             poll.register(descriptor, select.EPOLLIN)
         while True:
@@ -261,7 +261,7 @@ class Proxy:
                 work[descriptor]()
 
     def _end(self) -> None:
-        if bequeath(self._estate):
+        if hand_over(self._estate):
             raise TakenOver
 
     def _send(self) -> None:
@@ -354,7 +354,7 @@ class Proxy:
             return probe.getsockopt(socket.IPPROTO_IP, 14) - OVERHEAD  # IP_MTU
 
 
-def _begin(device: str, address: str, port: int, path: Path | None) -> Estate:
+def _begin(device: str, address: str, port: int, path: Path | None) -> ProxySockets:
     """Takes everything over from the proxy before, or opens it, one after the other, as soon as it can be had. Others
     make the device.
     """
@@ -366,10 +366,10 @@ def _begin(device: str, address: str, port: int, path: Path | None) -> Estate:
         return left._replace(words=words, udp=_patiently(f"UDP {address}:{port}", lambda: _bound(address, port)))
     tun = _patiently(device, lambda: _opened(device))
     udp = _patiently(f"UDP {address}:{port}", lambda: _bound(address, port))
-    heirs = -1
+    successors = -1
     with suppress(OSError):
-        heirs = await_heirs(path) if path is not None else -1
-    return Estate(words, tun, udp, heirs)
+        successors = listen_for_successor(path) if path is not None else -1
+    return ProxySockets(words, tun, udp, successors)
 
 
 def _index_of(device: str) -> int:
@@ -424,14 +424,14 @@ def main() -> int:
     try:
         index = _patiently(device, lambda: _index_of(device))
         fib = Fib(index)  # before the proxy in charge ends
-        estate = _begin(device, address, int(port), Path(more[0]) if more else None)
+        sockets = _begin(device, address, int(port), Path(more[0]) if more else None)
         if _index_of(device) != index:
             fib = Fib(_index_of(device))
-        proxy = Proxy(device, int(port), fib, estate)
+        proxy = Proxy(device, int(port), fib, sockets)
         until = time.monotonic() + _CARRIER_SECONDS
         while not transmits(_index_of(device)) and time.monotonic() < until:
             time.sleep(_PAUSE_SECONDS / 10)
-        if estate.heirs >= 0:
+        if sockets.successors >= 0:
             mourn(_PR_SET_PDEATHSIG, 0)
         print("ready", flush=True)
         proxy.run()

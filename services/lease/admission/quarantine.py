@@ -8,7 +8,7 @@ from typing import Final
 
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.lease_filter import LeaseFilter
-from flannelette.services.lease.events import EventKind, Journal
+from flannelette.services.lease.events import LeaseEventKind, LeaseJournal
 from flannelette.services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
 from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -40,7 +40,7 @@ class Quarantine:
     concerns.
     """
 
-    def __init__(self, clock: Callable[[], float], journal: Journal) -> None:
+    def __init__(self, clock: Callable[[], float], journal: LeaseJournal) -> None:
         self.keys: dict[str, Refused] = {}
         self._by_store: dict[str, str | Refusal] = {}
         self._kinds: Counter[RefusalKind] = Counter()
@@ -75,11 +75,11 @@ class Quarantine:
         if entered or left:
             self._log(entered, left, leases)
         for key in entered:
-            self._tell(EventKind.QUARANTINED, key, "refused", self.keys[key].refusal.reason)
+            self._tell(LeaseEventKind.QUARANTINED, key, "refused", self.keys[key].refusal.reason)
         for key in left:
-            self._tell(EventKind.QUARANTINE_ENDED, key, "no longer refused", "")
+            self._tell(LeaseEventKind.QUARANTINE_ENDED, key, "no longer refused", "")
 
-    def _tell(self, kind: EventKind, key: str, what: str, cause: str) -> None:
+    def _tell(self, kind: LeaseEventKind, key: str, what: str, cause: str) -> None:
         self._journal.note_one(kind, Subject(key), lambda: (f"key {what}: {key}", cause))
 
     def _update(self, key: str, refusal: Refusal | None) -> bool:

@@ -36,7 +36,7 @@ from flannelette.services.lease.api.requests import (
     machine_of,
     subnets_to_reserve,
 )
-from flannelette.services.lease.events import EventKind, Journal, Requests
+from flannelette.services.lease.events import LeaseEventKind, LeaseJournal, Requests
 from flannelette.services.lease.imports.cluster import Imports
 from flannelette.services.lease.imports.export import watch_exported
 from flannelette.services.lease.imports.policy import ALL_OWN, Export
@@ -330,7 +330,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     def _tell_operator(self, what: str, leases: Sequence[Subject]) -> None:
         first = tuple(leases[:MOST_NAMED])
-        event = Event(EventKind.OPERATOR, what, "an operator", subjects=first, subject_count=len(leases))
+        event = Event(LeaseEventKind.OPERATOR, what, "an operator", subjects=first, subject_count=len(leases))
         self._broker.journal.note(event)
 
     def _require_table(self) -> None:
@@ -460,14 +460,17 @@ def _has(lease: Lease, address: Address) -> bool:
     return any(address in subnet.cidr or address == subnet.public_address for subnet in lease.subnets)
 
 
-def reading_of(journal: Journal, request: pb.WatchEventsRequest) -> Reading[pb.WatchEventsResponse]:
+def reading_of(journal: LeaseJournal, request: pb.WatchEventsRequest) -> Reading[pb.WatchEventsResponse]:
     """One call of WatchEvents. Raises InvalidInput for what it cannot look for."""
     return Reading(journal, request, request.name, _event)
 
 
 def _event(entry: RecordedEvent) -> pb.WatchEventsResponse:
     event = entry.event
-    is_key = event.kind in (EventKind.QUARANTINED, EventKind.QUARANTINE_ENDED)  # which may have a slash, too
+    is_key = event.kind in (
+        LeaseEventKind.QUARANTINED,
+        LeaseEventKind.QUARANTINE_ENDED,
+    )  # which may have a slash, too
     return pb.WatchEventsResponse(
         leases=[
             pb.LeaseName(name=name, node=node, cluster="" if is_key or "/" not in name else name.partition("/")[0])

@@ -17,7 +17,7 @@ from flannelette.services.core.limits import MOST_LEASES
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
-from flannelette.services.lease.events import EventKind, tell_ended, tell_held
+from flannelette.services.lease.events import LeaseEventKind, tell_ended, tell_held
 from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
 from flannelette.services.lease.imports.policy import Import, mismatch
 from flannelette.services.lease.stores.relay.events import TableEvents
@@ -199,7 +199,7 @@ class ImportedCluster:
         was_connected, self._status = self._status.connected, status
         if was_connected != status.connected:
             what = "answers" if status.connected else "is away; the leases last received from it remain in force"
-            self._broker.journal.note(Event(EventKind.IMPORT, f"cluster {self.name} {what}", status.error))
+            self._broker.journal.note(Event(LeaseEventKind.IMPORT, f"cluster {self.name} {what}", status.error))
 
     async def _look_after(self) -> None:
         while True:
@@ -301,7 +301,7 @@ class Imports:
 
     def _tell_refusals(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():
-            self._journal.note_one(EventKind.IMPORT, Subject(name), partial(_words, name, reason))
+            self._journal.note_one(LeaseEventKind.IMPORT, Subject(name), partial(_words, name, reason))
         name, reason = min(refused.items())
         if self._may_log(name.partition("/")[0]):  # by cluster: it may show as many as it likes, as often as it likes
             log.warning("what another cluster shows is not imported", name=name, reason=reason, more=len(refused) - 1)

@@ -10,7 +10,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
 from flannelette.services.core.leases.table import Step, StoreStatus, Table, Upserted
 from flannelette.services.lease import metrics
-from flannelette.services.lease.events import Journal, NodeEvents, tell_lease, tell_step
+from flannelette.services.lease.events import LeaseJournal, NodeEvents, tell_lease, tell_step
 from flannelette.services.lease.imports.foreign import Foreign, OwnLeases
 from flannelette.services.lease.progress.connected import ConnectedNodes
 from flannelette.services.lease.progress.notifier import Notifier
@@ -65,7 +65,7 @@ class Broker:
         *,
         epoch: str,
         connected_nodes: ConnectedNodes | None = None,
-        journal: Journal | None = None,
+        journal: LeaseJournal | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         most_entries: int = _MOST_ENTRIES,
@@ -81,7 +81,7 @@ class Broker:
         self.connected_nodes = connected_nodes or ConnectedNodes()
         self.connected_nodes.subscribe(self.reports)
         self.connected_nodes.wake = lambda: self.notifier.wake(None)
-        self.journal = journal or Journal()
+        self.journal = journal or LeaseJournal()
         self.connected_nodes.subscribe(NodeEvents(self.journal, self.connected_nodes.of))
         self.lost: Mapping[str, LostLease] = {}
         """By node: its lease that the store has lost and the table keeps."""

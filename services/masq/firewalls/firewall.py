@@ -58,7 +58,7 @@ class ChainState:
     """Nothing is missing, wrong, too much or in the wrong position now."""
     others: tuple[str, ...] = ()
     """Rules of other networks' flannelds in the chain, in the notation of the firewall's tool. They stay."""
-    in_the_way: str = ""
+    overriding_rule: str = ""
     """The rule of another program on whose wrong side our jump was found, as text; empty: none."""
 
     @property

@@ -71,7 +71,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ResolvedRoute:
     """How the kernel sends packets to an address."""
 
     device: str
@@ -82,7 +82,9 @@ class Way:
     """The router that they go to first; None: the address is on the link."""
 
 
-def way_to(address: Address, *, source: Address | None = None, incoming: str = "", mark: int = 0) -> Way | None:
+def way_to(
+    address: Address, *, source: Address | None = None, incoming: str = "", mark: int = 0
+) -> ResolvedRoute | None:
     """The way to an address, of packets from a source that come by an interface; None: no route leads there, or the
     kernel does not say.
     """
@@ -94,7 +96,7 @@ def way_to(address: Address, *, source: Address | None = None, incoming: str = "
     body += attribute(_MARK, struct.pack("=I", mark)) if mark else b""
     for _, values in ask(_GETROUTE, body, _ROUTE.size):
         if device := _name(values.get(_DEVICE, b"")):
-            return Way(device, _address(values, _SOURCE), _address(values, _GATEWAY))
+            return ResolvedRoute(device, _address(values, _SOURCE), _address(values, _GATEWAY))
     return None
 
 

@@ -8,7 +8,7 @@ from flannelette.services.masq.rules.inputs import RuleInputs
 from flannelette.services.runtime.events import Event, Journal, Subject
 
 
-class EventKind(Enum):
+class MasqEventKind(Enum):
     """The kind of an event, as EventKind in masq.proto, which says what each means."""
 
     SERVICE_STARTED = auto()
@@ -30,7 +30,7 @@ def tell_repair(journal: Journal, state: ChainState, by: str) -> None:
     """Another program changed the chain, and it was put back."""
     what = f"repaired: {chain_name(state)}: {', '.join(state.causes)}"
     cause = f"changed by {by}" if by else "changed by another program"
-    _tell_chain(journal, EventKind.REPAIR, what, cause, state)
+    _tell_chain(journal, MasqEventKind.REPAIR, what, cause, state)
 
 
 def tell_rules(journal: Journal, state: ChainState) -> None:
@@ -39,12 +39,12 @@ def tell_rules(journal: Journal, state: ChainState) -> None:
         what = f"rules put in place: {chain_name(state)}, {len(state.all_rules)} rules"
     else:
         what = f"rules removed: {chain_name(state)}"
-    _tell_chain(journal, EventKind.RULES, what, ", ".join(state.causes), state)
+    _tell_chain(journal, MasqEventKind.RULES, what, ", ".join(state.causes), state)
 
 
 def tell_jump_left(journal: Journal, state: ChainState, sentence: str) -> None:
     """The jump to the chain stays where another program has put it."""
-    _tell_chain(journal, EventKind.JUMP_LEFT, sentence, "another program", state)
+    _tell_chain(journal, MasqEventKind.JUMP_LEFT, sentence, "another program", state)
 
 
 class Observed:
@@ -61,7 +61,7 @@ class Observed:
         """The kind of firewall that has the rules, once it is known."""
         if name and name != self._firewall:
             what = f"firewall: {name}" + (f" instead of {self._firewall}" if self._firewall else "")
-            self._journal.note(Event(EventKind.FIREWALL, what, reason))
+            self._journal.note(Event(MasqEventKind.FIREWALL, what, reason))
             self._firewall = name
 
     def inputs(self, inputs: RuleInputs, away: str, cached: str) -> None:
@@ -73,14 +73,14 @@ class Observed:
         subnets = ", ".join(map(str, inputs.subnets)) or "none"
         if (words := f"network {networks}, own subnets {subnets}") != self._inputs:
             self._inputs = words
-            self._journal.note(Event(EventKind.NETWORK, words, "lease service"))
+            self._journal.note(Event(MasqEventKind.NETWORK, words, "lease service"))
 
     def findings(self, problems: Mapping[tuple[str, str], str]) -> None:
         """The findings on the host now: their causes, by check and problem."""
         for check, problem in problems.keys() - self._problems.keys():
-            self._journal.note(Event(EventKind.FINDING, problem, problems[check, problem]))
+            self._journal.note(Event(MasqEventKind.FINDING, problem, problems[check, problem]))
         for _, problem in self._problems.keys() - problems.keys():
-            self._journal.note(Event(EventKind.FINDING_GONE, f"no longer: {problem}"))
+            self._journal.note(Event(MasqEventKind.FINDING_GONE, f"no longer: {problem}"))
         self._problems = problems
 
     def _lease_service(self, away: str, cached: str) -> None:
@@ -94,7 +94,7 @@ class Observed:
                 "away": "the lease service is away; the last rules stay in force",
                 "answers": "the lease service answers",
             }[source]
-            self._journal.note(Event(EventKind.LEASE_SERVICE, words, cached or away))
+            self._journal.note(Event(MasqEventKind.LEASE_SERVICE, words, cached or away))
 
 
 def chain_name(state: ChainState) -> str:
@@ -102,13 +102,13 @@ def chain_name(state: ChainState) -> str:
     return f"{state.chain.family} {state.chain.name}"
 
 
-def tell_operator(journal: Journal, kind: EventKind, commands: Sequence[str], *, dry_run: bool = False) -> None:
+def tell_operator(journal: Journal, kind: MasqEventKind, commands: Sequence[str], *, dry_run: bool = False) -> None:
     """An operator had the rules compared or removed."""
-    what = "rules torn down" if kind is EventKind.TEARDOWN else "rules compared with the firewall"
+    what = "rules torn down" if kind is MasqEventKind.TEARDOWN else "rules compared with the firewall"
     if not dry_run:
         journal.note(Event(kind, what, "an operator", objects=len(commands)))
 
 
-def _tell_chain(journal: Journal, kind: EventKind, what: str, cause: str, state: ChainState) -> None:
+def _tell_chain(journal: Journal, kind: MasqEventKind, what: str, cause: str, state: ChainState) -> None:
     subject = Subject(state.chain.name, str(state.chain.family))
     journal.note(Event(kind, what, cause, subjects=(subject,), subject_count=1, objects=len(state.commands)))

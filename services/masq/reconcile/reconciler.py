@@ -26,7 +26,7 @@ from flannelette.services.masq.firewalls.firewall import (
     HostFirewall,
     Placement,
 )
-from flannelette.services.masq.reconcile.journal import EventKind, Observed, tell_operator
+from flannelette.services.masq.reconcile.journal import MasqEventKind, Observed, tell_operator
 from flannelette.services.masq.reconcile.repairs import (
     CHECK_SECONDS,
     FAILURES,
@@ -217,7 +217,7 @@ class Reconciler:
         async with self._lock:
             self._paused = self._paused and dry_run
             commands = commands_of(await self._check(repair=not dry_run))
-        tell_operator(self.journal, EventKind.RESYNC, commands, dry_run=dry_run)
+        tell_operator(self.journal, MasqEventKind.RESYNC, commands, dry_run=dry_run)
         return commands
 
     async def teardown(self, *, dry_run: bool) -> list[str]:
@@ -241,7 +241,7 @@ class Reconciler:
         states = await self.firewall.check(gone, self.placement, repair=not dry_run)
         if not dry_run:
             log.warning("rules torn down", commands=len(commands_of(states)))
-            tell_operator(self.journal, EventKind.TEARDOWN, commands_of(states))
+            tell_operator(self.journal, MasqEventKind.TEARDOWN, commands_of(states))
             await self._check(repair=False)
         return commands_of(states)
 
@@ -346,6 +346,6 @@ class Reconciler:
         if str(error) != self._failure:
             self._failure = str(error)
             log.error("the firewall cannot be checked; it is tried again", reason=self._failure)
-            self.journal.note(Event(EventKind.FAILURE, "the firewall cannot be checked; retrying", self._failure))
+            self.journal.note(Event(MasqEventKind.FAILURE, "the firewall cannot be checked; retrying", self._failure))
         if not self._paused:
             self._health.set("firewall", self._failure)

@@ -125,7 +125,7 @@ def commands_of(states: Sequence[ChainState]) -> list[str]:
 def what_is_wrong(states: Sequence[ChainState]) -> str:
     """A sentence about the chains that another program keeps changing; empty: there is none."""
     left = [state for state in states if state.causes == (JUMP_MISPLACED,)]
-    sentences = [_LEFT.format(chain=_name(state), most=_MOST_MOVES, rule=state.in_the_way) for state in left]
+    sentences = [_LEFT.format(chain=_name(state), most=_MOST_MOVES, rule=state.overriding_rule) for state in left]
     others = [_name(state) for state in states if state not in left]
     return "; ".join([*sentences, *([f"{word_list(others, 'and')} {_DO_NOT_STAY}"] if others else [])])
 

@@ -20,7 +20,7 @@ DEVICE: Final = "device"
 UDP_PORT: Final = "UDP port"
 
 
-class Claim(NamedTuple):
+class NameClaim(NamedTuple):
     """One thing that only one network of a service can have."""
 
     kind: str
@@ -28,7 +28,7 @@ class Claim(NamedTuple):
     value: str
     """What stands after the first word is for people, but that of a `UDP port`: devices of VXLAN share one."""
 
-    def excludes(self, other: "Claim") -> bool:
+    def excludes(self, other: "NameClaim") -> bool:
         """Whether two networks cannot have both."""
         if self.kind != other.kind:
             return False
@@ -45,13 +45,13 @@ class Claims:
     def __init__(self, service: str, network: str) -> None:
         self._prefix = claims_of(service)
         self._network = network or _NO_NAME
-        self._held: dict[Claim, HeldName] = {}
+        self._held: dict[NameClaim, HeldName] = {}
 
-    def check(self, claims: Iterable[Claim]) -> None:
+    def check(self, claims: Iterable[NameClaim]) -> None:
         """Raises InvalidInput as `take` does, and takes nothing."""
         self._refuse(claims, list(self.others()))
 
-    def take(self, claims: Iterable[Claim]) -> None:
+    def take(self, claims: Iterable[NameClaim]) -> None:
         """Takes these claims and gives back all others but devices, which stay until `keep_devices`.
 
         Raises InvalidInput, naming both networks; then all claims stay as they are.
@@ -76,15 +76,15 @@ class Claims:
         for claim in [c for c in self._held if c.kind == DEVICE and c.value.partition(" ")[0] not in names]:
             self._held.pop(claim).close()
 
-    def others(self) -> Iterator[tuple[str, Claim]]:
+    def others(self) -> Iterator[tuple[str, NameClaim]]:
         """The claims of other networks, by name."""
         for each in holders(self._prefix):
             name, _, rest = each.name.removeprefix(self._prefix).partition("/")
             kind, _, value = rest.partition("/")
             if each.is_rightful and name != self._network and _is_readable(kind, value):
-                yield name, Claim(kind, value)
+                yield name, NameClaim(kind, value)
 
-    def is_free(self, claim: Claim) -> bool:
+    def is_free(self, claim: NameClaim) -> bool:
         """Whether this claim excludes no claim of another network."""
         return not any(claim.excludes(other) for _, other in self.others())
 
@@ -103,7 +103,7 @@ class Claims:
         while self._held:
             self._held.popitem()[1].close()
 
-    def _refuse(self, wanted: Iterable[Claim], others: list[tuple[str, Claim]]) -> None:
+    def _refuse(self, wanted: Iterable[NameClaim], others: list[tuple[str, NameClaim]]) -> None:
         for claim in wanted:
             for name, other in others:
                 if claim.excludes(other):
@@ -112,7 +112,7 @@ class Claims:
                         f"network {name}, which is on this host too, cannot be there at once: change one of them"
                     )
 
-    def _bound(self, claim: Claim) -> HeldName:
+    def _bound(self, claim: NameClaim) -> HeldName:
         name = f"{self._prefix}{self._network}/{claim.kind}/{claim.value}"
         try:
             return HeldName(name, socket.SOCK_DGRAM)

@@ -18,7 +18,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServ
 from flannelette.services.dataplane.api.service import DataplaneServicer
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.events.journal import EventKind, Journal
+from flannelette.services.dataplane.events.journal import NodeEventKind, NodeJournal
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.runtime.events import Event
 from flannelette.services.runtime.rpc.server import Server, bound
@@ -161,11 +161,11 @@ async def test_a_position_that_is_none_is_refused(cluster: Cluster) -> None:
 class Journaled:
     """As much of a dataplane as WatchEvents needs."""
 
-    journal: Journal
+    journal: NodeJournal
 
 
 async def test_a_client_that_takes_nothing_hinders_nobody_and_is_told_what_it_has_missed(tmp_path: Path) -> None:
-    stopping, journal = asyncio.Event(), Journal(1000)
+    stopping, journal = asyncio.Event(), NodeJournal(1000)
     controller = cast("Controller", Journaled(journal))
     with Inspector() as unused:
         servicer = DataplaneServicer(controller, Prober(controller, 0), unused, Health(), stopping)
@@ -176,13 +176,13 @@ async def test_a_client_that_takes_nothing_hinders_nobody_and_is_told_what_it_ha
         await server.start()
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             call: Any = dataplane_pb2_grpc.DataplaneServiceStub(channel).WatchEvents(pb.WatchEventsRequest())
-            journal.note(Event(EventKind.RESYNC, "first"))
+            journal.note(Event(NodeEventKind.RESYNC, "first"))
             assert (await asyncio.wait_for(call.read(), PATIENCE)).what == "first"
             for _ in range(100):  # 200 times what a connection holds that nobody reads from
                 for _ in range(100):
-                    journal.note(Event(EventKind.RESYNC, 1000 * "."))
+                    journal.note(Event(NodeEventKind.RESYNC, 1000 * "."))
                 await asyncio.sleep(0)
-            journal.note(Event(EventKind.RESYNC, "last"))
+            journal.note(Event(NodeEventKind.RESYNC, "last"))
             taken, missed = 1, 0
             while (event := await asyncio.wait_for(call.read(), PATIENCE)).what != "last":
                 taken, missed = taken + 1, missed + event.missed

@@ -11,7 +11,7 @@ import pytest
 
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
@@ -73,7 +73,7 @@ async def scene(own_etcd: EtcdServer) -> AsyncIterator[Scene]:
     store, client = EtcdStore(settings, timing=QUICK), EtcdClient(settings, QUICK, "test")
     calls = Calls(store)
     calls.is_reached.set()
-    holder = LeaseRenewer(calls, 60, lambda: None, Journal())
+    holder = LeaseRenewer(calls, 60, lambda: None, NodeJournal())
     async with following(store) as seen, observing(holder, seen):
         yield Scene(own_etcd, store, holder, seen, client, calls)
     await client.close()

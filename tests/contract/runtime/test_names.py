@@ -11,7 +11,7 @@ import pytest
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.os import names
-from flannelette.services.runtime.os.claims import RANGE, Claim, Claims
+from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim
 from flannelette.services.runtime.os.names import HeldName, holders, rightful, stranger_findings
 from flannelette.services.runtime.os.single_instance import single_instance
 from tests.faults.squatter import WITHOUT_RIGHTS
@@ -78,7 +78,7 @@ def test_port_ids_that_others_have_keep_nobody_from_a_name() -> None:
 
 
 def test_a_claim_of_a_stranger_excludes_nothing_and_one_of_a_network_does() -> None:
-    claim, second = Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "10.6.0.0/16")
+    claim, second = NameClaim(RANGE, "10.5.0.0/16"), NameClaim(RANGE, "10.6.0.0/16")
     with (
         bound(f"flannelette/{OURS}/red/range/10.0.0.0/8", *WITHOUT_RIGHTS),
         bound(f"flannelette/{OURS}/blue/range/10.6.0.0/16", *WITHOUT_RIGHTS),

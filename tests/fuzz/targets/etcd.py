@@ -11,7 +11,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind, decode
 from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of
-from flannelette.services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Position
+from flannelette.services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, WatchBatch
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.etcd.prefix_items import CONFIG, KEYS, config
@@ -52,7 +52,7 @@ def etcd(data: bytes) -> None:
     for event in events:
         if isinstance(event, Item):
             _read_alike(event)
-        changed = prefix.fold(Batch((event,), Position(_CLUSTER, event.revision)), 1.0)
+        changed = prefix.fold(WatchBatch((event,), Position(_CLUSTER, event.revision)), 1.0)
         for change in changed.changes if changed else ():
             if isinstance(change, Upserted):
                 served[change.lease.name] = change.lease

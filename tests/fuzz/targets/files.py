@@ -23,7 +23,7 @@ from flannelette.services.dataplane.backends import make_backend
 from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.diagnose.cni_state import cni_pods
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
-from flannelette.services.dataplane.events.journal import Cause, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.wireguard.key_file import private_key
 from flannelette.services.dataplane.node.cni import read_configuration
@@ -142,11 +142,11 @@ def _table(path: Path) -> None:
 
 def _events(path: Path) -> None:
     """What cannot be read was left out."""
-    file = EventFile(path, EventKind, Cause)
+    file = EventFile(path, NodeEventKind, Cause)
     try:
         assert file.read() == file.read()
     finally:
-        run(file.close(Journal()))
+        run(file.close(NodeJournal()))
 
 
 def _hooks(path: Path) -> None:

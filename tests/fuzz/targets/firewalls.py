@@ -15,7 +15,6 @@ from flannelette.services.masq.diagnose import nft_tables
 from flannelette.services.masq.diagnose.legacy_rules import read_legacy
 from flannelette.services.masq.diagnose.obstacles import dropping, translating, untracking
 from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
-from flannelette.services.masq.firewalls.fake import carry_out
 from flannelette.services.masq.firewalls.firewall import FirewallKind
 from flannelette.services.masq.firewalls.iptables.repair import (
     repair_of,
@@ -30,6 +29,7 @@ from flannelette.services.masq.rules.model import belonging, no_chains, wanted_c
 from flannelette.services.masq.rules.other_networks import networks_in
 from flannelette.services.runtime.os.netlink import attribute_list, attributes
 from tests.examples.masq_firewall import ALL
+from tests.fakes.firewall import carry_out
 
 _NETWORK: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 _SUBNET: Final = ip_network("10.5.27.0/24")

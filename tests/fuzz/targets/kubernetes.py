@@ -10,11 +10,11 @@ from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.lease.stores.kube.node_leases import annotations_patch, require_pod_cidrs, withdrawal_patch
 from flannelette.services.lease.stores.kube.values import (
-    Batch,
     Expired,
     Lines,
     Node,
     NodeProblem,
+    WatchBatch,
     read_batch,
     read_page,
 )
@@ -54,7 +54,7 @@ def _page(line: bytes) -> None:
     _leaves_others(mirror.replace((*_GOOD, *nodes), version), {node.name for node in nodes})
 
 
-def _folded(batch: Batch) -> None:
+def _folded(batch: WatchBatch) -> None:
     mirror = Mirror(DUAL, KEYS)
     served = dict(mirror.replace(_GOOD, "1").leases)
     changed = mirror.fold(batch)

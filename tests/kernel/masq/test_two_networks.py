@@ -15,7 +15,7 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.runtime.os.claims import RANGE, Claim, Claims
+from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim
 from tests.flannel.old_rules import leave
 from tests.hosts.masq import Host, HostsFirewall, free_of, reconciler_of, reconcilers_of
 from tests.services.masq import acquire, lease_service, masq_on
@@ -161,7 +161,7 @@ async def test_what_another_network_has_by_now_of_an_earlier_process_stays(host:
     firewall = reconciler.firewall.name.removeprefix("iptables-")
     before = save(host, firewall)
     with Claims("masq", "red") as red, Claims("masq", "blue") as blue:
-        red.take([Claim(RANGE, "10.5.0.0/16")])
+        red.take([NameClaim(RANGE, "10.5.0.0/16")])
         earlier = network("10.5.0.0/16")
         second = reconciler_of(reconciler.firewall, earlier_network=earlier, unclaimed=free_of(blue))
         await put(second, network("10.7.0.0/16"), "10.7.9.0/24")

@@ -6,15 +6,15 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from flannelette.services.cloud.routes import Key, Plan, Route, Table, Target, View, Wanted, plan
+from flannelette.services.cloud.routes import DesiredRoute, Key, Plan, Route, RouteTables, Table, Target, plan
 
 NETWORK = (ip_network("10.5.0.0/16"),)
 
 
-def wanted(text: str) -> list[Wanted]:
+def wanted(text: str) -> list[DesiredRoute]:
     """`n1 10.5.1.0/24 10.99.0.11` on each line."""
     rows = [line.split() for line in text.strip().splitlines()]
-    return [Wanted(ip_network(cidr), node, ip_address(address)) for node, cidr, address in rows]
+    return [DesiredRoute(ip_network(cidr), node, ip_address(address)) for node, cidr, address in rows]
 
 
 def table(name: str, *lines: str, most: int = 50, is_used: bool = True) -> Table:
@@ -28,10 +28,10 @@ def table(name: str, *lines: str, most: int = 50, is_used: bool = True) -> Table
     return Table(name, tuple(routes), most, is_used)
 
 
-def view(*tables: Table, closed: Sequence[int] = (), unknown: Sequence[int] = ()) -> View:
+def view(*tables: Table, closed: Sequence[int] = (), unknown: Sequence[int] = ()) -> RouteTables:
     """Nodes 1 to 9 have address 10.99.0.1N and interface eni-N."""
     targets = {ip_address(f"10.99.0.1{n}"): Target(f"eni-{n}", n not in closed) for n in range(1, 10)}
-    return View(tables, {a: t for a, t in targets.items() if int(t.name[4:]) not in unknown})
+    return RouteTables(tables, {a: t for a, t in targets.items() if int(t.name[4:]) not in unknown})
 
 
 def lines(found: Plan) -> list[str]:
@@ -45,7 +45,7 @@ def problems(found: Plan) -> list[str]:
 TWO = wanted("n1 10.5.1.0/24 10.99.0.11\nn2 10.5.2.0/24 10.99.0.12")
 
 
-def made(tables: View, seen: Collection[Key] = (), leases: Sequence[Wanted] = TWO) -> Plan:
+def made(tables: RouteTables, seen: Collection[Key] = (), leases: Sequence[DesiredRoute] = TWO) -> Plan:
     return plan(leases, tables, seen, NETWORK)
 
 
@@ -179,16 +179,16 @@ def test_a_full_table_in_which_no_node_looks_is_not_told() -> None:
 
 def test_a_thousand_nodes_and_two_tables() -> None:
     nodes = [
-        Wanted(
+        DesiredRoute(
             ip_network((int(ip_address("10.5.0.0")) + 64 * n, 26)), f"n{n}", ip_address(f"10.99.{n // 250}.{n % 250}")
         )
         for n in range(1000)
     ]
     targets = {each.address: Target(f"eni-{each.node}") for each in nodes if each.address}
-    found = made(View([table("a", most=1000), table("b", most=1000)], targets), leases=nodes)
+    found = made(RouteTables([table("a", most=1000), table("b", most=1000)], targets), leases=nodes)
     assert len(found.changes) == 2000
     again = [
         Table(name, tuple(change.route for change in found.changes if change.route.table == name), 1500)
         for name in ("a", "b")
     ]
-    assert made(View(again, targets), leases=nodes).changes == ()
+    assert made(RouteTables(again, targets), leases=nodes).changes == ()

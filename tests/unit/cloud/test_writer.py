@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flannelette.services.cloud import batches, writer
-from flannelette.services.cloud.routes import CloudError, Trouble
-from flannelette.services.cloud.writer import EventKind
+from flannelette.services.cloud.routes import CloudError, Failure
+from flannelette.services.cloud.writer import CloudEventKind
 from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.network import parse_network
 from flannelette.services.runtime.state import unpack
@@ -74,13 +74,13 @@ async def test_teardown_removes_ours_alone_and_pauses() -> None:
     assert scene.is_paused()
     await scene.sync()
     assert not scene.is_paused()
-    assert scene.told(EventKind.TEARDOWN) == ["routes removed"]
+    assert scene.told(CloudEventKind.TEARDOWN) == ["routes removed"]
 
 
 async def test_after_a_teardown_nothing_is_told_of_what_failed_before() -> None:
     scene = Scene()
     scene.join(1)
-    scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
+    scene.cloud.faults["10.5.1.0/24"] = CloudError(Failure.FULL, "RouteLimitExceeded", "full")
     async with running(scene):
         while not scene.health.reasons:  # noqa: ASYNC110 - a thread decides
             await asyncio.sleep(0)
@@ -103,7 +103,7 @@ async def test_a_teardown_removes_the_routes_of_the_backend_before_and_of_a_proc
 async def test_a_teardown_that_cannot_see_the_routes_does_not_pause() -> None:
     scene = Scene()
     scene.join(1)
-    scene.cloud.faults["look"] = CloudError(Trouble.WAIT, "RequestLimitExceeded", "slowly")
+    scene.cloud.faults["look"] = CloudError(Failure.WAIT, "RequestLimitExceeded", "slowly")
     with pytest.raises(CloudError, match="RequestLimitExceeded"):
         await scene.sync(remove=True)
     assert not scene.is_paused()
@@ -151,11 +151,11 @@ def test_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_told_of_o
         scene = Scene()
         scene.join(1)
         scene.cloud.faults["look"] = CloudError(
-            Trouble.WAIT if code == "RequestLimitExceeded" else Trouble.DENIED, code, "no"
+            Failure.WAIT if code == "RequestLimitExceeded" else Failure.DENIED, code, "no"
         )
         await _an_hour(scene)
         assert 60 <= scene.cloud.looks < 150
-        assert scene.told(EventKind.FAILURE) == [f"{code}: no"]
+        assert scene.told(CloudEventKind.FAILURE) == [f"{code}: no"]
         assert scene.health.reasons == [f"{code}: no"]
         assert [each.check for each in scene.writer.last.findings()] == ["cloud-credentials"] * (
             code == "ExpiredToken"
@@ -174,16 +174,16 @@ def test_a_route_that_is_refused_is_told_of_once_and_holds_no_other_node_up() ->
     async def hour() -> None:
         scene = Scene()
         scene.join(1)
-        scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full")
+        scene.cloud.faults["10.5.1.0/24"] = CloudError(Failure.FULL, "RouteLimitExceeded", "full")
         async with running(scene):
             await asyncio.sleep(3600)
             assert scene.cloud.looks < 150
-            scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.REFUSED, "InvalidParameterValue", "no")
+            scene.cloud.faults["10.5.1.0/24"] = CloudError(Failure.REFUSED, "InvalidParameterValue", "no")
             scene.join(2)
             scene.writer.notice()
             await asyncio.sleep(3)
             assert scene.cloud.routes == {"10.5.2.0/24": "eni-2"}
-        assert scene.told(EventKind.FAILURE) == ["RouteLimitExceeded: full", "InvalidParameterValue: no"]
+        assert scene.told(CloudEventKind.FAILURE) == ["RouteLimitExceeded: full", "InvalidParameterValue: no"]
 
     run_virtually(hour())
 
@@ -191,7 +191,7 @@ def test_a_route_that_is_refused_is_told_of_once_and_holds_no_other_node_up() ->
 async def test_what_is_refused_is_found_with_its_check() -> None:
     scene = Scene()
     scene.join(1, 2)
-    scene.cloud.faults["10.5.1.0/24"] = CloudError(Trouble.FULL, "RouteLimitExceeded", "full", "raise the quota")
+    scene.cloud.faults["10.5.1.0/24"] = CloudError(Failure.FULL, "RouteLimitExceeded", "full", "raise the quota")
     with pytest.raises(Unavailable):
         await scene.sync()
     assert {(each.check, each.problem, each.cause) for each in scene.writer.last.findings()} == {

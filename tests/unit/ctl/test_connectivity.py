@@ -17,7 +17,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.conditions import Weight
 from flannelette.services.ctl.commands.connectivity import (
     Check,
-    Outcome,
+    PairOutcome,
     checks_of,
     junit,
     peer_checks,
@@ -69,7 +69,7 @@ def cluster(size: int, full: Callable[[str, str], Answer], small: Callable[[str,
                 ]
         checks += [*peer_checks(source, names, probes)]
     reason = "give --outside ADDRESS"
-    return [*checks, Check("outside", "", "", "", "", 0, Outcome.SKIPPED, reason)]
+    return [*checks, Check("outside", "", "", "", "", 0, PairOutcome.SKIPPED, reason)]
 
 
 def text(size: int, checks: Iterable[Check], *told: Problem) -> list[str]:
@@ -100,8 +100,8 @@ def test_three_nodes_that_reach_each_other() -> None:
 
 def test_what_a_trace_has_found_stands_in_place_of_the_sentence_of_the_probe() -> None:
     lost = {
-        ("h1", "10.5.2.0"): Check("overlay", "h1", "h2", "10.5.2.0", "IPv4", 0, Outcome.FAILED),
-        ("h3", "10.5.4.0"): Check("overlay", "h3", "h4", "10.5.4.0", "IPv4", 0, Outcome.FAILED),
+        ("h1", "10.5.2.0"): Check("overlay", "h1", "h2", "10.5.2.0", "IPv4", 0, PairOutcome.FAILED),
+        ("h3", "10.5.4.0"): Check("overlay", "h3", "h4", "10.5.4.0", "IPv4", 0, PairOutcome.FAILED),
     }
     step = PathStep("h2", False, "firewall", "-A INPUT -j DROP", Verdict.BROKEN, "A rule drops them.", "iptables -I")
     silent = [Problem("dataplane", "No answer.", check="peer-tunnel", nodes=(name,)) for name in ("h1", "h3")]
@@ -153,7 +153,7 @@ def test_traffic_control_that_has_dropped_packets_is_named_and_no_firewall_is_bl
 )
 def test_an_answer_that_does_not_say_of_what_it_is_counts_as_not_tested(strange: pb.PathProbe) -> None:
     (check,) = peer_checks("h1", ("h1", "h2"), [strange])
-    assert (check.outcome, check.is_untested) == (Outcome.SKIPPED, True)
+    assert (check.outcome, check.is_untested) == (PairOutcome.SKIPPED, True)
     assert check.reason == "h1 does not say of what its answer is"
     assert "0 of 1 check passed, 1 not tested" in text(2, [check])
 
@@ -170,15 +170,15 @@ def test_what_is_not_tested_counts_with_its_reason() -> None:
     checks = [*cluster(3, lambda *_: YES, lambda *_: True)]
     checks += [*pods_without_address("h1", ("h1", "h2", "h3"), own)]
     assert [(each.target, each.outcome, each.is_untested) for each in checks[-4:]] == [
-        *[("h2", Outcome.SKIPPED, True)] * 2,
-        *[("h3", Outcome.SKIPPED, True)] * 2,
+        *[("h2", PairOutcome.SKIPPED, True)] * 2,
+        *[("h3", PairOutcome.SKIPPED, True)] * 2,
     ]
     shown = text(3, checks)
     assert "?    pod       0 of 4 passed, 4 not tested" in shown
     assert "24 of 28 checks passed, 4 not tested" in shown
     assert "? not tested: h1 to h2, h3 at a pod (IPv4), because no pod is known there; h3" in shown
     there[0].silent = True
-    assert {each.outcome for each in pods_without_address("h1", ("h2",), own)} == {Outcome.FAILED}
+    assert {each.outcome for each in pods_without_address("h1", ("h2",), own)} == {PairOutcome.FAILED}
 
 
 def test_three_nodes_with_faults_and_what_doctor_says() -> None:
@@ -234,7 +234,7 @@ def test_in_a_pipe_each_check_is_a_line_and_doctors_word_follows() -> None:
 
 
 def test_junit_has_a_case_for_each_check_and_doctors_word_in_those_that_failed() -> None:
-    silent = Check("overlay", "h\x1b3", "all", "", "", 0, Outcome.FAILED, "no\x00 answer from ø")
+    silent = Check("overlay", "h\x1b3", "all", "", "", 0, PairOutcome.FAILED, "no\x00 answer from ø")
     checks = [*cluster(3, lambda *_: YES, lambda a, b: (a, b) != ("h1", "h2")), silent]
     xml = junit(checks, lambda check: Text("UDP port 8472 <is> closed.") if check.target == "h2" else None).plain
     assert xml.isascii()  # so that it is right in every locale
@@ -282,10 +282,10 @@ def test_of_thirty_nodes_only_what_failed_is_shown() -> None:
 
 def test_what_nobody_has_to_answer_is_skipped_and_what_is_not_carried_has_failed() -> None:
     (small, full) = checks_of("overlay", "h1", "h2", probe(OVERLAY, "h2", small=UNKNOWN, full=UNKNOWN))
-    assert (small.outcome, full.outcome) == (Outcome.SKIPPED, Outcome.SKIPPED)
+    assert (small.outcome, full.outcome) == (PairOutcome.SKIPPED, PairOutcome.SKIPPED)
     refused = pb.PathProbe(layer=OVERLAY, node="h2", address="10.5.2.0/24", small=SILENT, error="another backend")
     assert [(c.outcome, c.reason) for c in checks_of("overlay", "h1", "h2", refused)] == [
-        (Outcome.FAILED, "another backend")
+        (PairOutcome.FAILED, "another backend")
     ]
     (missing,) = peer_checks("h1", ["h1", "h2"], [])
     assert (missing.target, missing.reason) == ("h2", "h1 knows no lease of h2")

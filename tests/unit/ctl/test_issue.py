@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flannelette.services.ctl.certificates import Unusable, Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import CertificateRequest, Unusable, issue, make_authority, read_authority
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -12,7 +12,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 def test_a_certificate_ends_with_its_authority_at_the_latest() -> None:
     made = make_authority("lab", NOW, days=100)
     authority = read_authority(made.certificate, made.key)
-    wanted = Wanted("h1", uris=("flannelette://node/h1/masq",))
+    wanted = CertificateRequest("h1", uris=("flannelette://node/h1/masq",))
     assert made.not_after == NOW + timedelta(days=100)
     assert issue(authority, wanted, NOW, days=30).not_after == NOW + timedelta(days=30)
     assert issue(authority, wanted, NOW, days=365).not_after == made.not_after
@@ -23,5 +23,5 @@ def test_a_certificate_ends_with_its_authority_at_the_latest() -> None:
 def test_every_certificate_has_a_key_of_its_own() -> None:
     made = make_authority("lab", NOW, days=1)
     authority = read_authority(made.certificate, made.key)
-    keys = {issue(authority, Wanted("a", addresses=("a",)), NOW, 1).key for _ in range(3)}
+    keys = {issue(authority, CertificateRequest("a", addresses=("a",)), NOW, 1).key for _ in range(3)}
     assert len(keys | {made.key}) == 4

@@ -9,7 +9,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.ctl.commands.trace import paths_text
 from flannelette.services.ctl.connect.call import CallFailed
-from flannelette.services.ctl.packet_path import Half, PacketPath, Verdict, path_of
+from flannelette.services.ctl.packet_path import NodeTrace, PacketPath, Verdict, path_of
 from flannelette.services.ctl.screen import screen
 
 OK, BROKEN, UNKNOWN = pb.TRACE_VERDICT_PASSES, pb.TRACE_VERDICT_BROKEN, pb.TRACE_VERDICT_UNKNOWN
@@ -44,12 +44,12 @@ def told(
     )
 
 
-def whole(*answers: Half) -> PacketPath:
-    return path_of([Half(told("n3")), *answers])
+def whole(*answers: NodeTrace) -> PacketPath:
+    return path_of([NodeTrace(told("n3")), *answers])
 
 
 def test_two_halves_are_a_whole_path() -> None:
-    path = whole(Half(told("n2", INPUT), {0: masq_pb2.ExplainResponse()}), Half(told("n1", ROUTE)))
+    path = whole(NodeTrace(told("n2", INPUT), {0: masq_pb2.ExplainResponse()}), NodeTrace(told("n1", ROUTE)))
     assert [(step.node, step.kind, step.verdict) for step in path.steps] == [
         ("n1", "route", Verdict.PASSES),
         ("n2", "firewall", Verdict.PASSES),
@@ -59,7 +59,7 @@ def test_two_halves_are_a_whole_path() -> None:
 
 
 def test_yaml_has_what_json_has(capsys: pytest.CaptureFixture[str]) -> None:
-    path = whole(Half(told("n1", ROUTE)))
+    path = whole(NodeTrace(told("n1", ROUTE)))
     screen("json").show_json(path.document())
     as_json = capsys.readouterr().out
     screen("yaml").show_json(path.document())
@@ -67,10 +67,10 @@ def test_yaml_has_what_json_has(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_half_says_what_is_not_known() -> None:
-    path = whole(Half(told("n1", ROUTE)))
+    path = whole(NodeTrace(told("n1", ROUTE)))
     assert path.outcome == "nothing is wrong on n1; the rest is not known"
     assert path.remarks == ("How n2 receives is not known: run this there too, or name a --context with n2 in it.",)
-    path = whole(Half(told("n1", ROUTE, nodes=("n1", ""))))
+    path = whole(NodeTrace(told("n1", ROUTE, nodes=("n1", ""))))
     assert path.outcome == "leaves n1, to an address without a lease"
 
 
@@ -83,7 +83,7 @@ def test_one_half_says_what_is_not_known() -> None:
     ],
 )
 def test_the_receiver_is_what_the_sender_expects(mac: str, verdict: Verdict, reason: str) -> None:
-    path = whole(Half(told("n1", FDB)), Half(told("n2", INPUT, mac=mac)))
+    path = whole(NodeTrace(told("n1", FDB)), NodeTrace(told("n2", INPUT, mac=mac)))
     assert (path.steps[0].verdict, path.steps[0].reason) == (verdict, reason)
 
 
@@ -107,7 +107,7 @@ def test_masq_says_what_drops_the_packet_and_what_becomes_of_its_source() -> Non
         (CallFailed("no socket"), Verdict.UNKNOWN, "FORWARD from 10.5.27.2", "masq does not tell: no socket"),
     ]
     for said, verdict, text, reason in cases:
-        (step,) = whole(Half(told("n1", FORWARD), {0: said})).steps
+        (step,) = whole(NodeTrace(told("n1", FORWARD), {0: said})).steps
         assert (step.verdict, step.text, step.reason) == (verdict, text, reason)
 
 
@@ -120,8 +120,10 @@ def test_the_first_broken_step_is_marked_at_80_columns() -> None:
         cure="ip link set up",
         side=RECEIVER,
     )
-    there = whole(Half(told("n1", ROUTE)), Half(told("n2", lost, lost)))
-    back = path_of([Half(told("n2", nodes=("n2", "n1"))), Half(told("n2", ROUTE)), Half(told("n1", INPUT))])
+    there = whole(NodeTrace(told("n1", ROUTE)), NodeTrace(told("n2", lost, lost)))
+    back = path_of(
+        [NodeTrace(told("n2", nodes=("n2", "n1"))), NodeTrace(told("n2", ROUTE)), NodeTrace(told("n1", INPUT))]
+    )
     text = paths_text([there, back], 80, whole_return=False).plain
     assert text == (
         "10.5.27.2 (n1) to 10.5.53.2 (n2): broken on n2 at device\n"

@@ -19,7 +19,7 @@ from flannelette.services.ctl.commands.nodes import all_well, nodes_text
 from flannelette.services.ctl.commands.peers import peer_text, peers_text
 from flannelette.services.ctl.commands.quarantine import quarantine_text
 from flannelette.services.ctl.commands.rules import rules_text
-from flannelette.services.ctl.commands.status import in_the_way, overview_text, status_text
+from flannelette.services.ctl.commands.status import finding_text, overview_text, status_text
 from flannelette.services.ctl.commands.wait import converged_text, pending_text
 from flannelette.services.ctl.connect.call import AddressProblem, CallFailed
 from flannelette.services.ctl.connect.targets import targets
@@ -261,8 +261,8 @@ def test_nodes_are_well_unless_one_is_known_not_to_be() -> None:
 def test_a_finding_is_a_sentence_and_its_cure_another() -> None:
     finding = masq_pb2.Finding(problem="The kernel forwards no IPv4 packets.", cure="sysctl -w net.ipv4.ip_forward=1")
     said = "The kernel forwards no IPv4 packets. Cure: sysctl -w net.ipv4.ip_forward=1"
-    assert in_the_way(older_condition(finding)) == said
-    assert in_the_way(older_condition(masq_pb2.Finding(problem="firewalld rejects."))) == "firewalld rejects."
+    assert finding_text(older_condition(finding)) == said
+    assert finding_text(older_condition(masq_pb2.Finding(problem="firewalld rejects."))) == "firewalld rejects."
 
 
 def test_a_peer_that_pings_reach_and_nothing_else_is_shown_so() -> None:

@@ -18,7 +18,7 @@ from flannelette.services.ctl.commands.topology import (
     svg,
     topology_text,
 )
-from flannelette.services.ctl.problems import Health
+from flannelette.services.ctl.problems import Overall
 from tests import paths
 from tests.ctl import samples
 from tests.ctl.clusters import topology
@@ -118,7 +118,7 @@ def test_a_route_by_the_underlays_interface_is_direct_and_what_is_worse_of_two_d
         peer.objects.clear()
         peer.objects.add(kind="route", gateway=peer.public_addresses[0], device="eth0", programmed=True)
     back.state = pb.PEER_STATE_FAILED
-    for other, health, remark in (([], Health.HEALTHY, "0.21 ms"), ([back], Health.BROKEN, "failed")):
+    for other, health, remark in (([], Overall.HEALTHY, "0.21 ms"), ([back], Overall.BROKEN, "failed")):
         (link,) = read_topology(leases, [], {}, {"h1": ("eth0", [there]), "h2": ("eth0", other)}).links
         assert (link.direct, link.health, link.remark) == (True, health, remark)
 
@@ -142,8 +142,8 @@ def test_what_only_the_lease_service_knows_is_drawn_too() -> None:
     known = [lease_pb2.Node(name="h1", connected=True, behind=0), lease_pb2.Node(name="h2", connected=False)]
     made: Topology = read_topology(leases, known, {}, {})
     assert [(node.name, node.health) for node in made.nodes] == [
-        ("h1", Health.HEALTHY),
-        ("h2", Health.AWAY),
-        ("h3", Health.UNKNOWN),
+        ("h1", Overall.HEALTHY),
+        ("h2", Overall.AWAY),
+        ("h3", Overall.UNKNOWN),
     ]
-    assert {link.health for link in made.links} == {Health.UNKNOWN}
+    assert {link.health for link in made.links} == {Overall.UNKNOWN}

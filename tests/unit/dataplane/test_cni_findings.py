@@ -9,7 +9,7 @@ import pytest
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
-from flannelette.services.dataplane.diagnose.seen import Seen, Subject
+from flannelette.services.dataplane.diagnose.seen import KernelSnapshot, Subject
 from flannelette.services.dataplane.underlay import Underlay
 from tests.findings.file_rows import FILE_FAULTS
 
@@ -38,7 +38,7 @@ class Host:
         self.write(f"etc/cni/net.d/{name}", json.dumps(content))
 
     def findings(self) -> list[Condition]:
-        return list(check_cni(SUBJECT, Seen(cni=cni_view(self.files))))
+        return list(check_cni(SUBJECT, KernelSnapshot(cni=cni_view(self.files))))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from flannelette.services.dataplane.diagnose.seen import (
     CniPods,
     HostAddress,
     HostLink,
-    Seen,
+    KernelSnapshot,
     Subject,
 )
 from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
@@ -44,14 +44,14 @@ VETH1 = HostLink(7, "veth1", "veth", master=5, is_apart=True, port=BridgePort())
 VETH2 = HostLink(8, "veth2", "veth", master=5, is_apart=True, port=BridgePort())
 
 
-def seen(*links: HostLink, pods: tuple[CniPod, ...] = (POD,), bridge: HostLink = CNI0) -> Seen:
+def seen(*links: HostLink, pods: tuple[CniPod, ...] = (POD,), bridge: HostLink = CNI0) -> KernelSnapshot:
     every = {each.index: each for each in (bridge, *links)}
     held = HostAddress(IPV4, OWN[1].packed, 24, bridge.index)
     names = {index: each.name for index, each in every.items()}
-    return Seen(names, [held], {IPV4: bridge.index}, links=every, on_record=CniPods(pods))
+    return KernelSnapshot(names, [held], {IPV4: bridge.index}, links=every, on_record=CniPods(pods))
 
 
-def found(look: Seen) -> list[Condition]:
+def found(look: KernelSnapshot) -> list[Condition]:
     return list(check_pods(SUBJECT, look))
 
 

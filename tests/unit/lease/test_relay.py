@@ -97,7 +97,7 @@ def test_the_store_of_the_store_is_named() -> None:
 
 def test_a_position_stands_for_the_newest_cursor_above_that_was_all_in_it() -> None:
     cursors = Cursors()
-    assert cursors.above(5) == ""
+    assert cursors.upstream(5) == ""
     assert [
         cursors.record(0, "a:3"),
         cursors.record(0, "a:3"),
@@ -109,7 +109,7 @@ def test_a_position_stands_for_the_newest_cursor_above_that_was_all_in_it() -> N
         True,
         True,
     ]
-    assert [cursors.above(position) for position in (0, 1, 2, 9)] == ["a:3", "a:3", "a:5", "a:5"]
+    assert [cursors.upstream(position) for position in (0, 1, 2, 9)] == ["a:3", "a:3", "a:5", "a:5"]
 
 
 class Above:

@@ -8,14 +8,18 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from flannelette.services.dataplane.events.journal import EventKind as OfDataplane
-from flannelette.services.lease.events import EventKind as OfLease
-from flannelette.services.masq.reconcile.journal import EventKind as OfMasq
+from flannelette.services.dataplane.events.journal import NodeEventKind
+from flannelette.services.lease.events import LeaseEventKind
+from flannelette.services.masq.reconcile.journal import MasqEventKind
 
 
 @pytest.mark.parametrize(
     ("kinds", "proto"),
-    [(OfLease, lease_pb2.EventKind), (OfDataplane, dataplane_pb2.EventKind), (OfMasq, masq_pb2.EventKind)],
+    [
+        (LeaseEventKind, lease_pb2.EventKind),
+        (NodeEventKind, dataplane_pb2.EventKind),
+        (MasqEventKind, masq_pb2.EventKind),
+    ],
     ids=["lease", "dataplane", "masq"],
 )
 def test_kinds_are_those_of_the_proto(kinds: type[Enum], proto: Any) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.ctl.certificates import Wanted, issue, make_authority, read_authority
+from flannelette.services.ctl.certificates import CertificateRequest, issue, make_authority, read_authority
 from flannelette.services.runtime.process.process import Process
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.certificate import date, not_after
@@ -90,7 +90,7 @@ def test_when_a_certificate_runs_out_is_read_from_its_bytes(lab: Certificates, s
     authority = make_authority("of a century", datetime.now(UTC), days=36_500)
     signer = read_authority(authority.certificate, authority.key)
     begin = datetime.now(UTC) + timedelta(days=start_days)
-    made = issue(signer, Wanted("h1", uris=("flannelette://node/h1/dataplane",)), begin, 10)
+    made = issue(signer, CertificateRequest("h1", uris=("flannelette://node/h1/dataplane",)), begin, 10)
     expected = begin + timedelta(days=10)
     assert abs(not_after(made.certificate) - expected.timestamp()) < 2 * DAY
     for damaged in (b"", made.certificate[:80], b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"):

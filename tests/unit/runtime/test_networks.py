@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flannelette.services.core.errors import InvalidInput, Misconfigured
-from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claim, Claims
+from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claims, NameClaim
 from flannelette.services.runtime.process.options import listen_addresses
 from tests.services.command_lines import ON_A_NODE, parsed
 
@@ -67,17 +67,17 @@ def test_each_service_has_one_network(service: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "excludes"),
     [
-        (Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "10.5.128.0/17"), True),
-        (Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "10.6.0.0/16"), False),
-        (Claim(RANGE, "10.5.0.0/16"), Claim(RANGE, "fd00::/48"), False),
-        (Claim(DEVICE, "flannel.1 (VNI 1)"), Claim(DEVICE, "flannel.1 (VNI 7)"), True),
-        (Claim(DEVICE, "flannel.1 (VNI 1)"), Claim(DEVICE, "flannel.2 (VNI 2)"), False),
-        (Claim(UDP_PORT, "8472 vxlan"), Claim(UDP_PORT, "8472 vxlan"), False),
-        (Claim(UDP_PORT, "8472 vxlan"), Claim(UDP_PORT, "8472 wireguard"), True),
-        (Claim("route protocol", "77"), Claim("route protocol", "77"), True),
+        (NameClaim(RANGE, "10.5.0.0/16"), NameClaim(RANGE, "10.5.128.0/17"), True),
+        (NameClaim(RANGE, "10.5.0.0/16"), NameClaim(RANGE, "10.6.0.0/16"), False),
+        (NameClaim(RANGE, "10.5.0.0/16"), NameClaim(RANGE, "fd00::/48"), False),
+        (NameClaim(DEVICE, "flannel.1 (VNI 1)"), NameClaim(DEVICE, "flannel.1 (VNI 7)"), True),
+        (NameClaim(DEVICE, "flannel.1 (VNI 1)"), NameClaim(DEVICE, "flannel.2 (VNI 2)"), False),
+        (NameClaim(UDP_PORT, "8472 vxlan"), NameClaim(UDP_PORT, "8472 vxlan"), False),
+        (NameClaim(UDP_PORT, "8472 vxlan"), NameClaim(UDP_PORT, "8472 wireguard"), True),
+        (NameClaim("route protocol", "77"), NameClaim("route protocol", "77"), True),
     ],
 )
-def test_two_networks_cannot_have_these(one: Claim, other: Claim, excludes: bool) -> None:
+def test_two_networks_cannot_have_these(one: NameClaim, other: NameClaim, excludes: bool) -> None:
     service = f"test-{abs(hash((one, other)))}"
     with Claims(service, "blue") as blue, Claims(service, "red") as red:
         blue.take([one])

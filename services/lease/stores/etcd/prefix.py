@@ -25,7 +25,7 @@ from flannelette.services.lease.stores.etcd.keys import (
     read_configuration,
     read_released,
 )
-from flannelette.services.lease.stores.etcd.rpc.values import Batch, DeletedKey, Event, Item, Newest, Position
+from flannelette.services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Newest, Position, WatchBatch
 from flannelette.services.lease.stores.store import Changed, Snapshot
 
 Value = TypeVar("Value")
@@ -194,7 +194,7 @@ class Prefix:
         new._leaving |= self.session_ended.keys()
         return new
 
-    def fold(self, batch: Batch, now: float) -> Changed | None:
+    def fold(self, batch: WatchBatch, now: float) -> Changed | None:
         """Takes what happened; None: nothing that watchers have to know. `now` is the time for `session_ended`."""
         network, network_error, self._former = self._network, self._network_error, {}
         changes: list[Change] = []

@@ -114,7 +114,7 @@ class EtcdStore:
 
     async def relist(self) -> Snapshot:
         """See Store."""
-        return (await self._replica.anew()).snapshot()
+        return (await self._replica.fresh_listing()).snapshot()
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """See Store; the order of choice is in `allocate`. A node that is refused is left without an etcd lease."""

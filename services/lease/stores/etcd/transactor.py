@@ -13,13 +13,13 @@ from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind, Keyspa
 from flannelette.services.lease.stores.etcd.prefix import Prefix
 from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
 from flannelette.services.lease.stores.etcd.rpc.values import (
-    Batch,
     Delete,
     EtcdLeaseGone,
     HistoryLost,
     Page,
     Put,
     Transaction,
+    WatchBatch,
 )
 from flannelette.services.lease.stores.store import Changed
 from flannelette.services.runtime.backoff import Backoff
@@ -78,7 +78,7 @@ class Replica:
                     await asyncio.wait([following])  # the generator cannot be closed while it runs
         return (memory or Prefix(keyspace)).relisted(listed, position, time.monotonic())
 
-    async def anew(self) -> Prefix:
+    async def fresh_listing(self) -> Prefix:
         """What etcd holds now, by nobody's memory. Raises Unavailable."""
         for _ in range(_LISTINGS):
             with suppress(HistoryLost):  # compacted between two pages
@@ -121,7 +121,7 @@ class Replica:
         self._connected_nodes.elsewhere = prefix.sessions.keys()
         self._note()
 
-    def fold(self, batch: Batch) -> Changed | None:
+    def fold(self, batch: WatchBatch) -> Changed | None:
         """Takes a message of the watch; returns what it means to watchers."""
         self.is_live = True
         changed = self.prefix.fold(batch, time.monotonic())

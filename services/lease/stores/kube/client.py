@@ -23,7 +23,6 @@ from flannelette.services.lease.stores.kube.settings import Access, Annotations,
 from flannelette.services.lease.stores.kube.values import (
     UNAUTHORIZED,
     WRITE_EVENT,
-    Batch,
     Busy,
     Gone,
     Lines,
@@ -31,6 +30,7 @@ from flannelette.services.lease.stores.kube.values import (
     Silent,
     Timing,
     TooLarge,
+    WatchBatch,
     away,
     broken,
     read_batch,
@@ -113,7 +113,7 @@ class KubeClient:
             if not query["continue"]:
                 return tuple(nodes), position
 
-    async def watch_nodes(self, position: str, selector: str = "") -> AsyncGenerator[Batch, None]:
+    async def watch_nodes(self, position: str, selector: str = "") -> AsyncGenerator[WatchBatch, None]:
         """What happens to nodes after a position; first an empty batch: the watch is open.
 
         Ends when the server ends it, as it does every few minutes. Raises Expired when there is no going on from
@@ -131,7 +131,7 @@ class KubeClient:
         async with self._request("watch nodes", "GET", _NODES, query | _selection(selector), timeout) as response:
             if "Content-Encoding" in response.headers:
                 raise broken(self._access.name, ValueError("a watch that is compressed"))
-            yield Batch((), position)
+            yield WatchBatch((), position)
             lines = Lines()
             while chunk := await _read(response):
                 try:

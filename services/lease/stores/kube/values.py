@@ -84,7 +84,7 @@ Event: TypeAlias = Node | Deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class WatchBatch:
     """What happened, in order, and where to go on."""
 
     events: tuple[Event, ...]
@@ -302,7 +302,7 @@ class Lines:
         return (line for line in whole if line.strip())
 
 
-def read_batch(lines: Iterable[bytes], keys: Annotations, server: str) -> Batch | None:
+def read_batch(lines: Iterable[bytes], keys: Annotations, server: str) -> WatchBatch | None:
     """The events in these lines; None if there are none, not even a bookmark.
 
     Raises ValueError for what is no event, Expired or Unavailable for an ERROR: events before it are dropped, and
@@ -325,7 +325,7 @@ def read_batch(lines: Iterable[bytes], keys: Annotations, server: str) -> Batch 
             events.append(Deleted(read_node(target, keys).name))
         elif kind != "BOOKMARK":
             raise NotANode(f"an event of type {kind!r}")
-    return Batch(tuple(events), position) if position else None
+    return WatchBatch(tuple(events), position) if position else None
 
 
 def _error(server: str, status: Any) -> Exception:

@@ -18,7 +18,16 @@ from flannelette.services.lease.progress.notifier import Notifier
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.node_leases import WITHDRAWN, chosen_for, lease_of
 from flannelette.services.lease.stores.kube.settings import Annotations
-from flannelette.services.lease.stores.kube.values import Batch, Busy, Deleted, Expired, Gone, Node, Silent, Timing
+from flannelette.services.lease.stores.kube.values import (
+    Busy,
+    Deleted,
+    Expired,
+    Gone,
+    Node,
+    Silent,
+    Timing,
+    WatchBatch,
+)
 from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
 from flannelette.services.runtime.backoff import Backoff
 
@@ -56,7 +65,7 @@ class Mirror:
         self._notifier.wake(None)
         return self.snapshot()
 
-    def fold(self, batch: Batch) -> Changed | None:
+    def fold(self, batch: WatchBatch) -> Changed | None:
         """Takes what happened; None: nothing that anybody has to know."""
         self.position = batch.position
         if all(event == self._nodes.get(event.name) for event in batch.events):

@@ -78,9 +78,11 @@ class TableEvents:
         """None: as before, while a snapshot is on its way."""
         if not connected:
             return StoreStatus(KIND, False, error)
-        above = table.store
-        if above is not None and not above.connected:
+        upstream = table.store
+        if upstream is not None and not upstream.connected:
             return StoreStatus(
-                KIND, False, f"the {above.kind} store of the lease service at {self._address} is away: {above.error}"
+                KIND,
+                False,
+                f"the {upstream.kind} store of the lease service at {self._address} is away: {upstream.error}",
             )
         return StoreStatus(KIND, True) if table.is_complete else None

@@ -122,7 +122,7 @@ class Cursors:
             del self._positions[:_MOST], self._cursors[:_MOST]
         return True
 
-    def above(self, position: int) -> str:
+    def upstream(self, position: int) -> str:
         """The newest cursor above that a node at our position has; empty: not known."""
         index = bisect_right(self._positions, position)
         return self._cursors[index - 1] if index else ""
@@ -184,5 +184,5 @@ class ReportForwarder:
         if not progress.cursor:
             return await self._send(progress)  # nothing is in its kernel, whatever the cursor
         position = self._change_log.number(progress.cursor)
-        above = "" if position is None else self._cursors.above(position)
-        return await self._send(replace(progress, cursor=above)) if above else 0.0
+        upstream = "" if position is None else self._cursors.upstream(position)
+        return await self._send(replace(progress, cursor=upstream)) if upstream else 0.0

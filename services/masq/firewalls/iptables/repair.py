@@ -232,7 +232,7 @@ def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: Foun
         tuple(f"{program} -t {chain.table} {action}" for action in first.actions),
         as_wanted=not repair_of(wanted, found).actions,
         others=tuple(form_text(chain.name, other.rule.form or {}) for other in found.others),
-        in_the_way=next(filter(None, map(before.is_overridden_by, misplaced)), ""),
+        overriding_rule=next(filter(None, map(before.is_overridden_by, misplaced)), ""),
     )
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from flannelette.cloud.v1 import cloud_pb2
 from flannelette.services.cloud import batches, writer
 from flannelette.services.cloud.api import CloudServicer
-from flannelette.services.cloud.routes import Route, Table, Target, View, Wanted, plan, wanted_routes
+from flannelette.services.cloud.routes import DesiredRoute, Route, RouteTables, Table, Target, plan, wanted_routes
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import IPV4
 from flannelette.services.core.leases.lease import Lease, Subnet
@@ -25,7 +25,7 @@ _YOUNG: Final = 1000
 """See lease_events."""
 _PART: Final = Subnet(ip_network("10.5.200.0/24"), ip_address("10.99.200.1"))
 _GOOD: Final = Lease("10.5.200.0-24", "good", (_PART,), claim_order=1)
-_WANTED: Final = Wanted(_PART.cidr, "good", _PART.public_address)
+_WANTED: Final = DesiredRoute(_PART.cidr, "good", _PART.public_address)
 _TABLE: Final = Table("rtb", (Route("rtb", _PART.cidr, "eni-good"),), 50)
 _FOREIGN: Final = {"192.168.7.0/24": "igw-1", "10.5.77.0/24": "eni-77"}
 """Routes of others in the cloud's table, one of them in the network."""
@@ -89,7 +89,9 @@ def cloud_leases(data: bytes) -> None:
     assert [each for each in wanted if each.destination.overlaps(_WANTED.destination)] == [_WANTED]
     targets = {each.address: Target(f"eni-{each.address}") for each in wanted if each.address}
     assert _PART.public_address is not None
-    made = plan(wanted, View([_TABLE], targets | {_PART.public_address: Target("eni-good")}), (), AWS.cidrs(IPV4))
+    made = plan(
+        wanted, RouteTables([_TABLE], targets | {_PART.public_address: Target("eni-good")}), (), AWS.cidrs(IPV4)
+    )
     for change in made.changes:
         change.text.encode()
         assert change.route.destination.subnet_of(ip_network("10.5.0.0/16"))  # type: ignore[arg-type]  # IPv4's

@@ -14,7 +14,7 @@ from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.dataplane.api.service import DataplaneServicer
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.masq.diagnose.host_checks import HostChecks
@@ -48,7 +48,7 @@ class PlayedDataplane(Controller):
         connection: Any = SimpleNamespace(node="n1", address="unix:/nowhere/lease.sock", clock_ahead=0.0)
         self.kernel = FakeKernel({FOREIGN})
         KERNELS[:] = [self.kernel]
-        health, state, journal = Health(), StateFile("", "dataplane"), Journal(30)
+        health, state, journal = Health(), StateFile("", "dataplane"), NodeJournal(30)
         super().__init__(settings, connection, self.kernel, BUILT, health, state, journal=journal)
         self.table = self.feed.table
         leases = tuple(map(Upserted, (N1, N2, N3)))

@@ -14,7 +14,7 @@ from flannelette.services.core.network import parse_network
 from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.api.capture import filters
 from flannelette.services.dataplane.backends.ipip import Ipip
-from flannelette.services.dataplane.capture import Expression, Some, attach, inner, outer, program
+from flannelette.services.dataplane.capture import AnyOf, Expression, attach, inner, outer, program
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from tests.examples.dataplane import LINKS
 
@@ -174,11 +174,11 @@ def test_with_a_pod_they_carry_a_packet_of_it_where_that_can_be_read(
     kernel: Kernel, tunnel: Tunnel, inside: int, packet: bytes, is_wanted: bool
 ) -> None:
     hosts = [outer(tunnel, ip_address(host), [PEER4, PEER6], ip_address(B4), inside) for host in (THERE4, THERE6)]
-    assert kernel.accepts(Some(hosts), packet) is is_wanted
+    assert kernel.accepts(AnyOf(hosts), packet) is is_wanted
 
 
 def test_what_is_no_ip_packet_is_not_accepted(kernel: Kernel) -> None:
-    expression = Some([inner([PEER4, PEER6], None), outer(VXLAN, ip_address(THERE4), [PEER4], None, 30)])
+    expression = AnyOf([inner([PEER4, PEER6], None), outer(VXLAN, ip_address(THERE4), [PEER4], None, 30)])
     arp = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + bytes(6) + ip_address(HERE4).packed + bytes(10)
     for packet in (arp, b"", b"\x45", bytes(60)):
         assert not kernel.accepts(expression, packet), packet

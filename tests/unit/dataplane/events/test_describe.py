@@ -11,7 +11,7 @@ from flannelette.services.dataplane.events.describe import (
     describe_repair,
     resync_cause,
 )
-from flannelette.services.dataplane.events.journal import Cause, EventKind, Observations
+from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, Observations
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext, peer_of
@@ -37,15 +37,15 @@ def moved(to: str = "10.99.0.22") -> Lease:
 
 
 def test_a_peer_that_comes_changes_and_goes_is_told_by_what_is_different() -> None:
-    assert news({}, peers(N2)) == [(EventKind.PEER_ADDED, "peer added: n2, 10.5.53.0/24 at 10.99.0.12")]
-    assert news(peers(N2), {}) == [(EventKind.PEER_REMOVED, "peer removed: n2, 10.5.53.0/24 at 10.99.0.12")]
+    assert news({}, peers(N2)) == [(NodeEventKind.PEER_ADDED, "peer added: n2, 10.5.53.0/24 at 10.99.0.12")]
+    assert news(peers(N2), {}) == [(NodeEventKind.PEER_REMOVED, "peer removed: n2, 10.5.53.0/24 at 10.99.0.12")]
     assert news(peers(N2), peers(moved())) == [
-        (EventKind.PEER_CHANGED, "peer changed: n2, address 10.99.0.12 -> 10.99.0.22")
+        (NodeEventKind.PEER_CHANGED, "peer changed: n2, address 10.99.0.12 -> 10.99.0.22")
     ]
     other = lease(replace(CAPTURED["n2"], data=CAPTURED["n3"].data), node="n9")
     assert news(peers(N2), peers(other)) == [
         (
-            EventKind.PEER_CHANGED,
+            NodeEventKind.PEER_CHANGED,
             "peer changed: n9, node n2 -> n9; data vni 1 06:0c:56:6d:fb:b3 -> vni 1 0e:9d:40:24:9e:77",
         )
     ]
@@ -63,7 +63,7 @@ def test_a_refused_peer_is_told_with_the_reason_and_so_is_the_end_of_it() -> Non
     reason = peers(bad)[bad.name].reason
     assert reason
     assert news({}, peers(bad)) == [
-        (EventKind.PEER_ADDED, f"peer added: n2, 10.5.53.0/24 at 127.0.0.1; not carried: {reason}")
+        (NodeEventKind.PEER_ADDED, f"peer added: n2, 10.5.53.0/24 at 127.0.0.1; not carried: {reason}")
     ]
     ((_, what),) = news(peers(bad), peers(N2))
     assert what == "peer changed: n2, address 127.0.0.1 -> 10.99.0.12; carried now"
@@ -75,7 +75,7 @@ def test_many_at_once_are_one_event_that_names_the_first() -> None:
     (event,) = describe_peers(peers(N3), peers(*many), "", 0.2)
     assert event.what == "peers 20 added, 1 removed: m50, m51, m52, m53, m54, m55, m56, m57, ..."
     assert (event.kind, event.subject_count, len(event.subjects), event.cause) == (
-        EventKind.PEERS_CHANGED, 21, 8, "lease change"
+        NodeEventKind.PEERS_CHANGED, 21, 8, "lease change"
     )  # fmt: skip
 
 
@@ -110,10 +110,10 @@ def test_a_repair_of_many_objects_shows_three() -> None:
 def test_a_device_is_a_repair_only_where_no_decision_explains_it() -> None:
     up = [LinkChange("ip link set flannel.1 up", "link", "set", {})]
     made = describe_device("flannel.1", up, None, 0.01)
-    assert (made.kind, made.what, made.repair) == (EventKind.DEVICE, "flannel.1: ip link set flannel.1 up", None)
+    assert (made.kind, made.what, made.repair) == (NodeEventKind.DEVICE, "flannel.1: ip link set flannel.1 up", None)
     fixed = describe_device("flannel.1", up, Observations({(Cause.LINK_DOWN, "flannel.1"): 1}), 0.01)
     assert (fixed.kind, fixed.what, fixed.repair, fixed.cause) == (
-        EventKind.REPAIR, "repaired: ip link set flannel.1 up", Cause.LINK_DOWN, "link down on flannel.1"
+        NodeEventKind.REPAIR, "repaired: ip link set flannel.1 up", Cause.LINK_DOWN, "link down on flannel.1"
     )  # fmt: skip
 
 

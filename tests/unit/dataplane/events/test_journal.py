@@ -10,29 +10,29 @@ from structlog.testing import capture_logs
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.dataplane.api.events import reading_of, repair_counts
-from flannelette.services.dataplane.events.journal import Cause, EventKind, Journal
+from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
 from flannelette.services.runtime.events import REMEMBERED, Event, Subject
 
 N2, N3 = Subject("10.5.53.0-24", "n2"), Subject("10.5.97.0-24", "n3")
 
 
 def repair(cause: Cause, objects: int = 1) -> Event:
-    return Event(EventKind.REPAIR, f"repaired: {objects}", cause.value, 0.001, objects=objects, repair=cause)
+    return Event(NodeEventKind.REPAIR, f"repaired: {objects}", cause.value, 0.001, objects=objects, repair=cause)
 
 
-def journal(*events: Event, size: int = 8) -> Journal:
+def journal(*events: Event, size: int = 8) -> NodeJournal:
     times = iter(range(100, 10_000))
-    made = Journal(size, lambda: next(times))
+    made = NodeJournal(size, lambda: next(times))
     for event in events:
         made.note(event)
     return made
 
 
 def numbered(count: int, first: int = 1) -> Iterable[Event]:
-    return (Event(EventKind.RESYNC, f"event {number}") for number in range(first, first + count))
+    return (Event(NodeEventKind.RESYNC, f"event {number}") for number in range(first, first + count))
 
 
-def told(made: Journal, **request: object) -> list[str]:
+def told(made: NodeJournal, **request: object) -> list[str]:
     """What a call that does not follow gets."""
     reading = reading_of(made, pb.WatchEventsRequest(**request))  # type: ignore[arg-type]  # fields of several types
     found = []
@@ -44,7 +44,7 @@ def told(made: Journal, **request: object) -> list[str]:
 def test_events_are_told_in_order_with_everything_about_them() -> None:
     made = journal()
     made.cursor = "e1:7"
-    made.note(Event(EventKind.PEER_ADDED, "peer added: n2", "lease change", 0.0012, (N2,), 1, objects=3))
+    made.note(Event(NodeEventKind.PEER_ADDED, "peer added: n2", "lease change", 0.0012, (N2,), 1, objects=3))
     (message,) = reading_of(made, pb.WatchEventsRequest()).take()
     assert message.time.ToSeconds() == 100
     assert message == pb.WatchEventsResponse(
@@ -63,7 +63,7 @@ def test_events_are_told_in_order_with_everything_about_them() -> None:
 
 def test_kinds_and_causes_are_those_of_the_proto() -> None:
     kinds, causes = pb.EventKind.DESCRIPTOR.values, pb.RepairCause.DESCRIPTOR.values
-    assert [f"EVENT_KIND_{kind.name}" for kind in EventKind] == [value.name for value in kinds[1:]]
+    assert [f"EVENT_KIND_{kind.name}" for kind in NodeEventKind] == [value.name for value in kinds[1:]]
     assert [f"REPAIR_CAUSE_{cause.name}" for cause in Cause] == [value.name for value in causes[1:]]
 
 
@@ -97,10 +97,10 @@ def test_after_a_position_comes_what_follows_it_and_one_of_another_process_is_be
 
 
 def test_since_a_moment_by_kind_and_by_peer() -> None:
-    many = Event(EventKind.PEERS_CHANGED, "many", subjects=(N3,), subject_count=900)
-    two = Event(EventKind.PEER_ADDED, "n2 and n3", subjects=(N2, N3), subject_count=2)
-    one = Event(EventKind.PEER_REMOVED, "n3", subjects=(N3,), subject_count=1)
-    made = journal(many, two, one, Event(EventKind.READINESS, "ready"))
+    many = Event(NodeEventKind.PEERS_CHANGED, "many", subjects=(N3,), subject_count=900)
+    two = Event(NodeEventKind.PEER_ADDED, "n2 and n3", subjects=(N2, N3), subject_count=2)
+    one = Event(NodeEventKind.PEER_REMOVED, "n3", subjects=(N3,), subject_count=1)
+    made = journal(many, two, one, Event(NodeEventKind.READINESS, "ready"))
     moment = pb.WatchEventsRequest().since_time
     moment.FromSeconds(102)
     assert told(made, since_time=moment) == ["n3", "ready"]
@@ -111,7 +111,7 @@ def test_since_a_moment_by_kind_and_by_peer() -> None:
 
 
 def test_what_is_missed_is_counted_at_the_next_event_that_is_wanted() -> None:
-    made = journal(*numbered(20), Event(EventKind.READINESS, "ready"))
+    made = journal(*numbered(20), Event(NodeEventKind.READINESS, "ready"))
     (message,) = reading_of(made, pb.WatchEventsRequest(kinds=[pb.EVENT_KIND_READINESS])).take()
     assert (message.what, message.missed) == ("ready", 13)
 
@@ -149,11 +149,11 @@ def test_who_fights_with_us_does_not_fill_the_log() -> None:
 
 def test_a_full_journal_is_a_few_megabytes() -> None:
     tracemalloc.start()
-    made = Journal()
+    made = NodeJournal()
     for number in range(2 * REMEMBERED):
         peers = tuple(Subject(f"10.{number % 256}.{each}.0-24", f"node-{number}-{each}") for each in range(8))
         made.note(
-            Event(EventKind.PEERS_CHANGED, f"{number:,} peers added: {peers}", "lease change", 0.1, peers, 1000)
+            Event(NodeEventKind.PEERS_CHANGED, f"{number:,} peers added: {peers}", "lease change", 0.1, peers, 1000)
         )
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -163,10 +163,10 @@ def test_a_full_journal_is_a_few_megabytes() -> None:
 
 def test_data_of_leases_that_changes_and_changes_leaves_the_journal_small() -> None:
     tracemalloc.start()
-    made = Journal()
+    made = NodeJournal()
     for number in range(REMEMBERED):
         data = f"{number:08192}"
-        made.note(Event(EventKind.PEER_CHANGED, f"data {data} -> {data}", data, subjects=(Subject(data, data),)))
+        made.note(Event(NodeEventKind.PEER_CHANGED, f"data {data} -> {data}", data, subjects=(Subject(data, data),)))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 24 << 20

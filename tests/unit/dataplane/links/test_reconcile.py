@@ -12,7 +12,7 @@ from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.backends.wireguard import Wireguard
-from flannelette.services.dataplane.events.journal import Journal, Observations
+from flannelette.services.dataplane.events.journal import NodeJournal, Observations
 from flannelette.services.dataplane.links.actual import LinkOutcome
 from flannelette.services.dataplane.links.changes import LinkChange, LinkState, as_created
 from flannelette.services.dataplane.links.desired import LinkSpec
@@ -83,7 +83,7 @@ class WireguardLinks(FakeLinks):
 def scene(monkeypatch: pytest.MonkeyPatch, kernel: FakeLinks) -> ConfigTracker:
     for name in ("find_link", "links_of", "carry_out"):
         monkeypatch.setattr(f"flannelette.services.dataplane.links.actual.{name}", getattr(kernel, name))
-    tracker = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, Journal())
+    tracker = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, NodeJournal())
     tracker.config = GROUND
     tracker._has_looked_around = True
     return tracker

@@ -13,7 +13,7 @@ from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.events.journal import Cause, Journal, Observations
+from flannelette.services.dataplane.events.journal import Cause, NodeJournal, Observations
 from flannelette.services.dataplane.links.changes import LinkChange
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.links.reconcile import LinkResult
@@ -29,7 +29,7 @@ GROUND = OverlayConfig(HOST_GW, HostGw(), (IPV4,), UNDERLAY)
 
 
 def tracker(ground: OverlayConfig | None = None) -> ConfigTracker:
-    made = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, Journal())
+    made = ConfigTracker(DataplaneSettings(), "n1", FakeKernel(), BUILT, NodeJournal())
     made.config = ground
     return made
 

@@ -30,17 +30,17 @@ def test_the_first_losses_are_answered_at_once_and_those_that_follow_are_told_an
         for times in range(1, 4):
             await asyncio.sleep(0.01)
             scene.renewer.hear_of_loss(lease.name)
-            assert bool(scene.renewer.fight) is (times > 1)
+            assert bool(scene.renewer.contested_key) is (times > 1)
         await asyncio.sleep(0.01)
         assert (scene.renewer.reason, len(scene.service.acquired)) == ("", 4)
-        fight = scene.renewer.fight
+        fight = scene.renewer.contested_key
         assert fight
         assert fight.problem == "The key of n1 (10.5.27.0-24) was overwritten or deleted 3 times in the last minute."
         scene.renewer.hear_of_loss(lease.name)
         await asyncio.sleep(0.2)
         assert scene.renewer.reason, "now it waits"
         await asyncio.sleep(61)
-        assert (scene.renewer.reason, scene.renewer.fight) == ("", None)
+        assert (scene.renewer.reason, scene.renewer.contested_key) == ("", None)
         scene.renewer.hear_of_loss(lease.name)
         await asyncio.sleep(0.01)
         assert scene.renewer.reason == "", "and that is forgotten after a minute"

@@ -9,7 +9,7 @@ import pytest
 from flannelette.services.core.leases.lease import lease_key
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import Journal
+from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.links import actual as links
 from flannelette.services.dataplane.node.network_change import NetworkChange
 from tests.examples.leases import make_lease, network
@@ -41,7 +41,7 @@ async def test_a_node_that_moved_by_itself_and_came_back_is_kept_at_the_next_cha
 
     monkeypatch.setattr(links, "interfaces", no_interfaces)
     host = Host()
-    change = NetworkChange("node1", host, cast(Any, host), Journal(), 80, FIRST)
+    change = NetworkChange("node1", host, cast(Any, host), NodeJournal(), 80, FIRST)
 
     async def goes_by(told: NetworkConfig, cidr: str) -> NetworkConfig:
         subnet = IPv4Network(cidr)

@@ -9,7 +9,14 @@ from flannelette.services.core.errors import Unavailable
 from flannelette.services.lease.progress.connected import ConnectedNodes
 from flannelette.services.lease.stores.etcd.keys import Keyspace
 from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.values import Batch, HistoryLost, Newest, NotAllowed, Page, Position
+from flannelette.services.lease.stores.etcd.rpc.values import (
+    HistoryLost,
+    Newest,
+    NotAllowed,
+    Page,
+    Position,
+    WatchBatch,
+)
 from flannelette.services.lease.stores.etcd.transactor import Replica
 from flannelette.services.lease.stores.etcd.watch import Watcher
 from flannelette.services.lease.stores.store import Snapshot
@@ -42,9 +49,9 @@ class FakeClient:
     async def require_history(self, prefix: bytes, position: Position, newest: Newest) -> None:
         self.resumed += 1
 
-    async def watch(self, prefix: bytes, position: Position) -> AsyncIterator[Batch]:
+    async def watch(self, prefix: bytes, position: Position) -> AsyncIterator[WatchBatch]:
         self.watches += 1
-        yield Batch((), position)
+        yield WatchBatch((), position)
         await asyncio.sleep(self.open_for)
         raise self.watching
 

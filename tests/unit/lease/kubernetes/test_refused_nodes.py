@@ -1,6 +1,6 @@
 """What the watch makes of a Node that cannot be a lease: a reason, and no effect on other nodes."""
 
-from flannelette.services.lease.stores.kube.values import Batch
+from flannelette.services.lease.stores.kube.values import WatchBatch
 from flannelette.services.lease.stores.kube.watch import Mirror
 from tests.kubernetes.node_examples import KEYS, V4, F, make_node
 
@@ -8,7 +8,7 @@ from tests.kubernetes.node_examples import KEYS, V4, F, make_node
 def test_why_a_node_is_refused_is_told_in_a_thousand_characters_however_long_its_annotation_is() -> None:
     mirror = Mirror(V4, KEYS)
     mirror.replace([make_node("good")], "1")
-    mirror.fold(Batch((make_node("bad", "10.244.2.0/24", public_ip=100_000 * "x"),), "2"))
+    mirror.fold(WatchBatch((make_node("bad", "10.244.2.0/24", public_ip=100_000 * "x"),), "2"))
     snapshot = mirror.snapshot()
     assert list(snapshot.leases) == ["good"]
     assert len(str(snapshot.refused["bad"])) == 1000

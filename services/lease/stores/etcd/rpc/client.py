@@ -15,7 +15,6 @@ from flannelette.services.lease.stores.etcd.rpc.members import Timing
 from flannelette.services.lease.stores.etcd.rpc.messages import rpc
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.rpc.values import (
-    Batch,
     DeletedKey,
     EtcdLeaseExists,
     EtcdLeaseGone,
@@ -32,6 +31,7 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Transaction,
     Unchanged,
     Untrue,
+    WatchBatch,
     Write,
     end_of,
 )
@@ -142,7 +142,7 @@ class EtcdClient:
         response = await self._ask("lease_time_to_live", rpc.LeaseTimeToLiveRequest(ID=etcd_lease))
         return float(max(response.TTL, 0))
 
-    async def watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
+    async def watch(self, prefix: bytes, position: Position) -> AsyncGenerator[WatchBatch, None]:
         """What happens to keys with the prefix after a position, for ever; first an empty batch: the watch is open.
 
         Tries each member once until it opens. Raises HistoryLost when there is no going on from there, Unavailable
@@ -165,7 +165,7 @@ class EtcdClient:
         """Closes the connections, which ends open calls."""
         await self._cluster.close()
 
-    async def _watch(self, prefix: bytes, position: Position) -> AsyncGenerator[Batch, None]:
+    async def _watch(self, prefix: bytes, position: Position) -> AsyncGenerator[WatchBatch, None]:
         """The same on one member."""
         over = asyncio.Event()
         try:
@@ -199,7 +199,7 @@ async def _watch_requests(prefix: bytes, position: Position, over: asyncio.Event
     await over.wait()  # the end of the requests would end the watch
 
 
-def _batch(response: Any, position: Position) -> Batch:
+def _batch(response: Any, position: Position) -> WatchBatch:
     """What a message of a watch says has happened since a position.
 
     The new position is that of the last event, for the header may be ahead of the events; only a progress message,
@@ -212,7 +212,7 @@ def _batch(response: Any, position: Position) -> Batch:
     elif not response.created:
         revision = response.header.revision
     new = (event for event in response.events if event.kv.mod_revision > position.revision)
-    return Batch(tuple(map(_event, new)), Position(position.cluster, revision))
+    return WatchBatch(tuple(map(_event, new)), Position(position.cluster, revision))
 
 
 def _item(kv: Any) -> Item:

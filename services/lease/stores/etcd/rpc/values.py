@@ -44,7 +44,7 @@ class Position(NamedTuple):
     revision: int
 
 
-class Batch(NamedTuple):
+class WatchBatch(NamedTuple):
     """One message of a watch: whole revisions, in order. Without events it only moves the position on."""
 
     events: tuple[Event, ...]
