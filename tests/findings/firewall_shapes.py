@@ -88,34 +88,7 @@ SHAPES: Final = {
         "iptables-nft -P OUTPUT DROP",
         named="policy of chain OUTPUT of table filter (iptables-nft) is drop, which ufw has set",
         cure=f"ufw allow out to {_PEER} port 8472 proto udp",
-        stands_in=f"iptables-nft -A ufw-user-output -d {_PEER} -p udp --dport 8472 -j ACCEPT; "
-        "iptables-nft -A ufw-user-output -o cni0 -s 10.5.27.1 -d 10.5.27.0/24 -j ACCEPT; "
-        "iptables-nft -A ufw-user-output -o flannel.1 -s 10.5.27.0 -d 10.5.0.0/16 -j ACCEPT",
-    ),
-    "the host sends to no pod": Shape(
-        "iptables-legacy -P OUTPUT DROP; iptables-legacy -A OUTPUT -o lo -j ACCEPT; "
-        "iptables-legacy -A OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "
-        "iptables-legacy -A OUTPUT -p icmp -j ACCEPT; iptables-legacy -A OUTPUT -o eth0 -j ACCEPT",
-        named="TCP and UDP packets between this host and pods are dropped",
-        cure="iptables-legacy -t filter -A OUTPUT -s 10.5.27.1 -d 10.5.27.0/24 -o cni0 -j ACCEPT && "
-        "iptables-legacy -t filter -A OUTPUT -s 10.5.27.0 -d 10.5.0.0/16 -o flannel.1 -j ACCEPT",
-    ),
-    "the host takes no answers of pods": Shape(
-        "iptables-nft -A INPUT -i eth0 -j ACCEPT; iptables-nft -A INPUT -i lo -j ACCEPT; "
-        "iptables-nft -A INPUT -p icmp -j ACCEPT; iptables-nft -A INPUT -j REJECT",
-        named="TCP and UDP packets between this host and pods are dropped",
-        cure="iptables-nft -t filter -I INPUT 4 -s 10.5.27.0/24 -d 10.5.27.1 -i cni0 "
-        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-    ),
-    "a ban of one pod of a peer": Shape(
-        _nft(
-            "table ip crowdsec { set bans { type ipv4_addr; flags timeout; elements = { 10.5.53.2 timeout 3h }; }; "
-            "chain i { type filter hook input priority filter - 10; ip saddr @bans drop; }; }"
-        ),
-        named="Packets between this host and 10.5.53.2 are dropped",
-        cure="nft insert rule ip crowdsec i handle 3 ip saddr 10.5.53.2 ip daddr 10.5.27.0 iifname flannel.1 "
-        "ct state established,related accept",
-        is_part=True,
+        stands_in=f"iptables-nft -A ufw-user-output -d {_PEER} -p udp --dport 8472 -j ACCEPT",
     ),
     "a route rule of ufw after its accept of pings": Shape(
         """iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
@@ -322,6 +295,22 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="chain out of table netdev late (nft)",
         cure="nft insert rule netdev late out handle 2 ip daddr 10.99.0.12 udp dport 8472 accept",
     ),
+    "the port of a pod": Shape(
+        _nft(
+            "table bridge iso { chain fw { type filter hook input priority filter; "
+            'iifname "veth0" ether type ip ip daddr 10.5.0.0/16 drop; }; }'
+        ),
+        named="chain fw of table bridge iso (nft)",
+        cure="nft insert rule bridge iso fw handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
+    ),
+    "what a bridge takes of pods": Shape(
+        _nft(
+            "table bridge f { chain i { type filter hook input priority 0; policy drop; ether type arp accept; "
+            "ip protocol icmp accept; }; }"
+        ),
+        named="The policy of chain i of table bridge f (nft) is drop",
+        cure="nft add rule bridge f i ip saddr 10.5.27.0/24 ip daddr '!=' '{ 10.5.27.0, ",
+    ),
     "what pods send to the outside, at a port": Shape(
         _nft(
             'table netdev e { chain i { type filter hook ingress device "veth0" priority 0; '
@@ -329,6 +318,12 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="TCP packets of pods, to the outside or from there, are dropped",
         cure="nft insert rule netdev e i handle 2 ip saddr 10.5.27.0/24 fib daddr type unicast accept",
+    ),
+    "the MAC address of another guest, at a port": Shape(
+        "ebtables -t nat -N I-veth0-mac; ebtables -t nat -A PREROUTING -p IPv4 -i veth0 -j I-veth0-mac; "
+        "ebtables -t nat -A I-veth0-mac -s 52:54:00:00:00:01 -j RETURN; ebtables -t nat -A I-veth0-mac -j DROP",
+        named="chain I-veth0-mac of table bridge nat (nft)",
+        cure="nft insert rule bridge nat I-veth0-mac handle ",
     ),
     "pods of another node, by ebtables": Shape(
         "ebtables -A INPUT -p IPv4 --ip-proto udp --ip-dport 53 -j ACCEPT; "
@@ -342,6 +337,14 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         "-j DROP; ebtables -A OUTPUT -p IPv4 --ip-proto tcp --ip-sport 9100 -j DROP; "
         "ebtables -A FORWARD -p IPv6 --ip6-proto udp -j DROP",
         is_broken=False,
+    ),
+    "answers of pods, at a port": Shape(
+        _nft(
+            "table bridge f { chain i { type filter hook input priority 0; "
+            'iifname "veth0" ip saddr 10.5.27.0/24 tcp sport < 1024 drop; }; }'
+        ),
+        named="TCP packets of pods are dropped",
+        cure="nft insert rule bridge f i handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
     ),
     **{
         f"a bridge that {what}": Shape(
@@ -532,7 +535,6 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
     ),
     "a policy of ufw": Shape(
         "iptables-legacy -N ufw-user-input; iptables-legacy -A INPUT -p icmp -j ACCEPT; "
-        "iptables-legacy -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "
         "iptables-legacy -A INPUT -j ufw-user-input; iptables-legacy -P INPUT DROP",
         named="which ufw has set",
         cure=f"ufw allow from {_PEER} to any port 8472 proto udp",
@@ -1082,7 +1084,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
             "table inet p { chain i { type filter hook prerouting priority -150; "
             "fib daddr type local tcp dport >= 1024 drop; }; }"
         ),
-        named="TCP packets between pods and the outside, and between pods and this host, are dropped",
+        named="TCP packets of pods, to the outside or from there, are dropped",
         cure="nft insert rule inet p i handle 2 ct state established,related ct original ip saddr "
         "10.5.27.0/24 accept",
     ),

@@ -154,19 +154,12 @@ def flows_of(
             )
             of_pods += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         flows += of_pods
-        here = dict(around.gateways).get(version)
-        to = replace(there, source=ip_network(here), destination=own, outgoing=bridge) if here else None
-        of_host = _of_host(to) if to else []
-        flows += of_host
-        if (device := _tunnel_device(tunnel, version)) and own in own_subnets:
-            flows += _of_host(replace(there, source=ip_network(own[0]), outgoing=device, only_by=device, ports=()))
         if bridge and version in around.bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
             known = _known(around, own, port)
             at = [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
             at.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
-            at += [replace(_at_port(flow, port, is_sent=not flow.is_ours), name="host") for flow in of_host]
             mac = around.macs.get(bridge, b"")
             flows += [replace(flow, known=known, mac=b"" if flow.incoming else mac) for flow in at]
     return flows
@@ -174,20 +167,8 @@ def flows_of(
 
 def _devices(tunnel: Tunnel | None, version: int, around: Surroundings) -> list[str]:
     """The interfaces by which packets go to pods of other nodes, and come from there; an empty name: unknown."""
-    known = _tunnel_device(tunnel, version)
+    known = tunnel.devices.get(version, "") if tunnel else ""
     return [known] if known else [name for each, name in around.ways if each == version] or [""]
-
-
-def _tunnel_device(tunnel: Tunnel | None, version: int) -> str:
-    return tunnel.devices.get(version, "") if tunnel else ""
-
-
-def _of_host(flow: Flow) -> list[Flow]:
-    """What this host sends to pods, as kubelet and an API server do, and what they answer; from its address there."""
-    to = replace(flow, incoming="", only_by="", ports=(), is_ours=True, is_of_process=True, way=OUT, name="host")
-    back = replace(flow, source=flow.destination, destination=flow.source, incoming=flow.outgoing, outgoing="")
-    back = replace(back, is_for_us=True, is_of_process=True, way=IN, name="host")
-    return [to, _going_on(to)[0], _going_on(back)[1]]
 
 
 def neighbours_of(network: NetworkConfig | None, subnets: Iterable[Network], around: Surroundings) -> list[Flow]:
@@ -274,11 +255,6 @@ def _at_port(flow: Flow, port: str, *, is_sent: bool) -> Flow:
     return replace(flow, incoming=incoming, outgoing=outgoing, way=way, name="port", only_by="")
 
 
-def is_at_port(flow: Flow) -> bool:
-    """Whether the packets are those of the pod at one port of the bridge, as that port sees them."""
-    return flow.way in (_FROM_PORT, _TO_PORT, _BRIDGED)
-
-
 def _going_on(flow: Flow) -> tuple[Flow, Flow]:
     """The same packets in connections that exist: those of the end that has begun it, and answers."""
     going_on = replace(flow, states=State.ESTABLISHED)
@@ -363,7 +339,7 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
     if flow.protocol:
         return [flow]
     mentioned = list(_mentioned(tables))
-    if is_at_port(flow):
+    if flow.name == "port":
         return [probe for each in _of_pods_at_port(flow, mentioned) for probe in _of_protocols(each)]
     ends = replace(flow, source=_one(flow.source, mentioned), destination=_one(flow.destination, mentioned))
     return _of_protocols(ends)
@@ -415,11 +391,11 @@ def single_pods(
     `pods`: those of this node, which a set that only the kernel looks into may have.
     """
     named, found = dict.fromkeys(_mentioned(tables)), list[tuple[Network, Flow]]()
-    names = ("pods", "outside", "local", "host", *["port"] * any(table.family in _OF_PORTS for table in tables))
+    names = ("pods", "outside", "local", *["port"] * any(table.family in _OF_PORTS for table in tables))
     mentioned = list(named | dict.fromkeys(pods if any(map(_looks_into_sets, tables)) else ()))
     for flow in flows:
         is_second = flow.states == State.ESTABLISHED and (flow.name == "pods" or not flow.is_answer)
-        if is_second or ("port" if is_at_port(flow) else flow.name) not in names:
+        if is_second or flow.name not in names:
             continue
         for each in mentioned:
             ends = [end for end in (flow.source, flow.destination) if end != each and contains(end, each)]

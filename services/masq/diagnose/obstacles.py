@@ -19,7 +19,7 @@ from flannelette.services.masq.diagnose.cures import (
     owner_of,
     tool_of,
 )
-from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, is_at_port, probes, single_pods
+from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.nft_sets import EVERY
 from flannelette.services.masq.diagnose.targets import foreign_among, sent_to, shown
@@ -199,7 +199,7 @@ def _stands_for_many(probe: Flow) -> bool:
     """Whether an end of it is no single address, or no known MAC, because the peers or the pods are not known."""
     if probe.operation:
         return max(end.num_addresses for end in probe.ends) > 1 or not probe.mac
-    if is_at_port(probe):
+    if probe.name == "port":
         return _pod_of(probe).num_addresses > 1
     return probe.name == "tunnel" and not _peer(probe)
 
@@ -288,9 +288,8 @@ def _of_one(
         return None
     cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows), chains)
     is_pod = pod.prefixlen == pod.max_prefixlen
-    what = f"of pod {pod.network_address}" if is_pod else f"of pods of {pod}"
-    what = f"between this host and {pod.network_address if is_pod else pod}" if flow.name == "host" else what
-    return _described(f"{_kinds(obstacle.lost)} {what}", drop, owner, cure, is_of_some=True)
+    what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
+    return _described(f"{_kinds(obstacle.lost)} of {what}", drop, owner, cure, is_of_some=True)
 
 
 def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
@@ -317,10 +316,6 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     some = _kinds(found.lost)
     if all(map(_is_outside, found.lost)):
         return f"{some} of pods, to the outside or from there,"
-    if names == {"host"}:
-        return f"{some} between this host and pods"
-    if all(flow.name == "host" or _is_outside(flow) for flow in found.lost):
-        return f"{some} between pods and the outside, and between pods and this host,"
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
 
 
@@ -387,7 +382,7 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             is_outside = _is_outside(flow)
             source: tuple[Network, ...] = () if is_outside and flow.is_answer else (flow.source,)
             destination: tuple[Network, ...] = () if is_outside and not flow.is_answer else (flow.destination,)
-            if is_at_port(flow):
+            if flow.name == "port":
                 pods = _widest({_pod_of(packet) for packet in packets})
                 source, destination = (pods, destination) if flow.incoming else (source, pods)
             is_forwarded = flow.name in _FORWARDED and not (is_outside and flow.is_answer)
@@ -400,17 +395,14 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
                 flow.only_by,
                 is_forwarded=is_forwarded,
                 is_masqueraded=flow.masqueraded_as is not None,
-                outgoing=flow.outgoing if flow.name == "host" else "",
             )
             if flow.name == "ping":
                 echo = (ECHO_REPLY if flow.is_answer else ECHO)[flow.protocol]
                 accept = replace(accept, is_answer=False, icmp=echo)
             made[accept] = None
-    wide = [(each.sources, each.incoming, each.is_forwarded) for each in made if not each.destinations]
+    wide = [(each.sources, each.incoming) for each in made if not each.destinations]
     kept = [each for each in made if not (each.is_answer and replace(each, is_answer=False) in made)]
-    return [
-        each for each in kept if not (each.destinations and (each.sources, each.incoming, each.is_forwarded) in wide)
-    ]
+    return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
 
 
 def _neighbours_accepts(lost: Sequence[Flow]) -> list[Accept]:

@@ -239,8 +239,7 @@ class Flow:
     name: str = ""
     """`neighbours` (by which this host and its pods find each other), `neighbours-local` (pods each other),
     `neighbours-nodes` (this host and nodes or routers), `pods` (of pods, beyond the network), `local` (between pods
-    of the node), `host` (of this host to pods, and their answers), `port` (of a pod, on the bridge), `ping` (to or
-    from this host itself) or `tunnel`.
+    of the node), `port` (of a pod, on the bridge), `ping` (to or from this host itself) or `tunnel`.
     """
 
     def at(self, hook: NfHook | None, priority: int) -> "Flow":
