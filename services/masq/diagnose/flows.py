@@ -400,8 +400,12 @@ def single_pods(
         for each in mentioned:
             ends = [end for end in (flow.source, flow.destination) if end != each and contains(end, each)]
             nearest = max(ends, key=lambda end: end.prefixlen, default=None)  # it is in the network, too
-            found += [(each, replace(flow, source=each))] if nearest == flow.source else []
-            found += [(each, replace(flow, destination=each))] if nearest == flow.destination else []
+            for narrowed, is_sender in ((replace(flow, source=each), True), (replace(flow, destination=each), False)):
+                is_at_port = flow.name == "port" and is_sender is bool(flow.incoming)
+                known = tuple(one for one in flow.known if one[0] == each) if is_at_port else flow.known
+                is_there = bool(known) or not flow.known  # at a port there is its pod alone
+                if is_there and nearest == (flow.source if is_sender else flow.destination):
+                    found.append((each, replace(narrowed, known=known)))
     return found[:_MOST_MENTIONED]
 
 
