@@ -52,6 +52,16 @@ ROUTE_FAULTS: Final = {
         problem="Packets from pods do not reach n2.",
         evidence="{ip} route get * from * iif cni0: Invalid argument",
     ),
+    "rule-drops-right-after-local": SilentFault(
+        "{ip} rule add priority 1 to {peer} blackhole",
+        "peer-route",
+        "The rule `1: from all to {peer} blackhole` drops these packets.",
+        "{ip} rule add priority 0 from all to {peer} lookup main",
+        says="peer",
+        and_then="{ip} rule del priority 0 to {peer} && {ip} rule del priority 1",
+        problem="Packets from pods do not reach n2.",
+        evidence="{ip} route get * from * iif cni0: Invalid argument",
+    ),
     "rule-drops-from-a-peer": SilentFault(
         "{ip} rule add priority 100 from {peer} unreachable",
         "peer-return",

@@ -203,8 +203,8 @@ def _exemption(rule: PolicyRule, question: Lookup, network: Network) -> str:
     """The command for a rule right before one that drops, about those of its packets that go into the network; of a
     tunnel's, which have a port, both for what leaves and for the reverse path of what comes.
     """
-    if rule.priority < 2:
-        return _delete(rule)
+    if not rule.priority:
+        return _delete(rule)  # no rule can be before it
     if rule.is_inverted:
         rule = PolicyRule(rule.family, rule.priority, rule.action, rule.table)
     if rule.dst_length < network.prefixlen:

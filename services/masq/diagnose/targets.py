@@ -24,16 +24,18 @@ _MOST_SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where packets get to."""
+    """The end of the way of a packet."""
 
     said: str = ""
-    """In words; empty: unknown."""
+    """The end in words; empty: unknown."""
     is_lost: bool = False
     """Nobody answers there."""
 
 
 def sent_to(given: Given, packet: Flow, flows: Sequence[Flow], host: Host) -> End | None:
-    """Where a rule sends a packet; None: where it goes anyway. `flows`: all that packets of pods and tunnels are."""
+    """Returns the end to which a rule sends a packet; None: the one that it has anyway. `flows`: all that packets of
+    pods and tunnels are.
+    """
     networks, port = given.of(packet.destination), given.port or packet.port
     if networks == (packet.destination,) and port == packet.port:
         return None
@@ -57,7 +59,7 @@ def sent_to(given: Given, packet: Flow, flows: Sequence[Flow], host: Host) -> En
 
 
 def foreign_among(given: Sequence[Network], host: Host, subnets: Iterable[Network]) -> tuple[bool, bool]:
-    """Whether some of these sources are no addresses of this host or of its pods, to which answers come; and all."""
+    """Returns whether some of these sources, and whether all, are no addresses of this host or of its pods."""
     if not host.own:
         return False, False
     mine = [*_collapsed(each for each in host.own if not _is_nowhere(each)), *subnets]
@@ -75,7 +77,7 @@ def shown(networks: Sequence[Network]) -> str:
 
 
 def _of_tunnel(networks: Sequence[Network] | None, port: int, packet: Flow, flows: Iterable[Flow], host: Host) -> End:
-    """Where packets between the nodes get to.
+    """Returns the end of packets between the nodes.
 
     A node may have another address for its peers than it has for itself, so where it sends them is its own matter; it
     takes those that come at its own port.

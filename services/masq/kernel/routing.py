@@ -3,9 +3,11 @@
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Final
 
@@ -130,7 +132,15 @@ def with_arp() -> dict[str, bytes]:
 
 
 def link_of(name: str) -> Link | None:
-    """The interface with this name; None: there is none, or the kernel does not say."""
+    """Returns the interface with this name; None: there is none, or the kernel does not say.
+
+    The answer is up to a second old: one look asks for each of a thousand packets.
+    """
+    return _link_of(name, int(time.monotonic()))
+
+
+@lru_cache(256)
+def _link_of(name: str, _second: int) -> Link | None:
     body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_LINK_NAME, name.encode() + b"\0")
     for head, values in ask(_GETLINK, body, _LINK.size):
         kind = text(attributes(values.get(_LINK_INFO, b"")).get(_INFO_KIND, b""))
