@@ -12,6 +12,7 @@ from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
 from flannelette.services.dataplane.netlink.raw_socket import QUEUE_BYTES, RawTransport
 from tests.hosts.namespaces import NetworkNamespace
+from tests.waiting import eventually_sync
 
 PROTOCOL = 77
 DEVICES = {4: "flannel.1", 6: "flannel-v6.1"}
@@ -32,11 +33,12 @@ class Host:
         for name in ("eth0", "far"):
             up(name)
         namespace.ip("address", "add", "10.99.0.1/16", "dev", "eth0")
-        namespace.ip("address", "add", "fd00:99::1/64", "dev", "eth0", "nodad")
+        namespace.ip("address", "add", "fd00:99::1/64", "dev", "eth0")
         for number, (version, name) in enumerate(DEVICES.items(), start=1):
             local = ("local", _UNDERLAY[version], "dev", "eth0", "dstport", "8472", "nolearning")
             namespace.ip("link", "add", name, "type", "vxlan", "id", str(number), *local)
             up(name)
+        _until_told(namespace, carriers=2)
         with namespace.inside():
             return cls(namespace, dict(socket.if_nameindex()))
 
@@ -77,6 +79,16 @@ class Host:
 
     def peers(self, family: Family, count: int) -> frozenset[KernelObject]:
         return frozenset(each for number in range(2, 2 + count) for each in self.peer(family, number))
+
+
+def _until_told(namespace: NetworkNamespace, carriers: int) -> None:
+    """Waits until the kernel has told of so many links' carriers, and of every address.
+
+    It does both in work of its own, a moment after the command; on a busy machine seconds after it.
+    """
+    eventually_sync(lambda: namespace.ip("-o", "link"), lambda links: links.count("state UP") == carriers)
+    eventually_sync(lambda: namespace.ip("-o", "address", "show", "tentative"), lambda addresses: not addresses)
+    namespace.ip("link", "set", "lo", "up")  # changes nothing, and waits for the lock under which it tells
 
 
 def subnet_address(family: Family, number: int) -> bytes:
