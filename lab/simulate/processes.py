@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -118,7 +119,7 @@ class LeaseService(Running):
 
     def __init__(self, tier: int, number: int, store: Sequence[str], directory: Path, node: str = "") -> None:
         self._sent_before = Counter[str]()
-        home = directory / f"{tier}-{number}"
+        self._home = home = directory / f"{tier}-{number}"
         home.mkdir()
         self.address = f"unix:{home}/lease.sock"
         self._metrics = home / "metrics.sock"
@@ -127,10 +128,15 @@ class LeaseService(Running):
         super().__init__(f"tier {tier}", f"lease-{tier}-{number}", (*self._start, _served(node)), directory)
 
     async def restart(self, node: str = "") -> None:
-        """Ends it, and starts it again; for another node, if one is named."""
+        """Ends it, and starts it again; for another node, if one is named, on a machine that had none before.
+
+        With the table of the former one it would take the end of those that left meanwhile for an accident.
+        """
         self._sent_before = await self.sent()
         self.stop(signal.SIGTERM)
         if node:
+            shutil.rmtree(self._home)
+            self._home.mkdir()
             self._command = (*self._start, _served(node))
         self.start()
         await self.until_present()

@@ -22,7 +22,7 @@ from tests.waiting import eventually_sync, has
 
 @pytest.mark.parametrize(
     ("size", "nodes", "tiers"),
-    [("--nodes=40 --tiers=1,2 --churn=4", 40, 2), ("--nodes=3 --tiers=node --churn=2", 3, 1)],
+    [("--nodes=40 --tiers=1,2 --churn=4", 40, 2), ("--nodes=3 --tiers=node --churn=20", 3, 1)],
     ids=["relays", "a lease service for each node"],
 )
 def test_after_every_fault_every_table_and_every_kernel_is_what_etcd_has(
