@@ -3,15 +3,16 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.conditions import MOST_REPORTED, ROWS, Condition, gravest
 from flannelette.services.core.cure import commands_of
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.dataplane.api.events import repair_counts
 from flannelette.services.dataplane.api.probes import probe_summary
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.events.describe import claim_findings
+from flannelette.services.dataplane.events.journal import Cause, NodeJournal
 from flannelette.services.dataplane.kernel.inspect import ObjectCheck, state_in
 from flannelette.services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
@@ -25,6 +26,7 @@ from flannelette.services.runtime.conditions import condition_to_proto, older_fi
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
 
+CAUSES: Final = {cause: pb.RepairCause.Value(f"REPAIR_CAUSE_{cause.name}") for cause in Cause}
 _NAMED = 10
 """Peers of a finding, or of an earlier backend."""
 _STATES = {
@@ -116,6 +118,12 @@ def reported_findings(dataplane: Controller, prober: Prober) -> tuple[Condition,
     """What the lease service is told: the gravest, without what is no fault of this node."""
     own = (each for each in findings_of(dataplane, prober) if not each.is_remote)
     return tuple(each.bounded() for each in gravest(own)[:MOST_REPORTED])
+
+
+def repair_counts(journal: NodeJournal) -> list[pb.RepairCount]:
+    """The repairs since the start, by cause."""
+    repairs = journal.repairs
+    return [pb.RepairCount(cause=number, objects=repairs[each]) for each, number in CAUSES.items() if repairs[each]]
 
 
 def _earlier(dataplane: Controller) -> list[pb.EarlierBackend]:

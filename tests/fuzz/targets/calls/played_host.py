@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from flannelette.services.core.errors import NotYet
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, family_of
-from flannelette.services.dataplane.api import capture, probes, status
+from flannelette.services.dataplane.api import probes, service, status
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.capture import Expression, Limits, program
 from flannelette.services.dataplane.diagnose.seen import (
@@ -158,7 +158,7 @@ def _holds(route: Route, address: bytes) -> bool:
 
 
 _PLAYED: Final = (
-    patch.object(capture, "Capture", _NoCapture),
+    patch.object(service, "Capture", _NoCapture),
     patch.object(probes, "Inspector", PlayedInspector),
     patch.object(sender, "EchoSockets", _NoEcho),
     patch.object(status, "read_counters", lambda: {name: Counters(1, 2, 3, 4) for name in NAMES.values()}),

@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import InvalidInput
-from flannelette.services.dataplane.api.events import reading_of, repair_counts
+from flannelette.services.dataplane.api.service import reading_of
+from flannelette.services.dataplane.api.status import repair_counts
 from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
 from flannelette.services.runtime.events import REMEMBERED, Event, Subject
 
