@@ -19,7 +19,7 @@ from flannelette.services.runtime.conditions import conditions_from
 
 _MOST_NAMED: Final = 10
 _MOST_SKEW_SECONDS: Final = 10.0
-"""Seconds between the clocks of two services that answer within 3 s; see services/dataplane/node/own_findings.py."""
+"""Seconds between the clocks of two services that answer within 3 s; see services/dataplane/node/lease_renewer.py."""
 
 
 SILENCE: Final = ("peer-tunnel", "peer-down")

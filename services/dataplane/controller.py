@@ -20,7 +20,7 @@ from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
-from flannelette.services.dataplane.node.network_change import NetworkChange
+from flannelette.services.dataplane.node.network import NetworkChange
 from flannelette.services.dataplane.node.node_lease import NodeLease
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.node.progress_reporter import Reporter, progress_after

@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
 from flannelette.services.dataplane.api.service import DataplaneServicer
 from flannelette.services.dataplane.api.status import findings_of, reported_findings, states
 from flannelette.services.dataplane.backends import BUILT
-from flannelette.services.dataplane.backends.task import TaskReports, run_backend_tasks
+from flannelette.services.dataplane.backends.backend import TaskReports, run_backend_tasks
 from flannelette.services.dataplane.commands import HookRunner
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.diagnosis import Diagnosis
@@ -28,7 +28,7 @@ from flannelette.services.dataplane.diagnose.host_programs import HostFiles
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.events.metrics import NumberCollector
-from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
+from flannelette.services.dataplane.ike.charon import CharonActuator
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
 from flannelette.services.dataplane.netlink.fou.ports import FouActuator
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
@@ -36,10 +36,11 @@ from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.monitor import Monitor
 from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from flannelette.services.dataplane.node.cni import CniInstaller, read_configuration
-from flannelette.services.dataplane.node.own_findings import lacking_findings, own_findings
+from flannelette.services.dataplane.node.lease_renewer import own_findings
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.dataplane.probes.record import Answering
 from flannelette.services.dataplane.settings import DataplaneSettings
+from flannelette.services.dataplane.underlay import lacking_findings
 from flannelette.services.dataplane.watch import watch_kernel
 from flannelette.services.runtime.cache.machine import MachineToken
 from flannelette.services.runtime.cache.node_state import StateFile

@@ -4,10 +4,11 @@ The interface is chosen by flannel's flags and order of choice. Of its addresses
 known by for the longest time.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family, Network
 from flannelette.services.core.formats.ip_text import parse_address
@@ -411,3 +412,16 @@ def _row(route: Route, underlay: int) -> _Row:
 
 def _is_inside(row: _Row, other: _Row) -> bool:
     return row[0] == other[0] and other[1] <= row[1] and row[2] <= other[2]
+
+
+def lacking_findings(underlay: Underlay | None) -> Iterator[Condition]:
+    """Findings about families that the node does not carry, because its interface has no address of them."""
+    for family, reason in underlay.lacking if underlay else ():
+        name = underlay.name if underlay else ""
+        yield found(
+            "underlay.family",
+            family=family,
+            device=name,
+            why=f"{reason[:1].upper()}{reason[1:]}",
+            evidence=f"{'ip' if family.version == 4 else 'ip -6'} addr show dev {name} scope global: nothing usable",
+        )

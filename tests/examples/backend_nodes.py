@@ -22,7 +22,7 @@ from flannelette.services.dataplane.links.desired import Device, LinkSpec
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
-from flannelette.services.dataplane.probes.path import Layer, paths_of
+from flannelette.services.dataplane.probes.record import Layer, paths_of
 from flannelette.services.dataplane.underlay import connected_routes
 from tests.examples.dataplane import DUAL_UNDERLAY, ETH0, UNDERLAY, route, subnet
 

@@ -13,7 +13,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import FAMILIES
 from flannelette.services.dataplane.backends import BUILT
-from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
+from flannelette.services.dataplane.ike.charon import CharonActuator
 from flannelette.services.dataplane.kernel.ownership import DEFAULT_METRIC, OwnershipRules, flannel_shape
 from flannelette.services.dataplane.kernel.reconciler import Reconciler, Scope
 from flannelette.services.dataplane.links.reconcile import find_leftovers, remove_devices

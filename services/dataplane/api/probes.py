@@ -17,9 +17,8 @@ from flannelette.services.dataplane.kernel.peer_state import is_refused, state_o
 from flannelette.services.dataplane.netlink.uapi import NUD_REACHABLE
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.probes.on_demand import OnDemand, PathAnswer, Question
-from flannelette.services.dataplane.probes.path import Layer, ProbedPath, paths_of
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.dataplane.probes.record import Answering, Offload, Record
+from flannelette.services.dataplane.probes.record import Answering, Layer, Offload, ProbedPath, Record, paths_of
 
 _NAMED: Final = 10
 _MOST_ADDRESSES: Final = 1_000

@@ -58,10 +58,8 @@ from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext, node_objects
 from flannelette.services.dataplane.probes.on_demand import OnDemand
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.dataplane.trace.ends import Places, ends_of
-from flannelette.services.dataplane.trace.look import TraceRequest, look
-from flannelette.services.dataplane.trace.receiving import facts_of, receiving
-from flannelette.services.dataplane.trace.sending import sending
+from flannelette.services.dataplane.trace.halves import facts_of, receiving, sending
+from flannelette.services.dataplane.trace.look import Places, TraceRequest, ends_of, look
 from flannelette.services.dataplane.trace.steps import Step, Verdict
 from flannelette.services.runtime.events import MOST_NAMED, Reading, RecordedEvent, Subject, either, watch
 from flannelette.services.runtime.rpc.authorization import caller

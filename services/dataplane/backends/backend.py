@@ -1,22 +1,25 @@
 """What a backend is: pure answers about this node's links and its lease, and about what each peer needs.
 
-A backend is a frozen dataclass that inherits from its options (`core.backend_types`) and from `Backend`, in a file of
-its own, and a row of `BACKENDS`. What it does not say is as the defaults here.
+A backend is a frozen dataclass that inherits from its options (`core.backend_types`) and from `Backend`, in a file
+of its own, and a row of `BACKENDS`. What it does not say is as the defaults here. Below that are the routes that
+backends make, and what runs the tasks of those in force, such as to follow a daemon.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 from flannelette.services.core.backend_options import BackendOptions
 from flannelette.services.core.errors import InvalidInput
-from flannelette.services.core.family import Family, Network
+from flannelette.services.core.family import IPV4, Address, Family, Network
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkSpec
-from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, KernelObject, Route
 from flannelette.services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
 from flannelette.services.dataplane.underlay import ConnectedRoutes, Underlay
 from flannelette.services.runtime.os.claims import Claims
@@ -242,3 +245,119 @@ class Backends(NamedTuple):
     """Where they have programs run; None: nowhere."""
     claims: Claims | None = None
     """What this network uses of the namespace; None: nobody asks."""
+
+
+def direct_route(family: Family, cidr: Network, gateway: Address, links: NodeLinks, *, onlink: bool = False) -> Route:
+    """`cidr via gateway dev <underlay>`: not `onlink`, the kernel refuses a gateway that is not connected."""
+    return _route(family, cidr, gateway, links.underlay.index, links, onlink=onlink)
+
+
+def tunnel_route(family: Family, cidr: Network, gateway: Address | None, links: NodeLinks) -> Route:
+    """`cidr via gateway dev <overlay device> onlink`: the device takes any gateway. None: the network address."""
+    return _route(family, cidr, gateway, links.devices[family].index, links, onlink=True)
+
+
+def device_route(family: Family, cidr: Network, links: NodeLinks) -> Route:
+    """`cidr dev <overlay device>`: the device itself knows where packets go."""
+    scope = RT_SCOPE_LINK if family is IPV4 else RT_SCOPE_UNIVERSE
+    return _route(family, cidr, None, links.devices[family].index, links)._replace(gateway=b"", scope=scope)
+
+
+def network_route(family: Family, cidr: Network, links: NodeLinks) -> Route:
+    """`network dev <overlay device>`, with the key that flannel's has, so that the one replaces the other."""
+    return device_route(family, cidr, links)._replace(metric=family.default_metric)
+
+
+def _route(
+    family: Family, cidr: Network, gateway: Address | None, ifindex: int, links: NodeLinks, *, onlink: bool = False
+) -> Route:
+    destination = cidr.network_address.packed
+    return Route(
+        destination,
+        destination if gateway is None else gateway.packed,
+        route_metric(cidr),
+        family.af,
+        cidr.prefixlen,
+        ifindex,
+        links.route_protocol,
+        onlink=onlink,
+    )
+
+
+def route_metric(subnet: Network) -> int:
+    """1 to 65536, a pure function of the subnet: REPLACE stays idempotent.
+
+    Linux hashes routes by protocol, scope, preferred source, metric and device, but not by gateway
+    (fib_create_info in net/ipv4/fib_semantics.c): routes of one device and one metric share one chain, and N of
+    them cost O(N²). IPv6 does not need it and gets the same, so that the families stay alike.
+    """
+    size = subnet.max_prefixlen - subnet.prefixlen
+    return 1 + (int(subnet.network_address) >> size) % 65536
+
+
+InForce: TypeAlias = tuple[Backend, Underlay]
+"""A backend and the underlay that it uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReports:
+    """What the tasks have told."""
+
+    reasons: Mapping[InForce, str] = field(default_factory=dict)
+    """Why a backend carries nothing; empty: it does."""
+    connected: frozenset[Hashable] = frozenset()
+    """See Host."""
+
+    @property
+    def working(self) -> frozenset[InForce]:
+        """The backends that carry packets, as far as their tasks decide that."""
+        return frozenset(each for each, reason in self.reasons.items() if not reason)
+
+
+async def run_backend_tasks(
+    in_force: Callable[[], Sequence[InForce]],
+    directory: Path,
+    changed: Callable[[], Awaitable[None]],
+    audit: Callable[[], None],
+    report: Callable[[TaskReports], None],
+) -> None:
+    """Runs `Backend.run` of each backend in force until cancelled, and cancels it when that, or its underlay, is not
+    in force any more.
+
+    `changed` returns after each step of the controller; `report` takes what the backends in force have reported. A
+    task that ends by itself is not started again; one that fails ends the service.
+    """
+    reasons: dict[InForce, str] = {}
+    connected: dict[InForce, frozenset[Hashable]] = {}
+    tasks: dict[InForce, asyncio.Task[None]] = {}
+
+    def tell(each: InForce, reason: str) -> None:
+        if each in in_force():
+            reasons[each] = reason
+            tell_all()
+
+    def tell_connected(each: InForce, keys: frozenset[Hashable]) -> None:
+        if each in in_force():
+            connected[each] = keys
+            tell_all()
+
+    def tell_all() -> None:
+        report(TaskReports(dict(reasons), frozenset().union(*connected.values())))
+
+    async with asyncio.TaskGroup() as group:
+        while True:
+            now = in_force()
+            gone = {each: tasks.pop(each) for each in tasks.keys() - set(now)}
+            for task in gone.values():
+                task.cancel()
+            if gone:
+                await asyncio.wait(gone.values())  # the next one may need its port or its device
+                for each in gone:
+                    reasons.pop(each, None)
+                    connected.pop(each, None)
+                tell_all()
+            for each in now:
+                if each not in tasks:
+                    host = Host(each[1], directory, audit, partial(tell, each), partial(tell_connected, each))
+                    tasks[each] = group.create_task(each[0].run(host))
+            await changed()

@@ -8,8 +8,14 @@ from flannelette.services.core.backend_types import IpipOptions
 from flannelette.services.core.family import IPV4, Address, Family, Network
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.tunnel import IPIP_DEVICE
-from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, require_room
-from flannelette.services.dataplane.backends.routes import direct_route, tunnel_route
+from flannelette.services.dataplane.backends.backend import (
+    Backend,
+    NodeIdentity,
+    NodeLinks,
+    direct_route,
+    require_room,
+    tunnel_route,
+)
 from flannelette.services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route
 from flannelette.services.dataplane.underlay import Underlay

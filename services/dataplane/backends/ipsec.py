@@ -20,10 +20,10 @@ from flannelette.services.dataplane.backends.backend import (
     NodeFiles,
     NodeIdentity,
     NodeLinks,
+    direct_route,
     require_room,
 )
-from flannelette.services.dataplane.backends.routes import direct_route
-from flannelette.services.dataplane.ike.follower import follow_charon
+from flannelette.services.dataplane.ike.charon import follow_charon
 from flannelette.services.dataplane.links.desired import BareLink, LinkSpec, own_address
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.ipsec.values import (

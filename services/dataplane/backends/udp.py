@@ -22,10 +22,11 @@ from flannelette.services.dataplane.backends.backend import (
     NodeIdentity,
     NodeLinks,
     Programs,
+    device_route,
     require_room,
+    tunnel_route,
 )
 from flannelette.services.dataplane.backends.ipip import IpipLink
-from flannelette.services.dataplane.backends.routes import device_route, tunnel_route
 from flannelette.services.dataplane.links.desired import TUN, BareLink, LinkKind, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.fou.ports import FouPorts, watch_port
 from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU, FouPort

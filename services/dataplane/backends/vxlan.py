@@ -12,10 +12,11 @@ from flannelette.services.dataplane.backends.backend import (
     Backend,
     NodeIdentity,
     NodeLinks,
+    direct_route,
     mtu_warnings,
     require_room,
+    tunnel_route,
 )
-from flannelette.services.dataplane.backends.routes import direct_route, tunnel_route
 from flannelette.services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
 from flannelette.services.dataplane.underlay import Underlay

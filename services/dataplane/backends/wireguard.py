@@ -17,10 +17,11 @@ from flannelette.services.dataplane.backends.backend import (
     NodeFiles,
     NodeIdentity,
     NodeLinks,
+    device_route,
     mtu_warnings,
+    network_route,
     require_room,
 )
-from flannelette.services.dataplane.backends.routes import device_route, network_route
 from flannelette.services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key

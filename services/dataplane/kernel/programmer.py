@@ -23,8 +23,7 @@ from flannelette.services.dataplane.kernel.reconciler import Comparison, KernelP
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext, node_objects
-from flannelette.services.dataplane.peers.peer_set import PeerDelta, PeerSet, peers_of
+from flannelette.services.dataplane.peers.peer import Peer, PeerContext, PeerDelta, PeerSet, node_objects, peers_of
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -11,8 +11,7 @@ from flannelette.services.core.family import Address, Family, Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.node_overrides import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks
-from flannelette.services.dataplane.backends.task import TaskReports
+from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks, TaskReports
 from flannelette.services.dataplane.events.describe import describe_device
 from flannelette.services.dataplane.events.journal import (
     Cause,
@@ -31,7 +30,7 @@ from flannelette.services.dataplane.links.reconcile import (
 )
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.node.other_networks import claim, keep_claims, unclaimed
+from flannelette.services.dataplane.node.network import claim, keep_claims, unclaimed
 from flannelette.services.dataplane.node.overlay_config import (
     EarlierOverlay,
     EarlierOverlays,

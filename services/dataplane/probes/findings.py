@@ -12,8 +12,7 @@ from typing import Final, TypeAlias
 from flannelette.services.core.conditions import Condition, PeerName, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family
-from flannelette.services.dataplane.probes.path import Layer, ProbedPath
-from flannelette.services.dataplane.probes.record import MISSES, PROOFS, Answering, Record
+from flannelette.services.dataplane.probes.record import MISSES, PROOFS, Answering, Layer, ProbedPath, Record
 from flannelette.services.dataplane.probes.sockets import PORT
 
 Paths: TypeAlias = Mapping[ProbedPath, Record]

@@ -22,21 +22,19 @@ from flannelette.services.dataplane.events.journal import NodeEventKind, NodeJou
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.probes.findings import checksum_finding, mute_finding, probe_findings
-from flannelette.services.dataplane.probes.path import (
-    Layer,
-    ProbedPath,
-    devices_of,
-    paths_of,
-    route_to,
-    signs_of_life,
-)
 from flannelette.services.dataplane.probes.record import (
     MISSES,
     Answering,
     ChecksumRecord,
     LargeProbe,
+    Layer,
     Offload,
+    ProbedPath,
     Record,
+    devices_of,
+    paths_of,
+    route_to,
+    signs_of_life,
 )
 from flannelette.services.dataplane.probes.sockets import (
     TIMEOUT_SECONDS,

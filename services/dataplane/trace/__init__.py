@@ -1,5 +1,5 @@
 """Follows one packet through this node, step by step, from what the kernel has now.
 
-`ends` says whose its addresses are; `look` asks the kernel, and sends no packet; `steps`, `sending` and `receiving`
-judge the answers, purely, with the checks of the package `diagnose`.
+`look` says whose its addresses are and asks the kernel, and sends no packet; `steps` and `halves` judge the answers,
+purely, with the checks of the package `diagnose`.
 """

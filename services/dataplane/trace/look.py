@@ -1,11 +1,14 @@
-"""Asks the kernel what it does with one packet, and puts it beside what this node wants for the peer."""
+"""Says whose the addresses of a packet are, asks the kernel what it does with the packet, and puts that beside what
+this node wants for the peer.
+"""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import Final, Protocol
+from typing import Final
 
-from flannelette.services.core.family import FAMILIES, Address, family_of
+from flannelette.services.core.errors import InvalidInput, NotFound
+from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
 from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from flannelette.services.dataplane.diagnose.inspector import Inspector
@@ -20,35 +23,112 @@ from flannelette.services.dataplane.diagnose.seen import (
     PeerPath,
     Subject,
     family_of_af,
+    gateway_of,
     pod_address,
 )
+from flannelette.services.dataplane.kernel.inspect import ObjectCheck
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.changes import LinkState
 from flannelette.services.dataplane.links.desired import LinkSpec
 from flannelette.services.dataplane.links.reconcile import device_commands
 from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
-from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, KernelObject, Route
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
-from flannelette.services.dataplane.trace.ends import Ends
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a packet's path."""
+
+    address: Address
+    node: str = ""
+    """Who has it; empty: no lease says so."""
+    peer: Peer | None = None
+    """The other node that has it."""
+    subnet: Network | None = None
+    """Of the lease."""
+    is_here: bool = False
+    """This node has it, or one of its pods."""
+    is_host: bool = False
+    """It is an address of this host itself, not of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Both, of one family."""
+
+    source: End
+    destination: End
+
+    @property
+    def family(self) -> Family:
+        """The address family of the packet."""
+        return family_of(self.destination.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The addresses of the node, its peers and this host."""
+
+    node: str
+    context: PeerContext
+    peers: Iterable[Peer]
+    held: Set[bytes] = frozenset()
+    """Addresses of this host."""
+
+
+def ends_of(places: Places, source: str, destination: str, version: int = 0) -> Ends:
+    """What two texts mean, addresses or names of nodes, whose addresses are of this IP version (0: any, IPv4 first).
+
+    Raises InvalidInput, NotFound.
+    """
+    there = _addresses(places, "destination", destination)
+    here = _addresses(places, "source", source)
+    pairs = [(a, b) for a in here for b in there if a.version == b.version and version in (0, a.version)]
+    if not pairs:
+        what = f"IPv{version} addresses" if version else "address family in common"
+        raise InvalidInput(f"source {source} and destination {destination} have no {what}")
+    a, b = pairs[0]
+    if a == b:
+        raise InvalidInput(f"source and destination are both {a}: no packet leaves for there")
+    return Ends(_end(places, a), _end(places, b))
+
+
+def _addresses(places: Places, field: str, text: str) -> list[Address]:
+    """One, or those of a node in the overlay, IPv4 first."""
+    try:
+        return [ip_address(text)]
+    except ValueError:
+        pass
+    if text and text == places.node:
+        found = list(places.context.own_subnets)
+    else:
+        found = [s.cidr for peer in places.peers if text and peer.lease.node == text for s in peer.lease.subnets]
+    if found:
+        is_numbered = places.context.backend.numbers_devices
+        return sorted((n[0] if is_numbered else gateway_of(n) for n in found), key=lambda a: a.version)
+    raise NotFound(
+        f"{field} {text!r} is no IP address, and no node with a lease has this name: `flannelette peers` lists them"
+    )
+
+
+def _end(places: Places, value: Address) -> End:
+    is_host = value.packed in places.held
+    for subnet in places.context.own_subnets:
+        if value in subnet:
+            return End(value, places.node, None, subnet, is_here=True, is_host=is_host)
+    for peer in places.peers:  # also where this host has taken the address
+        for each in peer.lease.subnets:
+            if value in each.cidr:
+                return End(value, peer.lease.node or peer.lease.name, peer, each.cidr)
+    return End(value, places.node, is_here=True, is_host=True) if is_host else End(value)
+
 
 AWAY, BACK, TUNNEL = "peer.route", "peer.return", "underlay.route"
 """What the package `diagnose` calls these lookups."""
 
 _NO_TUNNEL: Final = Tunnel({}, 0)
-
-
-class PlacedObject(Protocol):
-    """An object of a peer beside what the kernel has in its place: ObjectCheck of the package `kernel`."""
-
-    @property
-    def wanted(self) -> KernelObject | None: ...  # noqa: D102 - see ObjectCheck, also below
-    @property
-    def actual(self) -> KernelObject | None: ...  # noqa: D102
-    @property
-    def remark(self) -> str: ...  # noqa: D102
-    @property
-    def is_well(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +163,7 @@ class TraceScene:
     """To the other node; None: there is none, or it is not carried."""
     device: OverlayDevice | None = None
     """None: packets travel by the underlay's interface."""
-    checks: Sequence[PlacedObject] = ()
+    checks: Sequence[ObjectCheck] = ()
     """What this node has for the peer."""
     neighbours: Mapping[tuple[bytes, int], NeighbourState] = field(default_factory=dict)
     tunnel: Tunnel = _NO_TUNNEL
@@ -107,7 +187,7 @@ class TraceRequest:
 
 
 async def look(
-    inspector: Inspector, wanted: TraceRequest, ends: Ends, checks: Sequence[PlacedObject], *, is_sender: bool
+    inspector: Inspector, wanted: TraceRequest, ends: Ends, checks: Sequence[ObjectCheck], *, is_sender: bool
 ) -> TraceScene:
     """Asks the kernel for one half of the path. Raises Unavailable."""
     context, peer = wanted.context, (ends.destination if is_sender else ends.source).peer

@@ -29,8 +29,7 @@ from flannelette.services.dataplane.netlink.objects import (
     Route,
 )
 from flannelette.services.dataplane.netlink.uapi import NUD_FAILED
-from flannelette.services.dataplane.trace.ends import End
-from flannelette.services.dataplane.trace.look import TraceScene
+from flannelette.services.dataplane.trace.look import End, TraceScene
 
 
 class StepKind(StrEnum):

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.secret import Secret
-from flannelette.services.dataplane.ike import charon_actuator, follower
-from flannelette.services.dataplane.ike.charon_actuator import CharonActuator
-from flannelette.services.dataplane.ike.follower import follow_charon
+from flannelette.services.dataplane.ike import charon as ours
+from flannelette.services.dataplane.ike.charon import CharonActuator, follow_charon
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, connection_name
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, plan
 from tests.charon.fake import FakeCharon
@@ -94,7 +93,7 @@ async def test_a_refusal_has_charons_words_and_a_charon_that_is_away_is_one_fail
 
 
 async def test_a_tunnel_that_is_late_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charon_actuator, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(ours, "PATIENCE_SECONDS", 0.0)
     async with FakeCharon(tmp_path / "vici") as charon:
         with CharonActuator(charon.path) as actuator:
             await actuator.apply(Plan(WANTED, NOTHING))
@@ -112,7 +111,7 @@ async def test_a_tunnel_that_is_late_is_a_fault(tmp_path: Path, monkeypatch: pyt
 async def test_the_end_of_charon_and_its_return_are_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(ours, "_RETRY_SECONDS", 0.01)
     reports, audits = list[str](), list[int]()
     path = tmp_path / "vici"
     following = asyncio.create_task(follow_charon(path, reports.append, lambda: audits.append(1), lambda up: None))
@@ -130,8 +129,8 @@ async def test_the_end_of_charon_and_its_return_are_told_at_once(
 async def test_a_tunnel_that_charon_gave_up_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(follower, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(ours, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(ours, "ATTEMPTS_SECONDS", 0.1)
     audits = list[int]()
     async with FakeCharon(tmp_path / "vici") as charon:
         with CharonActuator(charon.path) as actuator:
@@ -151,7 +150,7 @@ async def test_a_tunnel_that_charon_gave_up_is_asked_for_again(
 async def test_where_the_peers_tunnel_is_up_the_own_one_is_asked_for_again_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(ours, "_ANSWER_SECONDS", 0.05)
     async with FakeCharon(tmp_path / "vici") as charon:
         with CharonActuator(charon.path) as actuator:
             await actuator.apply(Plan(WANTED, NOTHING))
@@ -190,7 +189,7 @@ async def test_when_the_peers_charon_was_replaced_the_own_tunnel_is_made_anew_at
 async def test_an_ike_sa_ends_when_its_end_has_made_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(ours, "_LOOK_SECONDS", 0.02)
     async with FakeCharon(tmp_path / "vici") as charon:
         with CharonActuator(charon.path) as actuator:
             await actuator.apply(Plan(WANTED, NOTHING))

@@ -12,8 +12,7 @@ import pytest
 
 from flannelette.services.core.family import IPV4, IPV6
 from flannelette.services.core.secret import Secret
-from flannelette.services.dataplane.backends.backend import NodeLinks
-from flannelette.services.dataplane.backends.routes import device_route
+from flannelette.services.dataplane.backends.backend import NodeLinks, device_route
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
 from flannelette.services.dataplane.netlink.kernel import KernelSocket

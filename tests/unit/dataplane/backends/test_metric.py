@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.core.family import IPV4, Family, Network
-from flannelette.services.dataplane.backends.routes import route_metric
+from flannelette.services.dataplane.backends.backend import route_metric
 from tests.examples.strategies import families, subnets_of
 
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Subnet
-from flannelette.services.dataplane.backends.backend import Backend, Host, NodeLinks
-from flannelette.services.dataplane.backends.task import run_backend_tasks
+from flannelette.services.dataplane.backends.backend import Backend, Host, NodeLinks, run_backend_tasks
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.underlay import Underlay
 from tests.examples.dataplane import UNDERLAY

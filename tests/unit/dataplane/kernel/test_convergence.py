@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from flannelette.services.dataplane.backends.routes import route_metric
+from flannelette.services.dataplane.backends.backend import route_metric
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 from flannelette.services.dataplane.peers.peer import PeerContext

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.dataplane.node.own_findings import own_findings
+from flannelette.services.dataplane.node.lease_renewer import own_findings
 from tests.services.renewer import DAY, FakeService, Scene, play
 from tests.virtual_time import now
 

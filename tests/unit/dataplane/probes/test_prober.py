@@ -11,9 +11,8 @@ from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.backends.ipip import Ipip
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.peers.peer import Overlay, Peer, PeerContext
-from flannelette.services.dataplane.probes.path import Layer, ProbedPath
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.dataplane.probes.record import Record
+from flannelette.services.dataplane.probes.record import Layer, ProbedPath, Record
 from tests.examples.dataplane import LINKS, subnet
 
 CONTEXT = PeerContext(
