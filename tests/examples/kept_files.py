@@ -19,7 +19,7 @@ from flannelette.services.dataplane.netlink.objects import Hook
 from flannelette.services.lease.admission.cache_file import SnapshotCache
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.encoding import SYNCED
+from flannelette.services.lease.watch.steps import SYNCED
 from flannelette.services.runtime.cache.node_state import StateFile
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.events import EventFile

@@ -37,8 +37,7 @@ from flannelette.services.lease.api.requests import (
     subnets_to_reserve,
 )
 from flannelette.services.lease.events import LeaseEventKind, LeaseJournal, Requests
-from flannelette.services.lease.imports.cluster import Imports
-from flannelette.services.lease.imports.export import watch_exported
+from flannelette.services.lease.imports.cluster import Imports, watch_exported
 from flannelette.services.lease.imports.policy import ALL_OWN, Export
 from flannelette.services.lease.progress.reports import NOTHING_YET, NodeProgress, Report
 from flannelette.services.lease.stores.store import KnowsExpiry, Reclaimed, RefusalKind, Store

@@ -1,31 +1,37 @@
-"""The leases of other clusters, each followed through the stream of its lease service."""
+"""The leases of other clusters, each followed through the stream of its lease service; and what those of other
+clusters see of this one, serialised (VIEW_EXPORTED).
+"""
 
 import asyncio
+import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.table import Removed, StoreStatus, apply
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, apply, changes_between
 from flannelette.services.core.limits import MOST_LEASES
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
 from flannelette.services.lease.events import LeaseEventKind, tell_ended, tell_held
 from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
-from flannelette.services.lease.imports.policy import Import, mismatch
+from flannelette.services.lease.imports.policy import Import, mismatch, shown_options
 from flannelette.services.lease.stores.relay.events import TableEvents
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch.steps import MOST_CHANGES, NOTHING
 from flannelette.services.runtime.cache.table_records import table_of, table_records
 from flannelette.services.runtime.events import Event, Subject
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.wire import step_to_bytes
 from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.state import Named, RecordFile, keep
@@ -314,3 +320,61 @@ class Imports:
 
 def _words(name: str, reason: str) -> tuple[str, str]:
     return f"not imported: {name}", reason
+
+
+_EXPORT_PAUSE: Final = 0.05
+"""Seconds between two looks at the table, each of which costs a comparison of all leases: 1 ms for 10,000."""
+
+
+async def watch_exported(broker: Broker, shows: Callable[[Lease], bool]) -> AsyncGenerator[bytes, None]:
+    """The leases that are shown, then every change. It starts with a snapshot, and has no cursor.
+
+    Other clusters do not see when a lease expires, nor what the configuration says beside the ranges and the backend.
+    """
+    shown = Table()
+    while True:
+        table = broker.table
+        if not table.synced:
+            step = Step(store=table.store if table.store != shown.store else None)
+        else:
+            step = _step(table, shown, shows)
+        if step == NOTHING:
+            await broker.notifier.next()
+            await asyncio.sleep(_EXPORT_PAUSE)
+            continue
+        count = len(step.changes)
+        for start in range(0, max(count, 1), MOST_CHANGES):
+            part, is_last = step.changes[start : start + MOST_CHANGES], start + MOST_CHANGES >= count
+            message = replace(step, changes=part) if start == 0 else Step(changes=part)
+            message = replace(message, synced=step.synced and (is_last or not step.reset))
+            shown.fold(message)
+            yield step_to_bytes(message)
+
+
+def _step(table: Table, shown: Table, shows: Callable[[Lease], bool]) -> Step:
+    """What takes an importer from what it was shown to the table as it is."""
+    leases: Mapping[str, Lease] = {
+        name: lease if lease.expires_at is None else lease.with_time(None)
+        for name, lease in table.leases.items()
+        if shows(lease)
+    }
+    network = exported(table.network) if table.network else None
+    step = Step(
+        reset=not shown.synced,
+        changes=changes_between(shown.leases, leases),
+        network=network if network != shown.network else None,
+        store=table.store if table.store != shown.store else None,
+    )
+    return step if step == NOTHING else replace(step, synced=True)
+
+
+def exported(network: NetworkConfig) -> NetworkConfig:
+    """The network as other clusters may see it: without keys, passwords and commands."""
+    told: dict[str, Any] = {"EnableIPv4": False}
+    for n in network.families:
+        prefix = n.family.key_prefix
+        told |= {f"Enable{n.family}": True, f"{prefix}Network": str(n.cidr)}
+        if n.subnet_length:
+            told[f"{prefix}SubnetLen"] = n.subnet_length
+    told["Backend"] = {"Type": network.backend_type} | shown_options(network)
+    return replace(network, source=json.dumps(told), warnings=(), beside=(), imported=())

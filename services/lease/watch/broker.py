@@ -16,10 +16,9 @@ from flannelette.services.lease.progress.connected import ConnectedNodes
 from flannelette.services.lease.progress.notifier import Notifier
 from flannelette.services.lease.progress.reports import Reports
 from flannelette.services.lease.stores.store import Changed, LostLease, StoreEvent
-from flannelette.services.lease.watch import encoding
-from flannelette.services.lease.watch.diff import NOTHING, step_of
-from flannelette.services.lease.watch.encoding import RESET, EncodedLeases, SnapshotPart
+from flannelette.services.lease.watch import steps
 from flannelette.services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.lease.watch.steps import NOTHING, RESET, EncodedLeases, SnapshotPart, step_of
 from flannelette.services.runtime.lease.wire import change_to_bytes, step_to_bytes
 
 _MOST_ENTRIES: Final = 20_000
@@ -198,7 +197,7 @@ class Broker:
             if isinstance(change, Upserted):
                 self.pieces.keep(name, piece)
             size += len(piece)
-            if pieces and (len(pieces) == encoding.MOST_CHANGES or size > encoding.MOST_BYTES):
+            if pieces and (len(pieces) == steps.MOST_CHANGES or size > steps.MOST_BYTES):
                 yield LogEntry(tuple(pieces))
                 pieces, size = [], len(piece)
             pieces.append((name, piece))

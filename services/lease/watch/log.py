@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from flannelette.services.core.leases.table import Step
-from flannelette.services.lease.watch import encoding
-from flannelette.services.lease.watch.encoding import SYNCED
+from flannelette.services.lease.watch import steps
+from flannelette.services.lease.watch.steps import SYNCED
 from flannelette.services.runtime.lease.wire import step_to_bytes
 
 _OVERHEAD: Final = 200
@@ -124,7 +124,7 @@ class ChangeLog:
             entry = self._entries[number]
             more = sum(name not in latest for name, _ in entry.changes)
             size += sum(len(piece) - len(latest.get(name, b"")) for name, piece in entry.changes)
-            if latest and (len(latest) + more > encoding.MOST_CHANGES or size > encoding.MOST_BYTES):
+            if latest and (len(latest) + more > steps.MOST_CHANGES or size > steps.MOST_BYTES):
                 return
             yield entry
 

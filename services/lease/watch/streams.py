@@ -10,8 +10,7 @@ from flannelette.services.core.leases.node_overrides import NONE, NodeOverrides,
 from flannelette.services.core.leases.table import Step, StoreStatus, Table, changes_between
 from flannelette.services.lease import metrics
 from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.diff import NOTHING
-from flannelette.services.lease.watch.encoding import SYNCED
+from flannelette.services.lease.watch.steps import NOTHING, SYNCED
 from flannelette.services.runtime.lease.wire import step_to_bytes
 
 PAUSE: Final = 0.002

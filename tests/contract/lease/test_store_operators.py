@@ -184,7 +184,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     clock = SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
     for module in (
         "tests.stores.every",
-        *(f"flannelette.services.lease.stores.etcd.{m}" for m in ("store", "etcd_leases")),
+        *(f"flannelette.services.lease.stores.etcd.{m}" for m in ("store", "sessions")),
     ):
         monkeypatch.setattr(f"{module}.time", clock)
 

@@ -15,8 +15,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.leases.conflicts import losses
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.core.leases.table import Removed, Upserted
-from flannelette.services.lease.imports.cluster import ImportedCluster
-from flannelette.services.lease.imports.export import exported
+from flannelette.services.lease.imports.cluster import ImportedCluster, exported
 from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
 from flannelette.services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
 from flannelette.services.lease.settings import LeaseSettings

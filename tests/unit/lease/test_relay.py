@@ -13,7 +13,7 @@ from flannelette.services.core.leases.node_overrides import NodeOverrides, Publi
 from flannelette.services.core.leases.progress import Progress
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.lease.stores.relay.events import TableEvents
-from flannelette.services.lease.stores.relay.nodes import Cursors, NodeStreams, ReportForwarder
+from flannelette.services.lease.stores.relay.store import Cursors, NodeStreams, ReportForwarder
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.log import ChangeLog, LogEntry

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.etcd.rpc.cluster import Cluster
+from flannelette.services.lease.stores.etcd.rpc.client import Cluster
 from flannelette.services.lease.stores.etcd.rpc.members import Timing
 from flannelette.services.lease.stores.etcd.rpc.messages import rpc
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings

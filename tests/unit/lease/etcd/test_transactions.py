@@ -11,7 +11,7 @@ from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.lease.stores.etcd.keys import Holder, Keyspace, decode, digest, format_holder, holder_of
 from flannelette.services.lease.stores.etcd.prefix import Prefix
 from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, NothingPutSince, Position, Put, Unchanged
-from flannelette.services.lease.stores.etcd.transactions import clearing, extending, giving_back, taking
+from flannelette.services.lease.stores.etcd.transactor import clearing, extending, giving_back, taking
 
 KEYS = Keyspace("/net")
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

@@ -17,8 +17,8 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Position,
     WatchBatch,
 )
+from flannelette.services.lease.stores.etcd.store import Watcher
 from flannelette.services.lease.stores.etcd.transactor import Replica
-from flannelette.services.lease.stores.etcd.watch import Watcher
 from flannelette.services.lease.stores.store import Snapshot
 from tests.virtual_time import run_virtually
 

@@ -1,17 +1,24 @@
-"""etcd's calls as we need them, on values of ours.
+"""etcd's calls as we need them, on values of ours; its members as one server, of which each call goes to whichever
+answers, logged in where that is needed.
 
-What every call may raise, and what that means for a write, is in services/lease/stores/etcd/rpc/cluster.py.
+Every call raises Unavailable when no member answers in time, with what to do about it; NotAllowed when they will not.
+A write that ended like that may have happened, and one that is asked of the next member may happen twice: callers
+guard it by revisions, and look again.
 """
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any, Final
 
+import grpc
+import grpc.aio
+
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.etcd.rpc.cluster import Cluster
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
+from flannelette.services.lease.stores.etcd.rpc.members import EtcdHealth, Member, Members, RetryBudget, Timing
 from flannelette.services.lease.stores.etcd.rpc.messages import rpc
 from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.rpc.values import (
@@ -35,6 +42,330 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Write,
     end_of,
 )
+from flannelette.services.runtime.telemetry.metrics import Counter
+
+_REQUESTS: Final = Counter("flannelette_etcd_requests", "Requests to etcd, by gRPC status.", ["call", "result"])
+_NOT_NEEDED: Final = "authentication is not enabled"
+_HAS_LEADER: Final = ("hasleader", "true")
+"""A member that is cut off from the others says so, instead of hanging or telling old news."""
+
+
+class Login:
+    """One token for all calls. etcd computes long on a password, so nobody logs in who need not."""
+
+    def __init__(self, settings: EtcdSettings, seconds: float) -> None:
+        self._settings = settings
+        self._seconds = seconds
+        self._token = ""
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def has_user(self) -> bool:
+        """Whether a user is configured."""
+        return bool(self._settings.username)
+
+    async def token(self, member: Member) -> str:
+        """The token to send; empty where none is needed. Raises AioRpcError."""
+        if not self.has_user:
+            return ""
+        async with self._one_at_a_time:
+            if not self._token:
+                request = rpc.AuthenticateRequest(name=self._settings.username, password=self._settings.password)
+                try:
+                    response = await member.calls["authenticate"](request, timeout=self._seconds)
+                except grpc.aio.AioRpcError as error:
+                    _REQUESTS.labels("authenticate", error.code().name).inc()
+                    if _NOT_NEEDED in (error.details() or ""):
+                        return ""
+                    raise
+                _REQUESTS.labels("authenticate", "OK").inc()
+                self._token = "" if flaw_in("authenticate", request, response) else response.token
+            return self._token
+
+    def refused(self, token: str) -> None:
+        """Forgets this token, which was not accepted. One that was made since then stays."""
+        if token == self._token:
+            self._token = ""
+
+
+class Cluster:
+    """Construction opens nothing; close() when done."""
+
+    def __init__(self, settings: EtcdSettings, timing: Timing, agent: str) -> None:
+        self._timing = timing
+        self._members = Members(settings, timing, agent)
+        self._login = Login(settings, timing.call)
+        self._root = settings.prefix.encode()
+        who = f"user {settings.username}" if settings.username else "us"
+        self._denied = (
+            f"etcd denies {who} the keys under {settings.prefix}/: "
+            f"etcdctl role grant-permission ROLE readwrite --prefix {settings.prefix}/"
+        )
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    async def ask(self, call: str, request: Any) -> Any:
+        """The answer of the first member that gives one; see RetryBudget; a new login where that may help."""
+        loop = asyncio.get_running_loop()
+        retries = RetryBudget(len(self._members), self._timing.call, loop.time())
+        login_left = self._login.has_user
+        while True:
+            member, token, began = self._members.current, "", loop.time()
+            try:
+                token = await self._login.token(member)
+                response = await member.calls[call](
+                    request, timeout=retries.timeout(loop.time()), metadata=_metadata(token)
+                )
+            except grpc.aio.AioRpcError as error:
+                _REQUESTS.labels(call, error.code().name).inc()
+                if wants_login(error):
+                    self._login.refused(token)
+                    if login_left:
+                        login_left = False
+                        continue
+                failure = self._failure(member, error)
+                if type(failure) is not Unavailable:
+                    raise failure from None
+                pause = retries.pause(loop.time(), passing=may_pass(error))
+                if pause is None:
+                    raise failure from None
+            else:
+                if flaw := flaw_in(call, request, response):
+                    _REQUESTS.labels(call, "UNTRUE").inc()
+                    untrue = self._leave_liar(member, flaw)
+                    pause = retries.pause(loop.time(), passing=False)
+                    if pause is None:
+                        raise untrue
+                else:
+                    self.health.called(loop.time() - began)
+                    _REQUESTS.labels(call, "OK").inc()
+                    self._members.answered(member)
+                    return response
+            await asyncio.sleep(pause)
+
+    @property
+    def health(self) -> EtcdHealth:
+        """How well the members answer."""
+        return self._members.health
+
+    async def check_members(self) -> None:
+        """Asks each member that has failed whether it answers again, for ever; else nobody would know."""
+        request = rpc.RangeRequest(key=self._root, limit=1, keys_only=True)
+        while True:
+            await asyncio.sleep(self._timing.check)
+            for member in self._members.left:
+                try:
+                    metadata = _metadata(await self._login.token(member))
+                    response = await member.calls["range"](request, timeout=self._timing.call, metadata=metadata)
+                    if not flaw_in("range", request, response):
+                        self._members.answered(member)
+                except grpc.aio.AioRpcError as error:
+                    if answer_in(error, member.name, self._denied):
+                        self._members.answered(member)
+                    else:  # what is wrong may have changed
+                        self.health.failed(member.name, reason_in(error.details() or error.code().name))
+
+    async def messages(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+        """What a watch tells on the member in use now, for ever. Raises when the member fails, freezes or ends it."""
+        member, token, call = self._members.current, "", None
+        try:
+            token = await self._login.token(member)
+            call = member.watch(requests, metadata=_metadata(token))
+            async with asyncio.timeout(self._timing.call):  # wait_for() may swallow that we are cancelled
+                response = await call.read()
+            while response is not grpc.aio.EOF and not _is_refusal(response):
+                if flaw := flaw_in_message(response):
+                    _REQUESTS.labels("watch", "UNTRUE").inc()
+                    raise self._leave_liar(member, flaw)
+                if response.created:
+                    _REQUESTS.labels("watch", "OK").inc()
+                    self._members.answered(member)
+                yield response
+                response = await call.read()
+        except grpc.aio.AioRpcError as error:
+            _REQUESTS.labels("watch", error.code().name).inc()
+            if wants_login(error):
+                self._login.refused(token)
+            raise self._failure(member, error) from None
+        except TimeoutError:
+            _REQUESTS.labels("watch", "DEADLINE_EXCEEDED").inc()
+            raise self._leave(member, reason_in("Deadline Exceeded")) from None
+        finally:
+            if call is not None:
+                call.cancel()
+        reason = "" if response is grpc.aio.EOF else response.cancel_reason
+        _REQUESTS.labels("watch", "CANCELLED").inc()
+        self._login.refused(token)  # an etcd older than 3.5.5 calls a token that ran out a denied permission
+        if "permission denied" in reason:
+            raise NotAllowed(self._denied)
+        raise self._leave(member, reason_in(reason) if reason else "ended the watch")
+
+    async def close(self) -> None:
+        """Closes the connections, which ends open calls."""
+        await self._members.close()
+
+    def _failure(self, member: Member, error: grpc.aio.AioRpcError) -> Exception:
+        """Draws the consequences; returns what to raise."""
+        answer = answer_in(error, ", ".join(self._members.names), self._denied)
+        return answer or self._leave(member, reason_in(error.details() or error.code().name))
+
+    def _leave_liar(self, member: Member, flaw: str) -> Untrue:
+        self._members.leave(member, f"sends what no etcd sends: {flaw}; check --etcd-endpoints")
+        return Untrue(self._members.health.complaint)
+
+    def _leave(self, member: Member, reason: str) -> Unavailable:
+        self._members.leave(member, reason)
+        return Unavailable(self._members.health.complaint)
+
+
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    return (_HAS_LEADER, ("token", token)) if token else (_HAS_LEADER,)
+
+
+def _is_refusal(response: Any) -> bool:
+    return bool(response is not None and response.canceled and not response.compact_revision)
+
+
+_LATEST: Final = 1 << 62
+"""Largest revision that is believed: no etcd gets so far, and sums with it are still numbers of a message."""
+_MOST_SECONDS: Final = 1 << 40
+
+
+def flaw_in(call: str, request: Any, response: Any) -> str:
+    """Why this cannot be etcd's answer to a call; empty: it can. None is an answer that cannot be parsed."""
+    if call == "lease_keep_alive" and response is None:
+        return ""  # the stream has ended: there is no such etcd lease
+    if response is None:
+        return "bytes that are no answer"
+    match call:
+        case "range":
+            return _flaw_in_page(request, response)
+        case "txn":
+            return _flaw_in_revision(response.header.revision)
+        case "lease_grant" | "lease_keep_alive" | "lease_time_to_live":
+            is_sane = max(abs(response.TTL), abs(getattr(response, "grantedTTL", 0))) < _MOST_SECONDS
+            return "" if is_sane else f"an etcd lease of {response.TTL} s"
+        case "authenticate":
+            return "" if response.token.isascii() and response.token.isprintable() else "a token that is no text"
+    return ""
+
+
+def flaw_in_message(response: Any) -> str:
+    """Why this cannot be a message of etcd's watch; empty: it can."""
+    if response is None:
+        return "bytes that are no answer"
+    if response.canceled or response.compact_revision:
+        return ""
+    latest = response.header.revision
+    if flaw := _flaw_in_revision(latest):
+        return flaw
+    wrong = next(
+        (event.kv.mod_revision for event in response.events if not 0 < event.kv.mod_revision <= latest), None
+    )
+    return "" if wrong is None else f"an event of revision {wrong}, at revision {latest}"
+
+
+def _flaw_in_page(request: Any, response: Any) -> str:
+    latest, keys = response.header.revision, [kv.key for kv in response.kvs]
+    if flaw := _flaw_in_revision(latest):
+        return flaw
+    if response.more and not keys:
+        return "a page without keys, and says that there are more"
+    end = request.range_end or request.key + b"\0"
+    if any(not request.key <= key < end for key in keys) or any(a >= b for a, b in pairwise(keys)):
+        return "keys that were not asked for"
+    wrong = next((kv for kv in response.kvs if not 0 <= kv.create_revision <= kv.mod_revision <= latest), None)
+    return "" if wrong is None else f"a key of revision {wrong.mod_revision}, at revision {latest}"
+
+
+def _flaw_in_revision(revision: int) -> str:
+    return "" if 0 < revision < _LATEST else f"revision {revision}"
+
+
+_REASONS: Final = (
+    ("http1.x", "speaks no gRPC; etcd v3 is needed, the v2 API is not supported (or this is another server)"),
+    ("unknown service", "has no v3 API; etcd v3 is needed, the v2 API is not supported (or this is another server)"),
+    ("unknown method", "is too old: etcd 3.3 or newer is needed"),
+    ("Connection refused", "refuses connections: check --etcd-endpoints, and that etcd runs"),
+    (
+        "WRONG_VERSION_NUMBER|Handshake read failed",
+        "speaks no TLS: write http:// in --etcd-endpoints, no --etcd-cafile",
+    ),
+    ("failed to connect.* Socket closed", "hangs up at once: if it speaks TLS, write https:// in --etcd-endpoints"),
+    ("(?i)certificate.verify.failed", "has a certificate that cannot be verified: check --etcd-cafile"),
+    ("Hostname Verification Check failed", "has a certificate for another name: check --etcd-endpoints"),
+    (
+        "(?i)CERTIFICATE.REQUIRED|BAD_CERTIFICATE|UNKNOWN_CA|CERTIFICATE_(EXPIRED|REVOKED|UNKNOWN)",
+        "wants a certificate of ours, valid and of an authority it trusts: check --etcd-certfile and --etcd-keyfile",
+    ),
+    ("(?i)domain name not found|dns resolution failed", "has a name that cannot be resolved: check --etcd-endpoints"),
+    ("before receiving SETTINGS frame", "takes connections but does not answer: it hangs, or is not etcd"),
+    (
+        r"(?i)No route to host|is unreachable|(Connection|attempt|connect\(\)) timed out|handshaker shutdown",
+        "cannot be reached: check the network, and --etcd-endpoints",
+    ),
+    ("no leader|leader changed", "has no leader: a majority of the members must run and reach each other"),
+    ("(?i)ping timeout|watchdog timeout", "is connected but does not answer any more"),
+    ("Socket closed|Connection reset|Broken pipe|GOAWAY", "closed the connection"),
+    ("Internal error from Core", "ended a call while it was sent: it is slow, or the connection broke"),
+    ("(?i)deadline exceeded|request timed out", "does not answer in time"),
+    ("database space exceeded", "is full: compact and defragment it, then etcdctl alarm disarm"),
+    ("invalid auth token", "does not accept its own login token any more: trying again"),
+)
+"""What the message matches, and what that means for a reader; the first one counts."""
+
+_NOT_ALLOWED: Final = {
+    "user name is empty": "wants a login: set --etcd-username and --etcd-password",
+    "invalid user ID or password": "refuses the login: check --etcd-username and --etcd-password",
+    "user name not found": "does not know the user: check --etcd-username, or etcdctl user add",
+}
+
+
+_PASSING: Final = (
+    "(?i)no leader|leader changed|request timed out|deadline exceeded|"
+    "socket closed|connection reset|broken pipe|goaway|internal error from core"
+)
+
+
+def wants_login(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a new login may cure it."""
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or any(
+        text in (error.details() or "") for text in ("auth store is old", "user name is empty")
+    )
+
+
+def may_pass(error: grpc.aio.AioRpcError) -> bool:
+    """Whether it may be over in a second or two: an election, a lost write, a connection that broke in the middle."""
+    details = error.details() or ""
+    return re.search(_PASSING, details) is not None and not details.startswith("failed to connect")
+
+
+def answer_in(error: grpc.aio.AioRpcError, where: str, denied: str) -> Exception | None:
+    """The error to raise when etcd has answered: another member would say the same. None: this member is the problem.
+
+    `where` names the members, `denied` says which right is needed.
+    """
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.OUT_OF_RANGE:
+        return HistoryLost(details, is_replaced="future revision" in details)
+    if code is grpc.StatusCode.NOT_FOUND and "lease not found" in details:
+        return EtcdLeaseGone(details)
+    if code is grpc.StatusCode.FAILED_PRECONDITION and "lease already exists" in details:
+        return EtcdLeaseExists(details)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return TooLarge(details)
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return NotAllowed(denied)
+    sentence = next((sentence for text, sentence in _NOT_ALLOWED.items() if text in details), None)
+    return NotAllowed(f"etcd at {where} {sentence}") if sentence else None
+
+
+def reason_in(details: str) -> str:
+    """What is wrong with a member: a clause that follows its name."""
+    sentence = next((sentence for pattern, sentence in _REASONS if re.search(pattern, details)), None)
+    return sentence or f"does not answer: {details}"
+
 
 PAGE: Final = 2_000
 """Keys in a page: some 400 KB."""
