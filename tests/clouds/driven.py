@@ -9,10 +9,9 @@ import sys
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from flannelette.services.cloud.batches import BatchResult, carry_out
-from flannelette.services.cloud.main import make_cloud
+from flannelette.services.cloud.main import CloudSettings, make_cloud
 from flannelette.services.cloud.routes import CloudError, DesiredRoute, plan
-from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.cloud.writer import BatchResult, carry_out
 from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.network import parse_network
 

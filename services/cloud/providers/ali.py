@@ -26,9 +26,7 @@ from alibabacloud_tea_openapi.utils_models import Config, OpenApiRequest, Params
 from darabonba.runtime import RuntimeOptions
 from Tea.exceptions import TeaException
 
-from flannelette.services.cloud.providers.codes import Codes, understood
-from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
-from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.providers.provider import Codes, KeyChain, Keys, Metadata, Role, understood
 from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_types import KeyOptions
 from flannelette.services.core.family import Address

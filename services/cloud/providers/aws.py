@@ -19,8 +19,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from flannelette.services.cloud.providers.codes import understood
-from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.providers.provider import Metadata, understood
 from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_types import AwsOptions
 from flannelette.services.core.family import Address

@@ -18,8 +18,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from requests import RequestException
 
-from flannelette.services.cloud.providers.codes import understood
-from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.providers.provider import Metadata, understood
 from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_options import BackendOptions
 from flannelette.services.core.family import Address, Network

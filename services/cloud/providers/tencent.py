@@ -16,9 +16,7 @@ from tencentcloud.common.exception.tencent_cloud_sdk_exception import TencentClo
 from tencentcloud.common.profile.client_profile import ClientProfile
 from tencentcloud.common.profile.http_profile import HttpProfile
 
-from flannelette.services.cloud.providers.codes import Codes, understood
-from flannelette.services.cloud.providers.keys import KeyChain, Keys, Role
-from flannelette.services.cloud.providers.metadata import Metadata
+from flannelette.services.cloud.providers.provider import Codes, KeyChain, Keys, Metadata, Role, understood
 from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
 from flannelette.services.core.backend_types import KeyOptions
 from flannelette.services.core.family import Address

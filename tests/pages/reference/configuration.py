@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.cloud.main import CloudSettings
 from flannelette.services.core.backend_options import Option, declared_options
 from flannelette.services.core.backend_types import BACKEND_TYPES
 from flannelette.services.core.network import NetworkConfig, parse_network

@@ -5,9 +5,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from flannelette.services.cloud.batches import BatchResult, carry_out
 from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, Verb
-from flannelette.services.cloud.writer import CloudEventKind
+from flannelette.services.cloud.writer import BatchResult, CloudEventKind, carry_out
 from flannelette.services.core.errors import Unavailable
 from tests.clouds.scene import PlayedCloud, Scene
 

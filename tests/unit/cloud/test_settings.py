@@ -2,7 +2,7 @@
 
 import pytest
 
-from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.cloud.main import CloudSettings
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.process.settings import parse_settings
 

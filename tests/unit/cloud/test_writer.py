@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flannelette.services.cloud import batches, writer
+from flannelette.services.cloud import writer
 from flannelette.services.cloud.routes import CloudError, Failure
 from flannelette.services.cloud.writer import CloudEventKind
 from flannelette.services.core.errors import NotYet, Unavailable
@@ -132,8 +132,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def call(function: Callable[[], Any]) -> Any:
         return function()
 
-    for module in (batches, writer):
-        monkeypatch.setattr(module, "in_thread", call)
+    monkeypatch.setattr(writer, "in_thread", call)
 
 
 async def _an_hour(scene: Scene) -> None:

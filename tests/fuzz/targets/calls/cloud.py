@@ -10,8 +10,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from flannelette.cloud.v1 import cloud_pb2
-from flannelette.services.cloud import batches, writer
-from flannelette.services.cloud.api import CloudServicer
+from flannelette.services.cloud import writer
+from flannelette.services.cloud.main import CloudServicer
 from flannelette.services.cloud.routes import DesiredRoute, Route, RouteTables, Table, Target, plan, wanted_routes
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import IPV4
@@ -57,8 +57,7 @@ async def _to_cloud(method: str, request: Any) -> None:
     scene = _scene()
     servicer = CloudServicer(scene.writer, scene.journal, scene.health, asyncio.Event())
     with ExitStack() as stack:
-        for module in (batches, writer):
-            stack.enter_context(patch.object(module, "in_thread", _at_once))
+        stack.enter_context(patch.object(writer, "in_thread", _at_once))
         if scene.cloud.routes == _FOREIGN:
             await scene.sync()
         there = dict(scene.cloud.routes)
