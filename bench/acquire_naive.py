@@ -10,8 +10,7 @@ import sys
 from dataclasses import replace
 
 from flannelette.services.core.errors import NotYet
-from flannelette.services.core.ipam.subnet_choice import choose_subnets
-from flannelette.services.core.ipam.subnet_pool import SubnetPool
+from flannelette.services.core.ipam.subnet_pool import SubnetPool, choose_subnets
 from flannelette.services.core.leases.flannel_json import format_value, parse_lease
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.network import parse_network

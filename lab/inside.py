@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from lab.directory import where
 from lab.private import user_id, way_in
 

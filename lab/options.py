@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from lab.topology import NETWORKS
 
 BACKENDS: Final = ("vxlan", "host-gw", "ipip", "wireguard", "udp", "ipsec", "aws-vpc")

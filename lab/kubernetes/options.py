@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from lab.options import FAMILIES, BadOption, given_options, one_of, whole_number
 
 BACKENDS: Final = ("vxlan", "host-gw")

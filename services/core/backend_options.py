@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Family
 from flannelette.services.core.formats.gojson import GoObject
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from flannelette.services.core.tunnel import Tunnel
 
 WHERE: Final = "the network configuration"

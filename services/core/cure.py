@@ -3,8 +3,8 @@
 A service shows a cure as text. What `flannelette doctor --fix` carries out is never that text: it takes the code and
 the arguments, checks them against `COMMANDS`, and makes the command itself. To declare one:
 `cure=Cure(Command("link-up", name))`. A cure that is plain text is advice: it is shown, and nobody carries it out. A
-new code is a row of `COMMANDS`, and a row of `services/ctl/fixes.py::FACTS`, which says what must be true on
-this host.
+new code is a row of `COMMANDS`, and a row of `services/ctl/commands/doctor.py::FACTS`, which says what must be true
+on this host.
 """
 
 import re

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import click
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from flannelette.services.ctl.answers import by_network
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.contexts import Nodes, nodes_of, one_of

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from rich.cells import cell_len
 from rich.text import Text
 
-from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.text import visible
 
 Width: TypeAlias = int | None
 """Columns of the terminal; None: no terminal, one line per row, however long."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.text import visible
 
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)

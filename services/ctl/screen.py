@@ -17,7 +17,7 @@ from rich.text import Text
 
 from flannelette.services.core.backend_types import SECRETS
 from flannelette.services.core.formats.gojson import without_secrets
-from flannelette.services.core.formats.visible import escape, is_visible, visible
+from flannelette.services.core.formats.text import escape, is_visible, visible
 from flannelette.services.ctl.layout import Width
 
 _LONG: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_type_hints
 
-from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.cloud.main import CloudSettings
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.flanneld.flags import children
 from flannelette.services.lease.main import etcd_settings

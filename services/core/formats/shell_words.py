@@ -1,4 +1,6 @@
-"""A command line as words, split as a POSIX shell would, for programs that are run without a shell."""
+"""A command line as words, split as a POSIX shell would, for programs that are run without a shell; and the lines of
+`subnet.env`, as any shell that reads it would take them.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -91,3 +93,12 @@ def _needs_shell(command: str, position: int, where: str) -> str:
     sign = command[position : position + 2].strip() if command[position] in "$&|" else command[position]
     sign = "a line break" if sign in "\r\n" else sign
     return f"{where} has {sign} outside of single quotes, which needs a shell: write sh -c '...', or quote it"
+
+
+def read_lines(text: str) -> dict[str, str]:
+    """The values by name, the last one where there are several; lines that are no assignment are passed over.
+
+    Quotes around a value do not matter.
+    """
+    pairs = (line.strip().partition("=")[::2] for line in text.splitlines() if "=" in line)
+    return {name: value.strip().strip("'\"") for name, value in pairs}

@@ -8,8 +8,7 @@ from typing import Final
 from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
 from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.ipam.claims import Claim, Claims, everything_in, is_own
-from flannelette.services.core.ipam.subnet_choice import Draw, all_fit, choose_subnets
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, Use
+from flannelette.services.core.ipam.subnet_pool import Draw, SubnetPool, Use, all_fit, choose_subnets
 from flannelette.services.core.leases.conflicts import Identity, identities_in, in_words
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.leases.network_moves import takes_away

@@ -1,14 +1,20 @@
-"""What is taken of a network and what is free: kept as leases come and go, so that asking costs no listing. Pure."""
+"""What is taken of a network and what is free: kept as leases come and go, so that asking costs no listing. Pure.
+
+Of what is free the subnet of a node is chosen; the choice among equals is an argument.
+"""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from typing import Final, TypeAlias
 
+from flannelette.services.core.errors import Exhausted
 from flannelette.services.core.family import Network
+from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains
 
 
@@ -207,3 +213,56 @@ def _merge(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             current = first, last
     if current is not None:
         yield current
+
+
+Draw = Callable[[int], int]
+"""Given n, any number from 0 to n-1; `random.randrange` in life, anything in a test."""
+
+CANDIDATES = 100
+"""flannel draws among this many free subnets, from SubnetMin upwards, so that racing nodes rarely collide."""
+
+
+def fits(network: NetworkConfig, lease: Lease) -> bool:
+    """Whether a lease has one fitting subnet in each enabled family and none in another.
+
+    Beside IPv4 it may lack IPv6: that of a node without an IPv6 address does.
+    """
+    cidrs = [subnet.cidr for subnet in lease.subnets]
+    return all_fit(network.families, cidrs) or all_fit(network.families[:1], cidrs)
+
+
+def all_fit(families: Sequence[FamilyNetwork], cidrs: Sequence[Network]) -> bool:
+    """Whether these are one fitting subnet in each of these families and none in another."""
+    return len(cidrs) == len(families) and all(n.fits(cidr) for n, cidr in zip(families, cidrs, strict=True))
+
+
+def choose_subnets(
+    pool: SubnetPool, request: LeaseRequest, draw: Draw, former: Sequence[Network] = ()
+) -> tuple[Network, ...]:
+    """One free subnet for each family that is asked for: the previous one, else a `former` one, else any.
+
+    Each family is chosen for itself, so that a network which gets a second family keeps its subnets in the first.
+    Raises Exhausted, with the numbers, when a family has none left.
+    """
+    return tuple(_choose(each, request, draw, former) for each in pool.families if request.part(each.network.family))
+
+
+def _choose(pool: FamilyPool, request: LeaseRequest, draw: Draw, former: Sequence[Network]) -> Network:
+    part = request.part(pool.network.family)
+    previous = [part.previous] if part and part.previous else []
+    kept = next(filter(pool.is_free, chain(previous, former)), None)
+    if kept is not None:
+        return kept
+    candidates = pool.candidates(CANDIDATES)
+    if not candidates:
+        raise Exhausted(_numbers(pool))
+    return pool.subnet(candidates[draw(len(candidates))])
+
+
+def _numbers(pool: FamilyPool) -> str:
+    network, usage = pool.network, pool.usage
+    return (
+        f"no {network.family} subnet is free: {usage.used} of {usage.total} /{network.subnet_length} subnets of "
+        f"{network.cidr} are taken ({usage.leased} leased, {usage.reserved} reserved, {usage.blocked} overlapped by "
+        "something else); release or reclaim some, or widen SubnetMin and SubnetMax or the network"
+    )

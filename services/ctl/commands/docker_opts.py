@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from flannelette.services.core.formats.ip_text import parse_cidr
-from flannelette.services.core.formats.subnet_env import read_lines
+from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.ctl.options import fail
 
 _SUBNET: Final = Path("/run/flannel/subnet.env")

@@ -33,7 +33,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as dataplane
 from flannelette.lease.v1 import lease_pb2 as lease
 from flannelette.masq.v1 import masq_pb2 as masq
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.text import visible
 from flannelette.services.ctl.answers import STUBS, assess_all, by_network, status_document
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, of_each

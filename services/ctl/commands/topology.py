@@ -23,7 +23,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.backend_options import CLOUDS
-from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.text import visible
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, of_each, or_failure, with_hint

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam.subnet_choice import fits
+from flannelette.services.core.ipam.subnet_pool import fits
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
 from flannelette.services.core.leases.network_moves import takes_away
 from flannelette.services.core.leases.table import Table

@@ -6,7 +6,7 @@ from typing import Final
 
 from flannelette.services.core.family import FAMILIES, Network, family_of
 from flannelette.services.core.formats.ip_text import parse_cidr
-from flannelette.services.core.formats.subnet_env import read_lines
+from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.os.atomic_file import replace_file

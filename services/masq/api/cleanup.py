@@ -9,7 +9,7 @@ from pathlib import Path
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.ip_text import parse_cidr
-from flannelette.services.core.formats.subnet_env import read_lines
+from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.masq.firewalls.auto import AutoFirewall
 from flannelette.services.masq.firewalls.detect import HostProbe
 from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from flannelette.services.masq.firewalls.firewall import JUMP_MISPLACED, ChainState
 from flannelette.services.masq.reconcile.journal import tell_jump_left, tell_repair, tell_rules
 from flannelette.services.masq.rules.model import Chain

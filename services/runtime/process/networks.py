@@ -8,7 +8,7 @@ from typing import Final
 from zlib import crc32
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from flannelette.services.runtime.rpc.socket_paths import DEFAULT, moved_address, socket_address
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from flannelette.services.runtime.os.memory import limit_arenas
 from flannelette.services.runtime.os.netns_guard import until_deleted, until_moved
-from flannelette.services.runtime.os.parent import end_with_parent
+from flannelette.services.runtime.os.this_process import end_with_parent, limit_arenas
 from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
 from flannelette.services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
 from flannelette.services.runtime.process.start_notice import StartNotice, notify_status

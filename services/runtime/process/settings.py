@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 
 S = TypeVar("S")
 

@@ -3,28 +3,91 @@
 gRPC limits the time of a handshake and the connections of each listener, so that TCP does not block a unix socket.
 gRPC has no limit per client address, and does not report connections. So the process lists its own sockets, and shuts
 down those that are too many; no proxy is needed in the data path. See ADR 28.
+
+A filter on the listening socket has the kernel drop the first packet of each connection from some networks: a classic
+BPF program (socket(7), SO_ATTACH_FILTER), for which a process needs no right where the socket is its own. Accepted
+sockets inherit it, and lose nothing by it: it looks at packets that open a connection only.
 """
 
+import ctypes
 import os
 import socket
+import struct
 import threading
 import time
 from asyncio import get_running_loop
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from itertools import count
 from typing import Final, NamedTuple
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.os import memory, own_sockets, syn_filter
+from flannelette.services.runtime.os import own_sockets
 from flannelette.services.runtime.os.own_sockets import Address
+from flannelette.services.runtime.os.this_process import give_back_memory
 from flannelette.services.runtime.rpc.callers import Callers
 from flannelette.services.runtime.rpc.server import HANDSHAKE_MS
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter
+
+MOST: Final = 400
+"""Networks of a filter: the kernel limits a program by net.core.optmem_max, 20 KB by default."""
+_ATTACH_FILTER: Final = 26
+_DETACH_FILTER: Final = 27
+_LOAD_BYTE, _LOAD_WORD, _RETURN = 0x30, 0x20, 0x06
+_SHIFT_RIGHT, _JUMP, _IF_EQUAL, _IF_BITS = 0x74, 0x05, 0x15, 0x45
+_NETWORK_HEADER: Final = 0xFFF00000
+"""SKF_NET_OFF: offsets from here on are into the IP header."""
+_FLAGS, _SYN = 13, 0x02
+_ALL: Final = 0xFFFFFFFF
+_Statement = tuple[int, int, int, int]
+
+
+def attach(listening: socket.socket, networks: Collection[IPv4Network | IPv6Network]) -> None:
+    """Drops connections from these networks, IPv4 addresses and /64 of IPv6, at most MOST; none: all are let in.
+
+    Raises OSError.
+    """
+    if not networks:
+        listening.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+        return
+    program = b"".join(struct.pack("=HBBI", *each) for each in _program(networks))
+    text = ctypes.create_string_buffer(program)
+    described = struct.pack("HP", len(program) // 8, ctypes.addressof(text))
+    listening.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
+
+
+def _program(networks: Collection[IPv4Network | IPv6Network]) -> Iterator[_Statement]:
+    old = [each.network_address for each in networks if isinstance(each, IPv4Network)][:MOST]
+    new = [each for each in networks if isinstance(each, IPv6Network)][: MOST - len(old)]
+    yield (_LOAD_BYTE, 0, 0, _FLAGS)
+    yield (_IF_BITS, 1, 0, _SYN)
+    yield (_RETURN, 0, 0, _ALL)
+    yield (_LOAD_BYTE, 0, 0, _NETWORK_HEADER)
+    yield (_SHIFT_RIGHT, 0, 0, 4)
+    yield (_IF_EQUAL, 0, 1, 6)
+    yield (_JUMP, 0, 0, 2 + 2 * len(old))
+    yield from _of_ipv4(old)
+    for each in new:
+        high, low = struct.unpack("!II", each.network_address.packed[:8])
+        yield (_LOAD_WORD, 0, 0, _NETWORK_HEADER + 8)
+        yield (_IF_EQUAL, 0, 3, high)
+        yield (_LOAD_WORD, 0, 0, _NETWORK_HEADER + 12)
+        yield (_IF_EQUAL, 0, 1, low)
+        yield (_RETURN, 0, 0, 0)
+    yield (_RETURN, 0, 0, _ALL)
+
+
+def _of_ipv4(addresses: Collection[IPv4Address]) -> Iterator[_Statement]:
+    yield (_LOAD_WORD, 0, 0, _NETWORK_HEADER + 12)
+    for each in addresses:
+        yield (_IF_EQUAL, 0, 1, int(each))
+        yield (_RETURN, 0, 0, 0)
+    yield (_RETURN, 0, 0, _ALL)
+
 
 log = get_logger()
 
@@ -257,7 +320,7 @@ class ConnectionLimiter:
             self._is_trimmed = False
         elif not self._is_trimmed and len(strangers) < _HANDSHAKES_A_CHECK:
             self._is_trimmed = True
-            memory.give_back()
+            give_back_memory()
 
     def _is_strange(self, callers: Callers, connection: _Connection, now: float) -> bool:
         """Whether nobody knows yet whose this connection is."""
@@ -280,9 +343,7 @@ class ConnectionLimiter:
         for each in self._known.values():
             if isinstance(each, _Listener):
                 with suppress(OSError), closing(socket.socket(fileno=os.dup(each.descriptor))) as listening:
-                    syn_filter.attach(
-                        listening, [_network(peer) for peer in banned]
-                    )  # some kernels want CAP_NET_ADMIN for it
+                    attach(listening, [_network(peer) for peer in banned])  # some kernels want CAP_NET_ADMIN for it
 
     def _seen(self, descriptor: int, inode: int, now: float) -> "_Connection | _Listener | None":
         if inode in self._known:

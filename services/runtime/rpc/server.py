@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio as grpc_reflection
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.os import memory
+from flannelette.services.runtime.os.this_process import memory_limit
 from flannelette.services.runtime.rpc.authorization import Authorizer
 from flannelette.services.runtime.rpc.interceptor import ErrorInterceptor
 from flannelette.services.runtime.rpc.socket_paths import lock_of
@@ -246,7 +246,7 @@ def server_options(most: int, listeners: int) -> tuple[tuple[str, int], ...]:
 
 def _share_of_memory() -> int:
     """Connections that leave a quarter of the memory that this process may have for all else."""
-    return max(memory.limit() * 3 // 4 // _BYTES_A_CONNECTION, 1)
+    return max(memory_limit() * 3 // 4 // _BYTES_A_CONNECTION, 1)
 
 
 def tcp_ports(addresses: Iterable[str]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from io import StringIO
 from textwrap import indent
 from typing import Any, Final, TextIO, cast
 
-from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.text import visible
 
 _RICH: Final = "rich"
 _NOT_FIELDS: Final = frozenset(("exc_info", "stack"))

@@ -14,7 +14,7 @@ import grpc
 
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.formats.word_list import word_list
+from flannelette.services.core.formats.text import word_list
 from flannelette.services.runtime.os.unreadable import why_unreadable
 from flannelette.services.runtime.tls.certificate import Certificate, certificate_of, date, load_pair
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
-from flannelette.services.core.formats.visible import is_visible
-from flannelette.services.ctl.connect.channel import change_texts
+from flannelette.services.core.formats.text import is_visible
+from flannelette.services.ctl.connect.call import change_texts
 from flannelette.services.ctl.main import cli
 from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples

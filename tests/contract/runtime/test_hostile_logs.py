@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flannelette.services.core.formats.visible import is_visible
+from flannelette.services.core.formats.text import is_visible
 from tests.patience import PATIENCE
 
 SAY = """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from flannelette.services.cloud.settings import CloudSettings
+from flannelette.services.cloud.main import CloudSettings
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.lease.settings import LeaseSettings

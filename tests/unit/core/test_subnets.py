@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.errors import Exhausted
 from flannelette.services.core.family import IPV4, IPV6, Family, Network
-from flannelette.services.core.ipam.subnet_choice import CANDIDATES, choose_subnets, fits
-from flannelette.services.core.ipam.subnet_pool import FamilyPool, SubnetPool, Usage, Use
+from flannelette.services.core.ipam.subnet_pool import (
+    CANDIDATES,
+    FamilyPool,
+    SubnetPool,
+    Usage,
+    Use,
+    choose_subnets,
+    fits,
+)
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains, parse_network
 from tests.examples.strategies import subnets_of

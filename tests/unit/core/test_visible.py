@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flannelette.services.core.formats.visible import hide_line_ends, is_visible, show_line_ends, visible
+from flannelette.services.core.formats.text import hide_line_ends, is_visible, show_line_ends, visible
 
 
 @pytest.mark.parametrize(

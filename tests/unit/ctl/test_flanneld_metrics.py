@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from flannelette.services.flanneld.metrics import collect, merge
+from flannelette.services.flanneld.main import collect, merge
 
 LEASE = """\
 # HELP ready 1 when ready

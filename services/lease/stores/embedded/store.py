@@ -41,8 +41,7 @@ from flannelette.services.core.ipam.reservations import (
     reclaimable,
     set_aside,
 )
-from flannelette.services.core.ipam.subnet_choice import Draw
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage
+from flannelette.services.core.ipam.subnet_pool import Draw, SubnetPool, Usage
 from flannelette.services.core.leases.flannel_json import parse_key
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.progress import Progress

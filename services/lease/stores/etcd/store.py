@@ -32,8 +32,7 @@ from flannelette.services.core.ipam.reservations import (
     reclaimable,
     set_aside,
 )
-from flannelette.services.core.ipam.subnet_choice import Draw
-from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.ipam.subnet_pool import Draw, Usage
 from flannelette.services.core.leases.conflicts import identities_in
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.leases.progress import Progress

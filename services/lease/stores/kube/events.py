@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.formats.visible import visible
+from flannelette.services.core.formats.text import visible
 from flannelette.services.lease.stores.kube.client import KubeClient
 from flannelette.services.lease.stores.kube.values import Gone, NodeProblem, Problem, Timing
 from flannelette.services.runtime.telemetry.logs import get_logger

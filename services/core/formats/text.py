@@ -1,4 +1,5 @@
-r"""Text from outside as it may be shown: in a terminal, in a log, in a picture, in a Kubernetes Event.
+r"""Text for people: what is from outside as it may be shown (in a terminal, a log, a picture, an Event), and words in
+a sentence.
 
 A name in the store may be anything. What would begin a line, move the cursor, turn the direction of what follows, or
 not be seen at all is shown as an escape, such as `\n` or `\u202e`; everything else stays as it is.
@@ -6,6 +7,7 @@ not be seen at all is shown as an escape, such as `\n` or `\u202e`; everything e
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Final
 
 _UNSEEN: Final = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
@@ -45,3 +47,9 @@ def hide_line_ends(text: str) -> str:
 def show_line_ends(text: str) -> str:
     """The text of `hide_line_ends`, as it was."""
     return text if text.isprintable() else text.translate(_SHOWN)
+
+
+def word_list(words: Iterable[object], last: str = "or") -> str:
+    """All of them, with commas and one conjunction."""
+    *others, end = map(str, words)
+    return f"{', '.join(others)} {last} {end}" if others else end
