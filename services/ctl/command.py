@@ -3,6 +3,9 @@
 import asyncio
 import functools
 import inspect
+import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -143,5 +146,24 @@ def carry_out(
         code = act(True)
         if not is_worth_it(code):
             return code
-        click.confirm(question, abort=True, err=True)
+        confirm(question)
     return act(False)
+
+
+def confirm(question: str) -> None:
+    """Asks on the terminal. Raises Abort unless the answer is yes.
+
+    Ctrl-C ends it whenever it comes. A read of Python's own would not hear one that comes just before it begins.
+    """
+    click.echo(f"{question} [y/N]: ", nl=False, err=True)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    former = signal.set_wakeup_fd(writer)
+    try:
+        select.select((sys.stdin, reader), (), ())
+    finally:
+        signal.set_wakeup_fd(former)
+        os.close(reader)
+        os.close(writer)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.Abort

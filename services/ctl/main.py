@@ -3,11 +3,56 @@
 import atexit
 import gc
 import os
+import signal
 import sys
+import warnings
 from collections import UserDict
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Final
+from threading import current_thread, main_thread
+from types import TracebackType
+from typing import Any, Final, NoReturn
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints an error that nothing has caught, unless that is Ctrl-C, which is no error."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+
+
+def _ignored(told: "sys.UnraisableHookArgs") -> None:
+    """Ends the command where Ctrl-C came in a destructor, from which Python would go on as if it had not.
+
+    While a loop of asyncio has the signal, it was not the first one, and the loop ends already.
+    """
+    if not isinstance(told.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(told)
+    elif signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        sys.stderr.write("\nAborted!\n")  # as click does
+        _end(1)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the process with what it has printed and what is registered with atexit, and without Python's own end.
+
+    That searches for garbage, which takes a fifth of the time of a command, and waits for threads of gRPC, where
+    Ctrl-C would find things half gone.
+    """
+    atexit._run_exitfuncs()  # which os._exit leaves out
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:  # who reads has enough
+            code = code or 1
+        except OSError as error:
+            code = code or 1
+            sys.stderr.write(f"flannelette: cannot write what is printed: {error.strerror}\n")
+    os._exit(code)
+
+
+if sys.unraisablehook is sys.__unraisablehook__:  # a test run has its own
+    # At once, because the imports below are most of the time of a short command.
+    sys.excepthook, sys.unraisablehook = _uncaught, _ignored
 
 try:
     import click
@@ -15,7 +60,12 @@ try:
 except ModuleNotFoundError:
     sys.exit("flannelette: the command line needs the package click: pip install 'flannelette[ctl]'")
 
-from flannelette.services.ctl.options import Shared, fail, shared_options, write_options
+from flannelette.services.ctl.options import (  # noqa: E402 - Ctrl-C is heeded first
+    Shared,
+    fail,
+    shared_options,
+    write_options,
+)
 
 SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Inspect": {
@@ -99,8 +149,18 @@ class Listed(click.Command):
         self._home = home
 
     def load(self) -> click.Command:
-        """Imports the file of the command."""
-        module = import_module(f"flannelette.services.ctl.commands.{self._home}")
+        """Imports the file of the command.
+
+        Meanwhile Ctrl-C ends the process, and raises nothing: protobuf's module in C would crash of an exception.
+        """
+        is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_raised := is_raised and current_thread() is main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            module = import_module(f"flannelette.services.ctl.commands.{self._home}")
+        finally:
+            if is_raised:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
         found = getattr(module, str(self.name).replace("-", "_"))
         assert isinstance(found, click.Command)  # noqa: S101 - for the type checker
         return found
@@ -221,17 +281,31 @@ def flanneld(flags: tuple[str, ...]) -> None:
 
 
 def main() -> None:
-    """Runs the command line; never returns."""
+    """Runs the command line, and ends the process; never returns."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own messages report its errors
     gc.set_threshold(100_000, 50, 20)  # what a command imports is no garbage, and is not searched
-    atexit.register(gc.freeze)  # a fifth of the time of a command goes into a last search for garbage
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # Ctrl-C came before
     try:
-        cli(prog_name="flannelette")
-    except ModuleNotFoundError as error:
-        package = _EXTRA.get(str(error.name).partition(".")[0])
-        if package is None:
-            raise
-        fail(f"this command needs the package {package}: pip install 'flannelette[ctl]'")
+        code = _exit_code()
+    finally:
+        sys.unraisablehook = lambda _: None
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end(code)
+
+
+def _exit_code() -> int:
+    """Runs the command, and returns its exit code."""
+    try:
+        try:
+            cli(prog_name="flannelette")
+        except ModuleNotFoundError as error:
+            package = _EXTRA.get(str(error.name).partition(".")[0])
+            if package is None:
+                raise
+            fail(f"this command needs the package {package}: pip install 'flannelette[ctl]'")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
 
 
 if __name__ == "__main__":

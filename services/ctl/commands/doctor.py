@@ -29,7 +29,7 @@ from flannelette.services.core.cure import Command, commands_of
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.ctl.answers import assess_all
-from flannelette.services.ctl.command import command, require_terminal
+from flannelette.services.ctl.command import command, confirm, require_terminal
 from flannelette.services.ctl.commands.cloud import cloud_problems
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes, lease_services
@@ -243,7 +243,7 @@ def _fix(nodes: Nodes, screen: Screen, services: Collection[str], *, asks: bool)
         if not screen.json:
             screen.show(lines(["", "To be carried out on this host:", *(f"  {each}" for each in right)]))
         if asks:
-            click.confirm("Carry this out?", abort=True, err=True)
+            confirm("Carry this out?")
         done = asyncio.run(_carry_out(right, screen))
         seen = asyncio.run(_without(done, nodes, services))
     if done or screen.json:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-from flannelette.services.ctl.command import command, require_terminal
+from flannelette.services.ctl.command import command, confirm, require_terminal
 from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.layout import Width, fold, lines, table
@@ -38,7 +38,7 @@ def quarantine(targets: Targets, screen: Screen, keys: tuple[str, ...], yes: boo
     if keys:
         if not yes:
             require_terminal(screen)
-            click.confirm(f"Delete {', '.join(keys)} from the store?", abort=True, err=True)
+            confirm(f"Delete {', '.join(keys)} from the store?")
         return asyncio.run(_delete(target, screen, keys))
     response = _listed(target)
     screen.answer(response, lambda: quarantine_text(response, datetime.now(UTC), screen.width))
@@ -59,7 +59,7 @@ def confirm_removal(targets: Targets, screen: Screen, yes: bool) -> int:
         held = _listed(target)
         if held.held_removals:
             screen.show(_held_text(held, datetime.now(UTC), screen.width))
-            click.confirm("Remove all of these leases?", abort=True, err=True)
+            confirm("Remove all of these leases?")
     request = pb.ConfirmRemovalRequest()
     done = asyncio.run(ask(target, lambda c: LeaseServiceStub(c).ConfirmRemoval(request), SHORT_SECONDS))
     removed = f"{count(len(done.removed), 'lease')} removed:"
