@@ -47,8 +47,7 @@ from flannelette.services.runtime.cache.node_state import StateFile
 from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.os.claims import Claims, claims_of
-from flannelette.services.runtime.os.names import stranger_findings
-from flannelette.services.runtime.os.single_instance import lock_name, single_instance
+from flannelette.services.runtime.os.names import lock_name, single_instance, stranger_findings
 from flannelette.services.runtime.process.options import node_name
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.state import unwritten

@@ -13,7 +13,7 @@ from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family, Network
 from flannelette.services.core.formats.ip_text import parse_address
 from flannelette.services.core.formats.text import word_list
-from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
 from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.leases.table import Table
-from flannelette.services.lease.admission.cache_file import SnapshotCache
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.admission.pipeline import GuardSettings, SnapshotCache, StorePipeline
 from flannelette.services.lease.api.requests import Identity
 from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
 from flannelette.services.lease.events import LeaseEventKind, LeaseJournal

@@ -27,8 +27,7 @@ from flannelette.services.runtime.cache.node_state import CachedTable, StateFile
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim, claims_of
-from flannelette.services.runtime.os.names import stranger_findings
-from flannelette.services.runtime.os.single_instance import lock_name, single_instance_within
+from flannelette.services.runtime.os.names import lock_name, single_instance_within, stranger_findings
 from flannelette.services.runtime.process.options import node_name
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.version import version

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 from zlib import crc32
 
 from flannelette.services.core.conditions import Condition, found
-from flannelette.services.runtime.os.atomic_file import replace_bytes, temporary
+from flannelette.services.runtime.os.files import replace_bytes, temporary
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -16,7 +16,7 @@ from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
 from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.objects import Hook
-from flannelette.services.lease.admission.cache_file import SnapshotCache
+from flannelette.services.lease.admission.pipeline import SnapshotCache
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.steps import SYNCED

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 from flannelette.services.core.family import IPV4, Address, Family
-from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.core.leases.table import PublicIpOverride
 from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
 from flannelette.services.dataplane.underlay import Tenure, Underlay, choose_underlay, is_still, with_chosen
 from tests.services.command_lines import parsed

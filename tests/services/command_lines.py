@@ -6,7 +6,7 @@ from typing import Any, Final, get_type_hints
 
 from flannelette.services.cloud.main import CloudSettings
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.flanneld.flags import children
+from flannelette.services.flanneld.main import children
 from flannelette.services.lease.main import etcd_settings
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.lease.stores.etcd.rpc.settings import read_tls_files

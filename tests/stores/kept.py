@@ -8,7 +8,7 @@ from typing import Any
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Table
-from flannelette.services.lease.admission.cache_file import SnapshotCache
+from flannelette.services.lease.admission.pipeline import SnapshotCache
 from flannelette.services.lease.watch.broker import Broker
 from tests.examples.leases import NETWORK, by_name
 from tests.services.lease import listing, news

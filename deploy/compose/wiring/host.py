@@ -1,6 +1,6 @@
 """`python -m wiring.host`: what a lab host does beside its services; it owns their network namespace.
 
-1. Records the namespace, so that services joined to an earlier one notice (services/runtime/os/netns_guard.py).
+1. Records the namespace, so that services joined to an earlier one notice (services/runtime/process/process.py).
 2. Makes `cni0` with the gateway's address once the dataplane has written subnet.env, and anew when that changes.
 3. Plugs in each pod that asks: a veth pair, one end on `cni0`, the other as `eth0` in the pod.
 """

@@ -14,8 +14,13 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import FAMILIES
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.ike.charon import CharonActuator
-from flannelette.services.dataplane.kernel.ownership import DEFAULT_METRIC, OwnershipRules, flannel_shape
-from flannelette.services.dataplane.kernel.reconciler import Reconciler, Scope
+from flannelette.services.dataplane.kernel.reconciler import (
+    DEFAULT_METRIC,
+    OwnershipRules,
+    Reconciler,
+    Scope,
+    flannel_shape,
+)
 from flannelette.services.dataplane.links.reconcile import find_leftovers, remove_devices
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
 from flannelette.services.dataplane.netlink.fou.ports import FouActuator
@@ -27,8 +32,8 @@ from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import Wi
 from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
 from flannelette.services.runtime.os.claims import DEVICE, MARK, Claims
+from flannelette.services.runtime.os.names import single_instance
 from flannelette.services.runtime.os.processes import processes
-from flannelette.services.runtime.os.single_instance import single_instance
 from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.once import run_once
 from flannelette.services.runtime.process.settings import flag

@@ -13,7 +13,7 @@ from flannelette.services.core.family import Address, Network, family_of
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.seen import KnownPods
-from flannelette.services.dataplane.kernel.peer_state import is_refused, state_of
+from flannelette.services.dataplane.kernel.programmer import is_refused, state_of
 from flannelette.services.dataplane.netlink.uapi import NUD_REACHABLE
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.probes.on_demand import OnDemand, PathAnswer, Question

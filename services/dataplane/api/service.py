@@ -45,8 +45,7 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.events.journal import Cause, Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.kernel.inspect import ObjectCheck, inspect_peers, peer_traffic
-from flannelette.services.dataplane.kernel.ownership import flannel_shape
-from flannelette.services.dataplane.kernel.reconciler import KernelPlan
+from flannelette.services.dataplane.kernel.reconciler import KernelPlan, flannel_shape
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.links.reconcile import device_commands, present_devices

@@ -14,8 +14,7 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.events.describe import claim_findings
 from flannelette.services.dataplane.events.journal import Cause, NodeJournal
 from flannelette.services.dataplane.kernel.inspect import ObjectCheck, state_in
-from flannelette.services.dataplane.kernel.peer_state import PeerState, refused_findings, state_of
-from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer, PeerState, refused_findings, state_of
 from flannelette.services.dataplane.links.interfaces import read_counters
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames, address, mac
 from flannelette.services.dataplane.netlink.kinds import kind_of, text

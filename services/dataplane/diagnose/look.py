@@ -37,8 +37,7 @@ from flannelette.services.dataplane.diagnose.seen import (
     is_down,
 )
 from flannelette.services.dataplane.diagnose.underlay import next_hops, returns
-from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
-from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer, PeerState, state_of
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext
 from flannelette.services.dataplane.peers.validation import UNDERLAY

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.dataplane.kernel.ownership import OwnedState, wins
-from flannelette.services.dataplane.kernel.peer_state import MISSING, SHADOWED, PeerState
-from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
+from flannelette.services.dataplane.kernel.programmer import MISSING, SHADOWED, PeerProgrammer, PeerState
+from flannelette.services.dataplane.kernel.reconciler import OwnedState, wins
 from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.os.atomic_file import replace_file
+from flannelette.services.runtime.os.files import replace_file
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 

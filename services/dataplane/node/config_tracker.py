@@ -9,7 +9,7 @@ from typing import Final
 from flannelette.services.core.errors import InvalidInput, Misconfigured, Unavailable
 from flannelette.services.core.family import Address, Family, Network
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends, NodeIdentity, NodeLinks, TaskReports
 from flannelette.services.dataplane.events.describe import describe_device

@@ -10,7 +10,7 @@ from typing import Final
 
 from flannelette.services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family
-from flannelette.services.core.leases.node_overrides import PublicIpOverrides
+from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.core.special_addresses import network_refusal
 from flannelette.services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom

@@ -9,7 +9,7 @@ from flannelette.services.core.formats.ip_text import parse_cidr
 from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.os.atomic_file import replace_file
+from flannelette.services.runtime.os.files import replace_file
 
 _NAMES: Final = {
     4: ("FLANNEL_NETWORK", "FLANNEL_SUBNET"),

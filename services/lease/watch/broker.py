@@ -7,8 +7,7 @@ from typing import Final
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
-from flannelette.services.core.leases.table import Step, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import NO_OVERRIDES, PublicIpOverrides, Step, StoreStatus, Table, Upserted
 from flannelette.services.lease import metrics
 from flannelette.services.lease.events import LeaseJournal, NodeEvents, tell_lease, tell_step
 from flannelette.services.lease.imports.foreign import Foreign, OwnLeases
@@ -84,7 +83,7 @@ class Broker:
         self.connected_nodes.subscribe(NodeEvents(self.journal, self.connected_nodes.of))
         self.lost: Mapping[str, LostLease] = {}
         """By node: its lease that the store has lost and the table keeps."""
-        self.overrides: Mapping[str, PublicIpOverrides] = NONE
+        self.overrides: Mapping[str, PublicIpOverrides] = NO_OVERRIDES
         """What operators have chosen, by node."""
         self.watchers = 0
         """Open streams."""

@@ -6,8 +6,16 @@ from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from typing import Final
 
-from flannelette.services.core.leases.node_overrides import NONE, NodeOverrides, PublicIpOverrides, overrides_between
-from flannelette.services.core.leases.table import Step, StoreStatus, Table, changes_between
+from flannelette.services.core.leases.table import (
+    NO_OVERRIDES,
+    NodeOverrides,
+    PublicIpOverrides,
+    Step,
+    StoreStatus,
+    Table,
+    changes_between,
+    overrides_between,
+)
 from flannelette.services.lease import metrics
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.lease.watch.steps import NOTHING, SYNCED
@@ -82,7 +90,7 @@ def _concerning(
     overrides: Mapping[str, PublicIpOverrides], node: str, *, is_relay: bool
 ) -> Mapping[str, PublicIpOverrides]:
     """The overrides that a watcher gets."""
-    return overrides if is_relay else {node: overrides[node]} if node in overrides else NONE
+    return overrides if is_relay else {node: overrides[node]} if node in overrides else NO_OVERRIDES
 
 
 async def watch_own(

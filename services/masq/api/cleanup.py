@@ -15,7 +15,7 @@ from flannelette.services.masq.firewalls.detect import HostProbe
 from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path
 from flannelette.services.masq.reconcile.repairs import commands_of
 from flannelette.services.masq.rules.model import NFT_TABLE, belonging, no_chains
-from flannelette.services.runtime.os.single_instance import single_instance
+from flannelette.services.runtime.os.names import single_instance
 from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.once import run_once
 from flannelette.services.runtime.process.settings import flag

@@ -10,8 +10,14 @@ from google.protobuf.message import DecodeError
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.node_overrides import NONE, NodeOverrides, PublicIpOverrides
-from flannelette.services.core.leases.table import Step, StoreStatus, Table
+from flannelette.services.core.leases.table import (
+    NO_OVERRIDES,
+    NodeOverrides,
+    PublicIpOverrides,
+    Step,
+    StoreStatus,
+    Table,
+)
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.lease.feed import readable_lease
 from flannelette.services.runtime.lease.wire import leases_to_bytes, step_from_proto, step_to_bytes
@@ -25,7 +31,7 @@ def table_records(
     network: NetworkConfig | None,
     leases: Iterable[Lease],
     store: StoreStatus | None,
-    overrides: Mapping[str, PublicIpOverrides] = NONE,
+    overrides: Mapping[str, PublicIpOverrides] = NO_OVERRIDES,
 ) -> Iterator[Named]:
     """The records of a complete table."""
     return records_of_pieces(network, leases_to_bytes(leases), store, overrides)
@@ -35,7 +41,7 @@ def records_of_pieces(
     network: NetworkConfig | None,
     pieces: Iterable[tuple[str, bytes]],
     store: StoreStatus | None,
-    overrides: Mapping[str, PublicIpOverrides] = NONE,
+    overrides: Mapping[str, PublicIpOverrides] = NO_OVERRIDES,
 ) -> Iterator[Named]:
     """The same for leases that are serialised already, each as one change, by name."""
     all_overrides = NodeOverrides(overrides, complete=True)

@@ -30,9 +30,17 @@ from flannelette.services.core.leases.lease import (
     VxlanData,
     WireguardData,
 )
-from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride, PublicIpOverrides
 from flannelette.services.core.leases.progress import FailedLease, Progress
-from flannelette.services.core.leases.table import Change, Removed, Step, StoreStatus, Upserted
+from flannelette.services.core.leases.table import (
+    Change,
+    NodeOverrides,
+    PublicIpOverride,
+    PublicIpOverrides,
+    Removed,
+    Step,
+    StoreStatus,
+    Upserted,
+)
 from flannelette.services.core.limits import LONGEST, LONGEST_DATA, LONGEST_NAME, nearest_time, seconds_of, unix_time
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.core.special_addresses import never_public

@@ -5,24 +5,26 @@ there, and frees it with the process, however that ends (unix(7)). Any user can 
 says nothing. A holder proves its right with a second socket, of rtnetlink: its port id is the inode of the first, and
 it is in two multicast groups that the kernel gives only to CAP_NET_ADMIN over the namespace (Linux 4.13). A name
 whose socket has no such companion keeps nobody from anything: who comes later binds it with `#` and a random number
-at its end.
+at its end. By such a name one process of a service runs in a network namespace: two would undo each other's changes.
 """
 
+import asyncio
 import errno
 import os
 import re
 import secrets
 import socket
 import struct
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.conditions import Condition, found
-from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.processes import owners
 
@@ -230,3 +232,53 @@ def _described(message: bytes) -> tuple[bytes, int, int | None]:
     values = netlink.attributes(message[16:])
     user = struct.unpack("=I", values[_USER])[0] if _USER in values else None
     return values.get(_NAME, b""), inode, user
+
+
+_POLL_SECONDS: Final = 0.1
+
+
+@contextmanager
+def single_instance(service: str, advice: str) -> Iterator[None]:
+    """Holds the lock while the block runs.
+
+    Raises Misconfigured, with this advice, if another process holds the lock, and if the lock cannot be made.
+    """
+    with closing(_held(service) or _refused(service, advice)):
+        yield
+
+
+@asynccontextmanager
+async def single_instance_within(service: str, advice: str, patience: float) -> AsyncIterator[None]:
+    """The same, but waits up to `patience` seconds for a previous process that is about to end."""
+    until = time.monotonic() + patience
+    while (holder := _held(service)) is None and time.monotonic() < until:  # noqa: ASYNC110 - no event reports it
+        await asyncio.sleep(_POLL_SECONDS)
+    with closing(holder or _refused(service, advice)):
+        yield
+
+
+def lock_name(service: str) -> str:
+    """What the lock of a service is called, `flannelette-masq-blue`; those of a service's networks begin alike."""
+    return f"flannelette-{service}"
+
+
+def _held(service: str) -> HeldName | None:
+    """None: another process holds the lock. Each holds its name before it looks for others, so that no two stay."""
+    name = lock_name(service)
+    try:
+        holder = HeldName(name, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise Misconfigured(
+            f"cannot bind the abstract unix socket @{name}, which excludes a second {service}: "
+            f"{error.strerror}; check security profiles (AppArmor, SELinux, seccomp) and limits"
+        ) from None
+    if rightful(name, but=holder.inode):
+        holder.close()
+        return None
+    return holder
+
+
+def _refused(service: str, advice: str) -> HeldName:
+    raise Misconfigured(f"another {service} runs in this network namespace: {advice}")

@@ -1,4 +1,11 @@
-"""A service as a process: parses settings, runs all tasks in one TaskGroup, and returns an exit code."""
+"""A service as a process: parses settings, runs all tasks in one TaskGroup, and returns an exit code.
+
+It ends when clients cannot reach it any more, because its socket was deleted or its network namespace was replaced. A
+container can join the network namespace of another container. A restart of the other one creates a new namespace, and
+this process stays in the old one, where no packet arrives. The owner of the namespace therefore records it in a file,
+and a service that reads another namespace there ends. Its supervisor restarts it in the new one. It does not end
+earlier: without an owner there is no namespace to start in, and docker tries only once.
+"""
 
 import asyncio
 import atexit
@@ -9,12 +16,12 @@ import sys
 import time
 from asyncio import TaskGroup
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from flannelette.services.runtime.os.netns_guard import until_deleted, until_moved
+from flannelette.services.runtime.os.inotify import REMOVED, Watch
 from flannelette.services.runtime.os.this_process import end_with_parent, limit_arenas
 from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
 from flannelette.services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
@@ -37,6 +44,55 @@ from flannelette.services.runtime.telemetry.http import http_server
 from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
 from flannelette.services.runtime.telemetry.metrics import Gauge, label_network
 from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
+
+_POLL_SECONDS: Final = 1.0
+_REFRESH_SECONDS: Final = 60.0
+"""Pause between checks where inotify is not available: the kernel allows each user 128 instances by default."""
+_SELF: Final = Path("/proc/self/ns/net")
+
+
+def this_namespace() -> str:
+    """The namespace of this process as readlink(1) prints /proc/self/ns/net: `net:[4026531840]`."""
+    return str(_SELF.readlink())
+
+
+async def until_moved(record: Path, poll_seconds: float = _POLL_SECONDS) -> str:
+    """Waits until the record names another namespace than that of this process; returns a sentence that says so.
+
+    A missing or empty record counts as no change. A check takes 20 µs.
+    """
+    here = this_namespace()
+    while True:
+        there = _read(record)
+        if there and there != here:
+            return (
+                f"this process is in the network namespace {here}, but {record} says that it belongs in {there}: "
+                "the service ends, so that its supervisor restarts it there"
+            )
+        await asyncio.sleep(poll_seconds)
+
+
+async def until_deleted(path: Path) -> str:
+    """Waits until the unix socket at this path is deleted; returns a sentence that says so. grpc cannot rebind it."""
+    with closing(Watch(path.parent, REMOVED)) as watch:
+        while True:
+            is_watched = watch.open()  # before the check, so that no later removal is missed
+            if not _is_socket(path):
+                break
+            await (watch.next() if is_watched else asyncio.sleep(_REFRESH_SECONDS))
+    return f"the socket {path} was deleted: the service ends, so that its supervisor restarts it with a new socket"
+
+
+def _is_socket(path: Path) -> bool:
+    return path.is_socket()
+
+
+def _read(record: Path) -> str:
+    try:
+        return record.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
 
 log = get_logger()
 

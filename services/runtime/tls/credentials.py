@@ -15,7 +15,7 @@ import grpc
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.text import word_list
-from flannelette.services.runtime.os.unreadable import why_unreadable
+from flannelette.services.runtime.os.files import why_unreadable
 from flannelette.services.runtime.tls.certificate import Certificate, certificate_of, date, load_pair
 
 _NOT_IN_GRPC: Final = {bytes.fromhex("06032b6570"): "Ed25519", bytes.fromhex("06052b81040023"): "P-521"}

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from flannelette.services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
-from flannelette.services.core.leases.table import Removed, StoreStatus
+from flannelette.services.core.leases.table import PublicIpOverride, PublicIpOverrides, Removed, StoreStatus
 from tests.kubernetes.played_api import PREFIX, Document, ScriptedApi, node, status
 from tests.kubernetes.played_store import Open
 from tests.services.follower import Follower, following

@@ -12,8 +12,7 @@ import pytest
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.os import names
 from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim
-from flannelette.services.runtime.os.names import HeldName, holders, rightful, stranger_findings
-from flannelette.services.runtime.os.single_instance import single_instance
+from flannelette.services.runtime.os.names import HeldName, holders, rightful, single_instance, stranger_findings
 from tests.faults.squatter import WITHOUT_RIGHTS
 
 OURS = f"test-{os.getpid()}"

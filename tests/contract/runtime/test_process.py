@@ -18,8 +18,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from flannelette.services.runtime.os.netns_guard import this_namespace
 from flannelette.services.runtime.probe import ask
+from flannelette.services.runtime.process.process import this_namespace
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.waiting import contains, equals, eventually

@@ -9,6 +9,7 @@ from typing import Final
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.lease.stores.kube.node_leases import annotations_patch, require_pod_cidrs, withdrawal_patch
+from flannelette.services.lease.stores.kube.store import Mirror
 from flannelette.services.lease.stores.kube.values import (
     Expired,
     Lines,
@@ -18,7 +19,6 @@ from flannelette.services.lease.stores.kube.values import (
     read_batch,
     read_page,
 )
-from flannelette.services.lease.stores.kube.watch import Mirror
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.examples.leases import make_request

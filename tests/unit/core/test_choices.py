@@ -6,13 +6,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flannelette.services.core.leases.node_overrides import (
+from flannelette.services.core.leases.table import (
     NodeOverrides,
     PublicIpOverride,
     PublicIpOverrides,
+    Step,
+    Table,
     overrides_between,
 )
-from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 
 V4 = PublicIpOverride(4, "192.168.0.7", "annotation a/node-public-ip")

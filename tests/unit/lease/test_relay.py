@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride
 from flannelette.services.core.leases.progress import Progress
-from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import (
+    NodeOverrides,
+    PublicIpOverride,
+    Removed,
+    Step,
+    StoreStatus,
+    Table,
+    Upserted,
+)
 from flannelette.services.lease.stores.relay.events import TableEvents
 from flannelette.services.lease.stores.relay.store import Cursors, NodeStreams, ReportForwarder
 from flannelette.services.lease.stores.store import Changed, Snapshot

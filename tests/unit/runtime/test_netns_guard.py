@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.runtime.os import netns_guard as whereabouts
 from flannelette.services.runtime.os.inotify import Watch
-from flannelette.services.runtime.os.netns_guard import this_namespace, until_deleted, until_moved
+from flannelette.services.runtime.process import process as whereabouts
+from flannelette.services.runtime.process.process import this_namespace, until_deleted, until_moved
 
 
 def test_a_namespace_is_written_as_readlink_prints_it() -> None:

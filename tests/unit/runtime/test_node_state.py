@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.core.leases.table import PublicIpOverride
 from flannelette.services.runtime.cache.table_records import table_records
 from flannelette.services.runtime.state import RecordFile, UnreadableState, sealed
 from tests.examples.dataplane import CAPTURED, lease, subnet

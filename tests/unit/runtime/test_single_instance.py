@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.os.single_instance import single_instance, single_instance_within
+from flannelette.services.runtime.os.names import single_instance, single_instance_within
 
 NAME = f"test-{os.getpid()}"
 

@@ -10,7 +10,7 @@ from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Ne
 from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
 from flannelette.services.core.leases.flannel_json import format_data, parse_data
 from flannelette.services.core.leases.lease import BackendData, FamilyRequest, Lease, LeaseRequest, Subnet
-from flannelette.services.core.leases.node_overrides import PublicIpOverride, PublicIpOverrides
+from flannelette.services.core.leases.table import PublicIpOverride, PublicIpOverrides
 from flannelette.services.core.limits import LONGEST_NAME
 from flannelette.services.core.network import FamilyNetwork, NetworkConfig
 from flannelette.services.lease.stores.kube.settings import Annotations

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import IPV4, Family
-from flannelette.services.runtime.os.unreadable import why_unreadable
+from flannelette.services.runtime.os.files import why_unreadable
 
 DEFAULT_PREFIX: Final = "flannel.alpha.coreos.com"
 _LABEL: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"

@@ -2,8 +2,15 @@
 
 from collections.abc import Mapping
 
-from flannelette.services.core.leases.node_overrides import NONE, PublicIpOverrides
-from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import (
+    NO_OVERRIDES,
+    Change,
+    PublicIpOverrides,
+    Removed,
+    StoreStatus,
+    Table,
+    Upserted,
+)
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease.stores.store import Changed, Refusal, Snapshot, StoreEvent
 
@@ -26,7 +33,7 @@ class TableEvents:
         self._has_told = False
         self._network: tuple[NetworkConfig | None, str] = (None, "")
         self._refused: dict[str, Refusal] = {}
-        self._choices: Mapping[str, PublicIpOverrides] = NONE
+        self._choices: Mapping[str, PublicIpOverrides] = NO_OVERRIDES
         self._awaited: frozenset[str] = frozenset()
         self._status: StoreStatus | None = None
 

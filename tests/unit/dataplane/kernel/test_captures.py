@@ -10,8 +10,7 @@ from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify
-from flannelette.services.dataplane.kernel.reconciler import rules_of
+from flannelette.services.dataplane.kernel.reconciler import OwnedState, OwnershipRules, classify, rules_of
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route, plan, steps
 from flannelette.services.dataplane.peers.peer import Peer, PeerContext

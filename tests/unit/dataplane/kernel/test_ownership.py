@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.kernel.ownership import OwnedState, OwnershipRules, classify, wins
+from flannelette.services.dataplane.kernel.reconciler import OwnedState, OwnershipRules, classify, wins
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route, plan
 from tests.examples.dataplane import CAPTURED, ETH0, FLANNEL, HOST_GW_LINKS, LINKS, route, subnet
 

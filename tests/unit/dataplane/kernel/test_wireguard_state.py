@@ -12,7 +12,7 @@ from flannelette.services.core.leases.lease import Lease, Subnet, WireguardData
 from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.wireguard import Wireguard
-from flannelette.services.dataplane.kernel.peer_state import PeerState, state_of
+from flannelette.services.dataplane.kernel.programmer import PeerState, state_of
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from flannelette.services.dataplane.peers.peer import PeerContext

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import IPV4, IPV6
-from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.core.leases.table import PublicIpOverride
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.host_gw import HostGw

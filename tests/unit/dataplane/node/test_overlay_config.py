@@ -3,7 +3,7 @@
 import pytest
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.core.leases.node_overrides import PublicIpOverride
+from flannelette.services.core.leases.table import PublicIpOverride
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.links.interfaces import Interface
 from flannelette.services.dataplane.node.overlay_config import resolve_config

@@ -1,7 +1,7 @@
 """What the watch makes of a Node that cannot be a lease: a reason, and no effect on other nodes."""
 
+from flannelette.services.lease.stores.kube.store import Mirror
 from flannelette.services.lease.stores.kube.values import WatchBatch
-from flannelette.services.lease.stores.kube.watch import Mirror
 from tests.kubernetes.node_examples import KEYS, V4, F, make_node
 
 

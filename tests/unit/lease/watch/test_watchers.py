@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.node_overrides import NodeOverrides, PublicIpOverride
-from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.table import (
+    NodeOverrides,
+    PublicIpOverride,
+    Removed,
+    Step,
+    StoreStatus,
+    Table,
+    Upserted,
+)
 from tests.examples.leases import NETWORK, by_name, make_lease, network, read
 from tests.services.lease import listing, news
 from tests.stores.played import PlayedService, settle

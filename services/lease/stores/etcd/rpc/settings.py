@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.os.unreadable import why_unreadable
+from flannelette.services.runtime.os.files import why_unreadable
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:4001", "http://127.0.0.1:2379")
