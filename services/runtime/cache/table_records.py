@@ -19,8 +19,8 @@ from flannelette.services.core.leases.table import (
     Table,
 )
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.lease.feed import readable_lease
-from flannelette.services.runtime.lease.wire import leases_to_bytes, step_from_proto, step_to_bytes
+from flannelette.services.runtime.lease.feed import readable_step
+from flannelette.services.runtime.lease.wire import leases_to_bytes, step_to_bytes
 from flannelette.services.runtime.state import Named, Record, RecordFile, UnreadableState
 
 _TABLE: Final = "table"
@@ -95,12 +95,6 @@ def _step(records: Iterable[Record]) -> Step:
     except DecodeError as error:
         raise UnreadableState(f"the leases cannot be read: {error}") from None
     try:
-        return step_from_proto(message)
-    except InvalidInput:
-        readable = [change for change in message.changes if readable_lease(change.upserted)]
-    del message.changes[:]
-    message.changes.extend(readable)
-    try:
-        return step_from_proto(message)
+        return readable_step(message)
     except InvalidInput as error:
         raise UnreadableState(f"the leases cannot be read: {error}") from None

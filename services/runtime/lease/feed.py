@@ -207,23 +207,28 @@ class Feed:
     def read(self, message: pb.WatchLeasesResponse) -> Step:
         """The step without what this version cannot read, which is logged or reported as an error of the network."""
         try:
+            return readable_step(message)
+        except InvalidInput as error:
+            message.ClearField("network")
+            message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
             return step_from_proto(message)
-        except InvalidInput:
-            kept = [change for change in message.changes if _is_readable(change)]
-            del message.changes[:]
-            message.changes.extend(kept)
-            try:
-                return step_from_proto(message)
-            except InvalidInput as error:
-                message.ClearField("network")
-                message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
-                return step_from_proto(message)
 
     def _away(self, reason: str) -> None:
         if self.connected:
             log.warning("the lease service is away; the last leases stay in force", reason=reason)
         self.connected, self.error, self.table.lost = False, reason, ""  # `lost` is true of a connected feed only
         self._notice(frozenset())
+
+
+def readable_step(message: pb.WatchLeasesResponse) -> Step:
+    """The step without leases that cannot be read, which are logged. Raises InvalidInput for what else cannot."""
+    try:
+        return step_from_proto(message)
+    except InvalidInput:
+        kept = [change for change in message.changes if _is_readable(change)]
+        del message.changes[:]
+        message.changes.extend(kept)
+    return step_from_proto(message)
 
 
 def readable_lease(message: pb.Lease) -> Lease | None:
