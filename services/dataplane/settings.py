@@ -13,8 +13,8 @@ from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
 from flannelette.services.dataplane.backends.backend import NodeFiles
 from flannelette.services.dataplane.peers.validation import OperatorLimits
 from flannelette.services.dataplane.underlay import InterfaceChoice, compile_pattern
-from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, network_of
-from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.process.options import NodeSettings
 from flannelette.services.runtime.process.settings import flag
 
 ROUTE_PROTOCOL: Final = 77
@@ -29,13 +29,9 @@ def mark_of(network: NodeNetwork, number: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataplaneSettings(ProcessSettings):
+class DataplaneSettings(NodeSettings):
     """The settings of the dataplane, which `flannelette-dataplane --help` describes."""
 
-    network: tuple[str, ...] = flag((), NETWORK_FLAG)
-    lease_address: str = flag(
-        "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
-    )
     iface: tuple[str, ...] = flag((), "Interface (name or IP) that carries the overlay; may be repeated, in order.")
     iface_regex: tuple[str, ...] = flag(
         (), "RE2 expression for the interface's IP or name, tried after --iface; may be repeated, in order."
@@ -112,16 +108,6 @@ class DataplaneSettings(ProcessSettings):
             compile_pattern(pattern)
         self.limits()
         self.node_network  # noqa: B018 - it raises Misconfigured
-
-    @property
-    def node_network(self) -> NodeNetwork:
-        """What `--network` says. Raises Misconfigured."""
-        return network_of(self.network, self.lease_address, self.socket_dir)
-
-    @property
-    def served_network(self) -> str:
-        """See ProcessSettings."""
-        return self.node_network.name
 
     @property
     def is_named(self) -> bool:

@@ -6,19 +6,14 @@ from ipaddress import ip_network
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
 from flannelette.services.masq.rules.model import RuleSettings
-from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, network_of
-from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.process.options import NodeSettings
 from flannelette.services.runtime.process.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)
-class MasqSettings(ProcessSettings):
+class MasqSettings(NodeSettings):
     """Flags of flannelette-masq; flanneld's where it has them."""
 
-    network: tuple[str, ...] = flag((), NETWORK_FLAG)
-    lease_address: str = flag(
-        "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
-    )
     state_dir: str = flag(
         "/var/lib/flannelette",
         "Directory that keeps the network and the own lease for a reboot while the lease service or its store is "
@@ -46,16 +41,6 @@ class MasqSettings(ProcessSettings):
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
         self.allowed()
         self.node_network  # noqa: B018 - it raises Misconfigured
-
-    @property
-    def node_network(self) -> NodeNetwork:
-        """What `--network` says. Raises Misconfigured."""
-        return network_of(self.network, self.lease_address, self.socket_dir)
-
-    @property
-    def served_network(self) -> str:
-        """See ProcessSettings."""
-        return self.node_network.name
 
     def allowed(self) -> tuple[Network, ...]:
         """What `--allowed-network` says. Raises Misconfigured for what is no network."""

@@ -134,9 +134,6 @@ class Route(_RouteFields):
         how = (family, length, ifindex, protocol, scope, route_type, onlink, table, tos, rest)
         return tuple.__new__(cls, (ROUTE, dst, gateway, metric, *how))
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
-
     @property
     def key(self) -> Hashable:
         """Family, table, destination, TOS and metric: a REPLACE of the same replaces this one."""
@@ -167,9 +164,6 @@ class Neighbour(_NeighbourFields):
     def __new__(cls, dst: bytes, mac: bytes, family: int, ifindex: int) -> "Neighbour":
         """The fields in their order, without the kind."""
         return tuple.__new__(cls, (NEIGHBOUR, dst, mac, family, ifindex))
-
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
 
     @property
     def key(self) -> Hashable:
@@ -202,9 +196,6 @@ class FdbEntry(_FdbFields):
     def __new__(cls, mac: bytes, dst: bytes, ifindex: int, port: int = 0, vni: int = 0, via: int = 0) -> "FdbEntry":
         """The fields in their order, without the kind."""
         return tuple.__new__(cls, (FDB_ENTRY, mac, dst, ifindex, port, vni, via))
-
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
 
     @property
     def key(self) -> Hashable:
@@ -246,9 +237,6 @@ class Hook(_HookFields):
     ) -> "Hook":
         """The fields in their order, without the kind."""
         return tuple.__new__(cls, (HOOK, subject, put, delete, environment, stdin, is_earlier))
-
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
 
     @property
     def key(self) -> Hashable:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flannelette.services.core.limits import MOST_LEASES
-from flannelette.services.runtime.process.networks import suffix_of
+from flannelette.services.runtime.process.networks import NETWORK_FLAG, NodeNetwork, network_of, suffix_of
 from flannelette.services.runtime.process.settings import flag
 from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
 from flannelette.services.runtime.rpc.transport import Transport
@@ -83,6 +83,26 @@ class ProcessSettings:
     def socket_suffix(self) -> str:
         """The part of the socket's name that follows the name of the service: `-blue` for the network blue."""
         return suffix_of(self.served_network)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings(ProcessSettings):
+    """The flags of a service that changes a node, for the network that it serves."""
+
+    network: tuple[str, ...] = flag((), NETWORK_FLAG)
+    lease_address: str = flag(
+        "", "Address of the lease service: unix:PATH or HOST:PORT. Default: lease.sock in --socket-dir."
+    )
+
+    @property
+    def node_network(self) -> NodeNetwork:
+        """What `--network` says. Raises Misconfigured."""
+        return network_of(self.network, self.lease_address, self.socket_dir)
+
+    @property
+    def served_network(self) -> str:
+        """See ProcessSettings."""
+        return self.node_network.name
 
 
 def node_name(settings: ProcessSettings, environment: Mapping[str, str] = os.environ) -> str:

@@ -33,9 +33,6 @@ class FouPort(_FouFields):
         """The fields in their order, without the kind."""
         return tuple.__new__(cls, (FOU_PORT, local, port, ifindex))
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
-
     @property
     def key(self) -> Hashable:
         """The identity of the port in the kernel: address and port."""

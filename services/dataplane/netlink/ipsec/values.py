@@ -75,9 +75,6 @@ class XfrmPolicy(_PolicyFields):
         more = (action, priority, tunnel_src, tunnel_dst, reqid, is_optional, rest)
         return tuple.__new__(cls, (XFRM_POLICY, direction, src, src_length, dst, dst_length, *more))
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
-
     @property
     def key(self) -> Hashable:
         """Direction and selector: an update of the same replaces this one, whatever its priority."""
@@ -114,9 +111,6 @@ class IkeKey(_KeyFields):
     def __new__(cls, owner: str, psk: Secret) -> "IkeKey":
         """The fields in their order, without the kind."""
         return tuple.__new__(cls, (IKE_KEY, owner, psk))
-
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
 
     @property
     def key(self) -> Hashable:
@@ -157,9 +151,6 @@ class IkeConnection(_ConnectionFields):
         """The fields in their order, without the kind."""
         more = (own_subnet, remote, peer_subnet, encap, proposal)
         return tuple.__new__(cls, (IKE_CONNECTION, local, local_id, *more))
-
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
 
     @property
     def key(self) -> Hashable:

@@ -40,9 +40,6 @@ class WireguardDevice(_DeviceFields):
         """The fields in their order, without the kind."""
         return tuple.__new__(cls, (WIREGUARD_DEVICE, public_key, private_key, port, fwmark, ifindex))
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
-
     @property
     def key(self) -> Hashable:
         """The identity of the configuration: the device."""
@@ -83,9 +80,6 @@ class WireguardPeer(_PeerFields):
         """The fields in their order, without the kind."""
         rest = (endpoint, port, preshared_key, keepalive, ifindex)
         return tuple.__new__(cls, (WIREGUARD_PEER, public_key, allowed_ips, *rest))
-
-    def __getnewargs__(self) -> tuple[object, ...]:  # for copies and pickles: the kind is no argument
-        return self[1:]
 
     @property
     def key(self) -> Hashable:

@@ -1,8 +1,5 @@
 """Kernel objects as values, and the order in which a plan is carried out."""
 
-import copy
-import pickle
-
 import pytest
 
 from flannelette.services.dataplane.netlink import uapi
@@ -22,10 +19,10 @@ def test_objects_of_different_kinds_are_never_equal() -> None:
 
 
 @pytest.mark.parametrize("value", [ROUTE, NEIGHBOUR, ENTRY])
-def test_a_copy_is_equal_and_of_the_same_type(value: KernelObject) -> None:
-    for made in (copy.deepcopy(value), pickle.loads(pickle.dumps(value)), value._replace(kind=value.kind)):  # noqa: S301 - our own
-        assert made == value
-        assert type(made) is type(value)
+def test_a_replaced_field_leaves_the_type_as_it_is(value: KernelObject) -> None:
+    made = value._replace(kind=value.kind)
+    assert made == value
+    assert type(made) is type(value)
 
 
 def test_a_changed_gateway_keeps_the_slot_and_a_changed_metric_does_not() -> None:
