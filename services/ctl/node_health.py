@@ -208,7 +208,8 @@ def words_of(remark: Condition, separator: str = "; cure: ") -> str:
     return f"{remark.problem}{separator}{remark.cure}" if remark.cure else remark.problem
 
 
-def _status_of(answer: Reply) -> lease_pb2.GetStatusResponse | dataplane_pb2.Status | masq_pb2.Status:
+def status_of(answer: Reply) -> lease_pb2.GetStatusResponse | dataplane_pb2.Status | masq_pb2.Status:
+    """The part of an answer that is the status itself."""
     return answer if isinstance(answer, lease_pb2.GetStatusResponse) else answer.status
 
 
@@ -216,14 +217,14 @@ def findings_in(answer: Answer) -> tuple[Condition, ...]:
     """The problems that a service has found; none if it does not answer."""
     if isinstance(answer, CallFailed):
         return ()
-    status = _status_of(answer)
+    status = status_of(answer)
     told = conditions_from(status.conditions, status.findings)
     return tuple(each for each in told if not is_unready(each.code))
 
 
 def _reasons_in(answer: Reply) -> tuple[Condition, ...]:
     """Why a service is not ready. What waits for the lease service, or for the store, loses nothing yet."""
-    status = _status_of(answer)
+    status = status_of(answer)
     told = tuple(each for each in map(condition_from_proto, status.conditions) if is_unready(each.code))
     if told:
         return told
@@ -236,7 +237,7 @@ def _reasons_in(answer: Reply) -> tuple[Condition, ...]:
 
 def _reported(target: Target, answer: Reply, remarks: Iterable[Condition]) -> ServiceHealth:
     """The health that a service reports; of a ready service, with the remarks found here."""
-    ready = _status_of(answer).ready
+    ready = status_of(answer).ready
     remarks = (*remarks,) if ready else _reasons_in(answer)
     state = State.READY if ready else State.NOT_READY
     return ServiceHealth(target, state, remarks, findings_in(answer), well=ready and not remarks)

@@ -13,7 +13,7 @@ from flannelette.services.core.conditions import found as condition
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import SERVICES, Service
 from flannelette.services.ctl.layout import Width, fold, labelled, lines, table
-from flannelette.services.ctl.node_health import NodeHealth, State, findings_in
+from flannelette.services.ctl.node_health import NodeHealth, State, findings_in, status_of
 from flannelette.services.ctl.words import count, moment, shown_nodes
 from flannelette.services.runtime.conditions import conditions_from
 
@@ -228,12 +228,8 @@ def version_of(node: NodeHealth) -> str:
 
 
 def _versions(node: NodeHealth) -> dict[str, str]:
-    found = dict[str, str]()
-    for service in SERVICES:
-        answer = node.answers.of(service)
-        if not isinstance(answer, CallFailed):
-            found[service] = (answer if isinstance(answer, lease_pb2.GetStatusResponse) else answer.status).version
-    return found
+    answers = {service: node.answers.of(service) for service in SERVICES}
+    return {name: status_of(answer).version for name, answer in answers.items() if not isinstance(answer, CallFailed)}
 
 
 def _clocks(node: NodeHealth) -> Iterator[Problem]:
