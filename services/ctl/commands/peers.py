@@ -13,15 +13,20 @@ from flannelette.services.ctl.connect.call import LIST_SECONDS, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each, why_incomplete
-from flannelette.services.ctl.layout import Cell, Width, fold, labelled, lines, table
-from flannelette.services.ctl.options import watched
-from flannelette.services.ctl.screen import Screen, to_json
-from flannelette.services.ctl.words import (
+from flannelette.services.ctl.layout import (
+    Cell,
+    Width,
     by_address,
     byte_count,
     count,
+    fold,
+    labelled,
+    lines,
     phrase,
+    table,
 )
+from flannelette.services.ctl.options import watched
+from flannelette.services.ctl.screen import Screen, to_json
 
 _STYLES: Final = {
     "programmed": "green",

@@ -18,12 +18,25 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import CallFailed, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.follow import Row, ScreenOptions, follow
-from flannelette.services.ctl.layout import Cell, Width, fold, labelled, lines, table
+from flannelette.services.ctl.layout import (
+    Cell,
+    Width,
+    ago,
+    count,
+    fold,
+    labelled,
+    lines,
+    mtu,
+    network_words,
+    phrase,
+    store_words,
+    table,
+    until,
+)
 from flannelette.services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State, findings_in, words_of
 from flannelette.services.ctl.options import watched
 from flannelette.services.ctl.problems import Overall, headline, health_of, own_problems, problems, version_of
 from flannelette.services.ctl.screen import Screen
-from flannelette.services.ctl.words import ago, count, mtu, network_words, phrase, store_words, until
 
 
 @command(

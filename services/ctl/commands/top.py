@@ -21,12 +21,11 @@ from flannelette.services.ctl.commands.status import overview_row, status_text
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target
-from flannelette.services.ctl.full_screen import full_screen, run
-from flannelette.services.ctl.layout import Cell, lines, table
+from flannelette.services.ctl.follow import full_screen, run
+from flannelette.services.ctl.layout import Cell, byte_count, count, in_order, lines, moment, table
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.problems import Overall, health_of
 from flannelette.services.ctl.screen import Screen
-from flannelette.services.ctl.words import byte_count, count, in_order, moment
 
 _TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
 
