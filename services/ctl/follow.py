@@ -25,8 +25,7 @@ from flannelette.services.ctl.answers import is_unclear, networks_of
 from flannelette.services.ctl.connect.call import CallFailed, Channels, of_each, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets, in_network
-from flannelette.services.ctl.layout import Cell, Width, fold, lines, table
-from flannelette.services.ctl.screen import Screen, harmless
+from flannelette.services.ctl.screen import Cell, Screen, Width, fold, harmless, lines, table
 
 _ENDED: Final = 128 + signal.SIGTERM
 _LARGEST_READ: Final = 1024

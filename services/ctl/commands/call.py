@@ -24,9 +24,8 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes, one_of
 from flannelette.services.ctl.connect.targets import Service, Target, with_cloud
-from flannelette.services.ctl.layout import table
 from flannelette.services.ctl.options import Duration
-from flannelette.services.ctl.screen import Screen, hide_secrets
+from flannelette.services.ctl.screen import Screen, hide_secrets, table
 
 _KINDS: Final = {False: "unary", True: "stream"}
 

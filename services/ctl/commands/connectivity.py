@@ -23,12 +23,22 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import MOST_AT_ONCE, CallFailed, ask, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target
-from flannelette.services.ctl.layout import Cell, Width, count, fold, in_order, lines, shown_nodes, table
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.options import IpAddress
 from flannelette.services.ctl.packet_path import PathStep, broken_places, problem_at
 from flannelette.services.ctl.problems import SILENCE, Problem, doctor_text, merged, problems
-from flannelette.services.ctl.screen import Screen, harmless
+from flannelette.services.ctl.screen import (
+    Cell,
+    Screen,
+    Width,
+    count,
+    fold,
+    harmless,
+    in_order,
+    lines,
+    shown_nodes,
+    table,
+)
 
 M = TypeVar("M")
 

@@ -14,8 +14,7 @@ from flannelette.services.ctl.connect.contexts import contexts_path, read_contex
 from flannelette.services.ctl.connect.contexts import use as use_context
 from flannelette.services.ctl.connect.dial import MISSING, carry
 from flannelette.services.ctl.connect.targets import Targets, networks_with_sockets
-from flannelette.services.ctl.layout import table
-from flannelette.services.ctl.screen import Screen, screen
+from flannelette.services.ctl.screen import Screen, screen, table
 
 
 @click.group(no_args_is_help=True)

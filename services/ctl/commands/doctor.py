@@ -35,7 +35,6 @@ from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes, lease_services
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, Targets
 from flannelette.services.ctl.host import opened_itself, output_of, process_of, trusted_users
-from flannelette.services.ctl.layout import lines, shown_nodes
 from flannelette.services.ctl.node_health import NodeHealth, State
 from flannelette.services.ctl.options import node_file
 from flannelette.services.ctl.packet_path import PathStep, broken_places
@@ -49,7 +48,7 @@ from flannelette.services.ctl.problems import (
     reported,
     version_of,
 )
-from flannelette.services.ctl.screen import Screen
+from flannelette.services.ctl.screen import Screen, lines, shown_nodes
 from flannelette.services.runtime.os.ethtool import set_checksum_offload
 
 Own: TypeAlias = Sequence[IPv4Interface | IPv6Interface]

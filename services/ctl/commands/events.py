@@ -18,9 +18,8 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
-from flannelette.services.ctl.layout import Width, count, fold, lines, moment, phrase, took
 from flannelette.services.ctl.options import Duration
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, moment, phrase, to_json, took
 from flannelette.services.runtime.backoff import Backoff
 
 _CALLS: Final[dict[Service, tuple[Any, str]]] = {

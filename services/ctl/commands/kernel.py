@@ -23,9 +23,8 @@ from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, Chan
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Service, Target, Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each
-from flannelette.services.ctl.layout import count, lines
 from flannelette.services.ctl.options import node_file, watched
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import Screen, count, lines, to_json
 from flannelette.services.runtime.process.networks import suffix_of
 
 Done: TypeAlias = (

@@ -15,7 +15,9 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.ctl.command import carry_out, command
 from flannelette.services.ctl.connect.call import CallFailed, ask_lease_service
 from flannelette.services.ctl.connect.targets import Target, Targets
-from flannelette.services.ctl.layout import (
+from flannelette.services.ctl.options import Duration
+from flannelette.services.ctl.screen import (
+    Screen,
     Width,
     ago,
     by_address,
@@ -29,8 +31,6 @@ from flannelette.services.ctl.layout import (
     table,
     until,
 )
-from flannelette.services.ctl.options import Duration
-from flannelette.services.ctl.screen import Screen
 
 _LENGTH: Final = re.compile(r"/(\d{1,3})(?![\da-fA-F.:])")
 """A prefix length, and no address after the name of a cluster: `west/10.6.7.0-24`, `west/2a00::-64`."""

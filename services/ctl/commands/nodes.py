@@ -12,8 +12,7 @@ from flannelette.services.core.conditions import WARNING, Condition
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.targets import Targets
-from flannelette.services.ctl.layout import Cell, Width, ago, count, fold, in_order, lines, phrase, table
-from flannelette.services.ctl.screen import Screen
+from flannelette.services.ctl.screen import Cell, Screen, Width, ago, count, fold, in_order, lines, phrase, table
 from flannelette.services.runtime.conditions import conditions_from
 
 _MOST_REASONS: Final = 3

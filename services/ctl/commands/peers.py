@@ -13,8 +13,10 @@ from flannelette.services.ctl.connect.call import LIST_SECONDS, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each, why_incomplete
-from flannelette.services.ctl.layout import (
+from flannelette.services.ctl.options import watched
+from flannelette.services.ctl.screen import (
     Cell,
+    Screen,
     Width,
     by_address,
     byte_count,
@@ -24,9 +26,8 @@ from flannelette.services.ctl.layout import (
     lines,
     phrase,
     table,
+    to_json,
 )
-from flannelette.services.ctl.options import watched
-from flannelette.services.ctl.screen import Screen, to_json
 
 _STYLES: Final = {
     "programmed": "green",

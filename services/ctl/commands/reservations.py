@@ -11,8 +11,7 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.commands.leases import leases_before, listed, name_of
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.targets import Targets
-from flannelette.services.ctl.layout import by_address, lines, subnets_of, table
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import Screen, by_address, lines, subnets_of, table, to_json
 
 
 @command(scope="any")

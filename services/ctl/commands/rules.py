@@ -14,9 +14,8 @@ from flannelette.services.ctl.connect.call import LIST_SECONDS, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each, why_incomplete
-from flannelette.services.ctl.layout import Cell, Width, count, fold, lines, table
 from flannelette.services.ctl.options import watched
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import Cell, Screen, Width, count, fold, lines, table, to_json
 
 _TITLES: Final = ("STATE", "FAMILY", "TABLE", "PACKETS", "BYTES", "RULE", "REASON")
 _NO_TRACE: Final = (

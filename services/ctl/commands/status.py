@@ -18,8 +18,12 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import CallFailed, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.follow import Row, ScreenOptions, follow
-from flannelette.services.ctl.layout import (
+from flannelette.services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State, findings_in, words_of
+from flannelette.services.ctl.options import watched
+from flannelette.services.ctl.problems import Overall, headline, health_of, own_problems, problems, version_of
+from flannelette.services.ctl.screen import (
     Cell,
+    Screen,
     Width,
     ago,
     count,
@@ -33,10 +37,6 @@ from flannelette.services.ctl.layout import (
     table,
     until,
 )
-from flannelette.services.ctl.node_health import Answer, NodeHealth, ServiceHealth, State, findings_in, words_of
-from flannelette.services.ctl.options import watched
-from flannelette.services.ctl.problems import Overall, headline, health_of, own_problems, problems, version_of
-from flannelette.services.ctl.screen import Screen
 
 
 @command(

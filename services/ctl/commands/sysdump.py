@@ -55,11 +55,10 @@ from flannelette.services.ctl.host import (
     trusted_users,
     up_to,
 )
-from flannelette.services.ctl.layout import Width, count, fold, lines, shown_nodes
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.options import Duration
 from flannelette.services.ctl.problems import problems
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, shown_nodes, to_json
 from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.settings import FLAGS, variable_of

@@ -22,10 +22,9 @@ from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Chan
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.follow import full_screen, run
-from flannelette.services.ctl.layout import Cell, byte_count, count, in_order, lines, moment, table
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.problems import Overall, health_of
-from flannelette.services.ctl.screen import Screen
+from flannelette.services.ctl.screen import Cell, Screen, byte_count, count, in_order, lines, moment, table
 
 _TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
 

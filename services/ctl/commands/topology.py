@@ -29,10 +29,9 @@ from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, of_each, or_failure, with_hint
 from flannelette.services.ctl.connect.contexts import Nodes, lease_services
 from flannelette.services.ctl.connect.targets import Target, Targets
-from flannelette.services.ctl.layout import Cell, Width, count, fold, in_order, lines, phrase, table
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.problems import Overall, health_of
-from flannelette.services.ctl.screen import Screen
+from flannelette.services.ctl.screen import Cell, Screen, Width, count, fold, in_order, lines, phrase, table
 
 _AT_ONCE: Final = 8
 """Lists of peers that are read at a time: with 1,000 nodes one has half a megabyte."""

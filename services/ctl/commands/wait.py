@@ -17,10 +17,9 @@ from flannelette.services.ctl.commands.nodes import nodes_text
 from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service, with_hint
 from flannelette.services.ctl.connect.contexts import Nodes, one_of
 from flannelette.services.ctl.connect.targets import Target, Targets
-from flannelette.services.ctl.layout import Width, count, fold, lines, phrase, short_time
 from flannelette.services.ctl.node_health import assess, words_of
 from flannelette.services.ctl.options import Duration
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, phrase, short_time, to_json
 from flannelette.services.runtime.backoff import Backoff
 
 _LONGEST_CALL: Final = 30.0

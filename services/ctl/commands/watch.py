@@ -14,8 +14,16 @@ from flannelette.services.core.leases.table import Removed, Step, Table, Upserte
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import CallFailed, channel_to, with_hint
 from flannelette.services.ctl.connect.targets import Targets
-from flannelette.services.ctl.layout import count, data_words, fold, network_words, store_words, until
-from flannelette.services.ctl.screen import Screen, to_json
+from flannelette.services.ctl.screen import (
+    Screen,
+    count,
+    data_words,
+    fold,
+    network_words,
+    store_words,
+    to_json,
+    until,
+)
 from flannelette.services.runtime.backoff import Backoff
 
 Show: TypeAlias = Callable[[pb.WatchLeasesResponse], None]

@@ -23,10 +23,9 @@ from flannelette.services.ctl.commands.status import finding_text, overview_text
 from flannelette.services.ctl.commands.wait import converged_text, pending_text
 from flannelette.services.ctl.connect.call import AddressProblem, CallFailed
 from flannelette.services.ctl.connect.targets import targets
-from flannelette.services.ctl.layout import Width, lines, table
 from flannelette.services.ctl.node_health import Answers, NodeHealth, assess
 from flannelette.services.ctl.problems import Problem, doctor_text, merged, problems
-from flannelette.services.ctl.screen import screen
+from flannelette.services.ctl.screen import Width, lines, screen, table
 from flannelette.services.runtime.conditions import older_condition
 from tests import paths
 from tests.ctl import nodes as ctl_nodes

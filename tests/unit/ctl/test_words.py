@@ -12,8 +12,8 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.ctl.connect.call import CallFailed, Channels, diagnose, who_may
 from flannelette.services.ctl.connect.targets import Target, read_address, targets
-from flannelette.services.ctl.layout import ago, count, duration, short_time, took, until
 from flannelette.services.ctl.options import read_duration, write_duration
+from flannelette.services.ctl.screen import ago, count, duration, short_time, took, until
 from tests.ctl.samples import NOW, at
 
 
