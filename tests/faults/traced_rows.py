@@ -264,7 +264,7 @@ class FaultOfAPair:
     undo: str = ""
     """What ends it; empty: the cure."""
     is_found: bool = False
-    """A finding of masq names it too, because rules that name a single pod are asked about."""
+    """A finding of masq names it too, because rules that name a single pod or node are asked about."""
 
 
 _RULE: Final = "The rule `100: from all to {to} blackhole` drops these packets."
@@ -300,6 +300,7 @@ FAULTS_OF_PAIRS: Final = {
         "`ip daddr {n2_vtep}/32 drop`, chain c of table inet x (nft)",
         "nft insert rule inet x c handle ",
         undo="nft delete table inet x",
+        is_found=True,
     ),
     "nftables, from the address of a node": FaultOfAPair(
         "n2",
@@ -307,6 +308,7 @@ FAULTS_OF_PAIRS: Final = {
         "`ip saddr {n1_vtep}/32 drop`, chain c of table inet x (nft)",
         "nft insert rule inet x c handle ",
         undo="nft delete table inet x",
+        is_found=True,
     ),
     "ip rule about a pod": FaultOfAPair(
         "n1",

@@ -36,8 +36,9 @@ def _firewall(
     undo: str = "",
     what: str = "",
     asked: str = "",
+    problem: str = "",
 ) -> SilentFault:
-    problem, evidence = _SAYS[check]
+    usual, evidence = _SAYS[check]
     cure += "  # *" if cure.startswith(("ip", "nft", "{ip")) else ""
     return SilentFault(
         act,
@@ -50,7 +51,7 @@ def _firewall(
         is_answered=check == "bridge-calls",
         undo=undo,
         what=what,
-        problem=problem,
+        problem=problem or usual,
         evidence=asked or evidence,
         service="masq",
     )
@@ -69,6 +70,10 @@ _IN: Final = "-s {network} -d {subnet} -i {device} -j ACCEPT"
 _OUT: Final = "-s {subnet} -i cni0 -j ACCEPT"
 _FORWARDED: Final = " -m addrtype --dst-type UNICAST"
 _ANSWERS: Final = "-d {subnet} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+_TO_HOST: Final = (
+    "-s {subnet} -d * -i cni0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-s {network} -d * -i {device} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+)
 
 FIREWALL_FAULTS: Final = {
     "tunnel-dropped-in-input": _firewall(
@@ -100,7 +105,8 @@ FIREWALL_FAULTS: Final = {
         "iptables-legacy -N GUARD && iptables-legacy -A GUARD -p udp -j DROP && iptables-legacy -A INPUT -j GUARD",
         "firewall-tunnel",
         f"{_DROPS}`-A GUARD -p udp -j DROP`, chain GUARD of table filter (iptables-legacy).",
-        _before("iptables-legacy", "GUARD", 1),
+        " && ".join(_before("iptables-legacy", "GUARD", 1, match) for match in (_PEER, *_TO_HOST)),
+        problem="Packets between the nodes (UDP port 8472), and between this host and pods, are dropped.",
         and_then="iptables-legacy -F INPUT && iptables-legacy -F GUARD && iptables-legacy -X GUARD",
     ),
     "tunnel-dropped-by-a-policy": _firewall(
@@ -162,8 +168,8 @@ FIREWALL_FAULTS: Final = {
         "firewall-pods",
         f"{_DROPS}`-A PREROUTING -s {{network}} -j DROP`, chain PREROUTING of table mangle (iptables-legacy).",
         " && ".join(
-            _before("iptables-legacy", "PREROUTING", 1, match.replace(" -j", f"{_FORWARDED} -j"), "mangle")
-            for match in (_IN, _OUT)
+            _before("iptables-legacy", "PREROUTING", 1, match, "mangle")
+            for match in (*(each.replace(" -j", f"{_FORWARDED} -j") for each in (_IN, _OUT)), *_TO_HOST)
         ),
         and_then="iptables-legacy -t mangle -F PREROUTING",
     ),

@@ -88,7 +88,34 @@ SHAPES: Final = {
         "iptables-nft -P OUTPUT DROP",
         named="policy of chain OUTPUT of table filter (iptables-nft) is drop, which ufw has set",
         cure=f"ufw allow out to {_PEER} port 8472 proto udp",
-        stands_in=f"iptables-nft -A ufw-user-output -d {_PEER} -p udp --dport 8472 -j ACCEPT",
+        stands_in=f"iptables-nft -A ufw-user-output -d {_PEER} -p udp --dport 8472 -j ACCEPT; "
+        "iptables-nft -A ufw-user-output -o cni0 -s 10.5.27.1 -d 10.5.27.0/24 -j ACCEPT; "
+        "iptables-nft -A ufw-user-output -o flannel.1 -s 10.5.27.0 -d 10.5.0.0/16 -j ACCEPT",
+    ),
+    "the host sends to no pod": Shape(
+        "iptables-legacy -P OUTPUT DROP; iptables-legacy -A OUTPUT -o lo -j ACCEPT; "
+        "iptables-legacy -A OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "
+        "iptables-legacy -A OUTPUT -p icmp -j ACCEPT; iptables-legacy -A OUTPUT -o eth0 -j ACCEPT",
+        named="TCP and UDP packets between this host and pods are dropped",
+        cure="iptables-legacy -t filter -A OUTPUT -s 10.5.27.1 -d 10.5.27.0/24 -o cni0 -j ACCEPT && "
+        "iptables-legacy -t filter -A OUTPUT -s 10.5.27.0 -d 10.5.0.0/16 -o flannel.1 -j ACCEPT",
+    ),
+    "the host takes no answers of pods": Shape(
+        "iptables-nft -A INPUT -i eth0 -j ACCEPT; iptables-nft -A INPUT -i lo -j ACCEPT; "
+        "iptables-nft -A INPUT -p icmp -j ACCEPT; iptables-nft -A INPUT -j REJECT",
+        named="TCP and UDP packets between this host and pods are dropped",
+        cure="iptables-nft -t filter -I INPUT 4 -s 10.5.27.0/24 -d 10.5.27.1 -i cni0 "
+        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    ),
+    "a ban of one pod of a peer": Shape(
+        _nft(
+            "table ip crowdsec { set bans { type ipv4_addr; flags timeout; elements = { 10.5.53.2 timeout 3h }; }; "
+            "chain i { type filter hook input priority filter - 10; ip saddr @bans drop; }; }"
+        ),
+        named="TCP and UDP packets between this host and 10.5.53.2 are dropped",
+        cure="nft insert rule ip crowdsec i handle 3 ip saddr 10.5.53.2 ip daddr 10.5.27.0 iifname flannel.1 "
+        "ct state established,related accept",
+        is_part=True,
     ),
     "a route rule of ufw after its accept of pings": Shape(
         """iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
@@ -221,12 +248,6 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         "iptables-nft -I FORWARD -m set --match-set other src -j DROP",
         is_broken=False,
     ),
-    "a network with its interface in an ipset": Shape(
-        "ipset create ni hash:net,iface; ipset add ni 10.5.0.0/16,flannel.1; "
-        "iptables-legacy -t raw -A PREROUTING -m set --match-set ni src,src -j DROP",
-        named="-m set --match-set ni src,src",
-        cure="iptables-legacy -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -i flannel.1 ",
-    ),
     "ports in an ipset": Shape(
         "ipset create bp bitmap:port range 0-65535; ipset add bp 8000-9000; "
         "iptables-legacy -A INPUT -p udp -m set --match-set bp dst -j DROP",
@@ -295,22 +316,6 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="chain out of table netdev late (nft)",
         cure="nft insert rule netdev late out handle 2 ip daddr 10.99.0.12 udp dport 8472 accept",
     ),
-    "the port of a pod": Shape(
-        _nft(
-            "table bridge iso { chain fw { type filter hook input priority filter; "
-            'iifname "veth0" ether type ip ip daddr 10.5.0.0/16 drop; }; }'
-        ),
-        named="chain fw of table bridge iso (nft)",
-        cure="nft insert rule bridge iso fw handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
-    ),
-    "what a bridge takes of pods": Shape(
-        _nft(
-            "table bridge f { chain i { type filter hook input priority 0; policy drop; ether type arp accept; "
-            "ip protocol icmp accept; }; }"
-        ),
-        named="The policy of chain i of table bridge f (nft) is drop",
-        cure="nft add rule bridge f i ip saddr 10.5.27.0/24 ip daddr '!=' '{ 10.5.27.0, ",
-    ),
     "what pods send to the outside, at a port": Shape(
         _nft(
             'table netdev e { chain i { type filter hook ingress device "veth0" priority 0; '
@@ -318,12 +323,6 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         ),
         named="TCP packets of pods, to the outside or from there, are dropped",
         cure="nft insert rule netdev e i handle 2 ip saddr 10.5.27.0/24 fib daddr type unicast accept",
-    ),
-    "the MAC address of another guest, at a port": Shape(
-        "ebtables -t nat -N I-veth0-mac; ebtables -t nat -A PREROUTING -p IPv4 -i veth0 -j I-veth0-mac; "
-        "ebtables -t nat -A I-veth0-mac -s 52:54:00:00:00:01 -j RETURN; ebtables -t nat -A I-veth0-mac -j DROP",
-        named="chain I-veth0-mac of table bridge nat (nft)",
-        cure="nft insert rule bridge nat I-veth0-mac handle ",
     ),
     "pods of another node, by ebtables": Shape(
         "ebtables -A INPUT -p IPv4 --ip-proto udp --ip-dport 53 -j ACCEPT; "
@@ -337,14 +336,6 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         "-j DROP; ebtables -A OUTPUT -p IPv4 --ip-proto tcp --ip-sport 9100 -j DROP; "
         "ebtables -A FORWARD -p IPv6 --ip6-proto udp -j DROP",
         is_broken=False,
-    ),
-    "answers of pods, at a port": Shape(
-        _nft(
-            "table bridge f { chain i { type filter hook input priority 0; "
-            'iifname "veth0" ip saddr 10.5.27.0/24 tcp sport < 1024 drop; }; }'
-        ),
-        named="TCP packets of pods are dropped",
-        cure="nft insert rule bridge f i handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 ip daddr '!=' ",
     ),
     **{
         f"a bridge that {what}": Shape(
@@ -417,28 +408,11 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
             ),
         )
     },
-    "another pod's address at a port": Shape(
-        _nft(
-            "table bridge f { chain c { type filter hook prerouting priority 0; "
-            'iifname "veth0" ip saddr != 10.5.27.99 drop; }; }'
-        ),
-        named="Packets of pods are dropped. A rule of another program drops them: `iifname veth0 ip saddr != ",
-        cure="nft insert rule bridge f c handle 2 ip saddr 10.5.27.2 ip daddr '!=' ",
-    ),
     "another pod's address at a port, by ebtables": Shape(
         "ebtables -A INPUT -i veth0 -p IPv4 --ip-src ! 10.5.27.99 -j DROP",
         named="--ip-source",
         cure="nft insert rule bridge filter INPUT handle ",
         stands_in="ebtables -F INPUT",
-    ),
-    "another MAC at a port": Shape(
-        _nft(
-            "table bridge f { chain i { type filter hook input priority 0; "
-            'iifname "veth0" ether saddr != 02:00:00:00:00:99 drop; }; }'
-        ),
-        named="Packets of pods are dropped. A rule of another program drops them: `iifname veth0 ether saddr != ",
-        cure="nft insert rule bridge f i handle 2 ip saddr 10.5.27.2 ip daddr '!=' ",
-        is_of_arp=True,
     ),
     "ARP of other programs' bridges, by ebtables": Shape(
         "ebtables -A INPUT -p ARP -i vnet0 -j DROP; ebtables -A FORWARD -p ARP --arp-ip-src 192.0.2.1 -j DROP; "
@@ -535,6 +509,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
     ),
     "a policy of ufw": Shape(
         "iptables-legacy -N ufw-user-input; iptables-legacy -A INPUT -p icmp -j ACCEPT; "
+        "iptables-legacy -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "
         "iptables-legacy -A INPUT -j ufw-user-input; iptables-legacy -P INPUT DROP",
         named="which ufw has set",
         cure=f"ufw allow from {_PEER} to any port 8472 proto udp",
@@ -594,9 +569,24 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
             "table ip x { chain p { type nat hook postrouting priority 90; "
             "ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 snat to 10.5.27.80-10.5.27.99; }; }"
         ),
-        named="packets of this node's pods under the addresses 10.5.27.80-10.5.27.99",
+        named="Pods of this node see packets of this node itself under the addresses 10.5.27.80-10.5.27.99, which",
         cure="nft insert rule ip x p handle 2 ip saddr 10.5.27.0/24 ip daddr 10.5.0.0/16 accept",
+    ),
+    "SNAT of what this host sends to its pods": Shape(
+        "iptables-nft -t nat -A POSTROUTING -s 10.5.27.1 -o cni0 -j SNAT --to-source 10.5.27.99",
+        named="Pods of this node see packets of this node itself under the address 10.5.27.99, which nobody answers",
+        cure="iptables-nft -t nat -I POSTROUTING 1 -s 10.5.27.1 -d 10.5.27.0/24 -j ACCEPT",
+    ),
+    "SNAT of what this host sends to its pods, by whom answers come": Shape(
+        "iptables-nft -t nat -A POSTROUTING -s 10.5.27.1 -o cni0 -j SNAT --to-source 192.0.2.9; "
+        "iptables-nft -t nat -A POSTROUTING -m addrtype --src-type LOCAL -o flannel.1 -j MASQUERADE",
         is_broken=False,
+    ),
+    "a redirection of what this host sends": Shape(
+        "iptables-legacy -t nat -A OUTPUT -d 10.5.0.0/16 -p tcp -j REDIRECT --to-ports 3999",
+        named="TCP packets between this host and pods get another destination",
+        cure="iptables-legacy -t nat -I OUTPUT 1 -s 10.5.27.1 -d 10.5.27.0/24 -o cni0 -j ACCEPT && "
+        "iptables-legacy -t nat -I OUTPUT 1 -s 10.5.27.0 -d 10.5.0.0/16 -o flannel.1 -j ACCEPT",
     ),
     "SNAT of a subnet to another": Shape(
         _nft(
@@ -1084,7 +1074,7 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
             "table inet p { chain i { type filter hook prerouting priority -150; "
             "fib daddr type local tcp dport >= 1024 drop; }; }"
         ),
-        named="TCP packets of pods, to the outside or from there, are dropped",
+        named="TCP packets between pods and the outside, and between pods and this host, are dropped",
         cure="nft insert rule inet p i handle 2 ct state established,related ct original ip saddr "
         "10.5.27.0/24 accept",
     ),
@@ -1135,11 +1125,6 @@ DIRECT: Final = {
         ),
         named="TCP and UDP packets of pods are dropped",
         cure="nft insert rule netdev f i handle 3 ip saddr 10.5.0.0/16 ip daddr 10.5.27.0/24 ",
-    ),
-    "addresses that are not of the link": Shape(
-        "iptables-nft -t raw -A PREROUTING -i eth0 -s 10.5.0.0/16 -j DROP",
-        named="`iifname eth0 ip saddr 10.5.0.0/16 drop`",
-        cure="iptables-nft -t raw -I PREROUTING 1 -s 10.5.0.0/16 -d 10.5.27.0/24 -i eth0 ",
     ),
     "another card": Shape(
         "iptables-legacy -A FORWARD -i eth1 -j DROP; iptables-legacy -A FORWARD -o eth1 -j DROP; "

@@ -77,7 +77,7 @@ class WatchedNode:
             yield
 
     def lost(self) -> set[str]:
-        """What of pods does not pass: both ways, small, large and by TCP, and to the outside, by UDP too."""
+        """What of pods does not pass: both ways, small, large and by TCP, to the outside, by UDP too, and from n1."""
         p1, p2 = self.pods
         looks: dict[str, Look] = {
             "outside: ping": lambda: pings(p1, OUTSIDE),
@@ -87,6 +87,7 @@ class WatchedNode:
         for name, pod, to in (("out", p1, PEERS_POD), ("in", p2, POD)):
             looks |= {f"{name}: {size} bytes": partial(pings, pod, to, size) for size in (56, 1400)}
             looks[f"{name}: TCP"] = partial(_connects, pod, to, 80)
+        looks |= {f"host: TCP to {to}": partial(_connects, self.n1, to, 80) for to in (POD, PEERS_POD)}
         return looks.keys() - _true(looks)
 
     def reached(self) -> set[str]:

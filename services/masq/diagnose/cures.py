@@ -50,7 +50,7 @@ _WITH_OUTGOING: Final = frozenset((NfHook.OUTPUT, NfHook.POSTROUTING))
 """Hooks at which rules ask for the interface that packets of the host itself leave by."""
 _ELSEWHERE: Final = "lasts until {what} is made anew: write it down where that is done, too"
 _NO_STATE: Final = (
-    "No rule there can tell answers to pods from other packets, because {why}: "
+    "No rule there can tell answers from other packets, because {why}: "
     "have the rule that drops name what it is for, or stand in a chain of filter"
 )
 _WHY_NO_STATE: Final = {
@@ -106,7 +106,7 @@ class Accept:
     is_arp: bool = False
     """They are of ARP, with the addresses that stand in it."""
     outgoing: str = ""
-    """Interface that packets of ARP and neighbour discovery leave by; empty: any."""
+    """Interface that packets of this host itself leave by; empty: any."""
     left_out: tuple[Network, ...] = ()
     """Destinations that are left out by their addresses, where a rule cannot ask what the host takes."""
 
@@ -253,9 +253,12 @@ def _is_stateless(drop: Drop) -> bool:
 
 
 def _of_any_state(drop: Drop, accept: Accept) -> Iterator[Accept]:
-    """What to accept where no rule can ask for answers: all packets between these pods; none if an end is open."""
+    """What to accept where no rule can ask for answers: all packets between these pods; none if an end is open, or
+    is this host, whose ports are not for pods.
+    """
     is_masqueraded = accept.is_masqueraded and is_masqueraded_at(drop.hook, drop.priority, answers=accept.is_answer)
-    if not accept.is_answer or (accept.sources and accept.destinations and not is_masqueraded):
+    is_between = accept.is_forwarded and accept.sources and accept.destinations
+    if not accept.is_answer or (is_between and not is_masqueraded):
         yield replace(accept, is_answer=False)
 
 
@@ -399,17 +402,27 @@ def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str, chains: Collec
     zone = _ZONE.match(drop.rule.chain) if drop.rule else None
     reload = ("firewall-cmd", "--reload")
     base = ("firewall-cmd", "--permanent")
+    between = [each for each in accepts if not each.protocol]
+    if between and len(between) < len(accepts):
+        both = (
+            _firewalld(drop, some, _name, chains) for some in (between, [each for each in accepts if each.protocol])
+        )
+        return Cure(tuple(command for cure in both if cure for command in cure.commands))
+    accepts = [each for each in accepts if not each.is_answer or each.is_forwarded]  # firewalld lets answers pass
+    if not accepts:
+        return None
     rules = [f"--add-rich-rule={rule}" for accept in accepts for rule in _rich_rules(accept)]
     if all(accept.protocol for accept in accepts):
         return Cure(((*base, *((f"--zone={zone[1]}",) if zone else ()), *rules), reload))
-    policy = (*base, "--policy=flannel")
+    name, ingress = ("flannel-host", "HOST") if all(accept.outgoing for accept in accepts) else ("flannel", "ANY")
+    policy = (*base, f"--policy={name}")
     made = (
-        (*base, "--new-policy=flannel"),
+        (*base, f"--new-policy={name}"),
         (*policy, "--set-priority=-1"),
-        (*policy, "--add-ingress-zone=ANY"),
+        (*policy, f"--add-ingress-zone={ingress}"),
         (*policy, "--add-egress-zone=ANY"),
     )
-    is_there = any(chain.endswith("_policy_flannel") for chain in chains)
+    is_there = any(chain.endswith(f"_policy_{name}") for chain in chains)
     return Cure((*(() if is_there else made), (*policy, *rules), reload))
 
 
@@ -438,14 +451,18 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str, _chains: Collection[
     verb = ("prepend",) if drop.rule and "-user-" in drop.rule.chain else ()
     commands = []
     for accept in accepts:
+        if not accept.protocol and accept.is_answer:
+            continue  # ufw lets answers pass
         if not accept.protocol:
             ends = [
                 word
                 for option, networks in (("from", accept.sources), ("to", accept.destinations))
                 for word in ((option, str(networks[0])) if networks else ())
             ]
-            by = ("in", "on", accept.incoming) if accept.incoming else ()
-            commands += [("ufw", "route", *verb, "allow", *by, *ends)] if not accept.is_answer else []
+            kind = () if accept.outgoing else ("route",)
+            by = ("out", "on", accept.outgoing) if accept.outgoing else ()
+            by = ("in", "on", accept.incoming) if accept.incoming else by
+            commands.append(("ufw", *kind, *verb, "allow", *by, *ends))
             continue
         how = ("udp" if accept.port else _UFW_PROTOCOLS.get(accept.protocol)) or ""
         if not how or not (accept.sources or accept.destinations):
@@ -455,7 +472,7 @@ def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str, _chains: Collection[
         commands += [("ufw", *verb, "allow", "from", _short(each), *to, "proto", how) for each in accept.sources]
         to_peers = accept.destinations if not accept.sources else ()
         commands += [("ufw", *verb, "allow", "out", "to", _short(each), *port, "proto", how) for each in to_peers]
-    return Cure(tuple(commands))
+    return Cure(tuple(commands)) if commands else None
 
 
 def _unban(drop: Drop, accepts: Sequence[Accept], name: str, _chains: Collection[str]) -> Cure | None:

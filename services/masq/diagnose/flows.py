@@ -124,6 +124,8 @@ class Surroundings:
     """The addresses fe80:... of interfaces, by name."""
     ways: tuple[tuple[int, str], ...] = ()
     """The interfaces of routes to other nodes' pods, by IP version."""
+    own: Mapping[tuple[int, str], Address] = field(default_factory=dict)
+    """The address of this host under which it sends to other nodes' pods, by IP version and interface."""
 
 
 def flows_of(
@@ -154,12 +156,22 @@ def flows_of(
             )
             of_pods += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         flows += of_pods
+        here = dict(around.gateways).get(version)
+        of_host = _of_host(replace(there, source=ip_network(here), destination=own, outgoing=bridge)) if here else []
+        of_host = of_host if bridge else []
+        flows += of_host
+        for device in _devices(tunnel, version, around):
+            first = own[0] if own in own_subnets and tunnel and device in tunnel.devices.values() else None
+            if source := around.own.get((version, device), first):
+                to = replace(there, source=ip_network(source), destination=row.cidr, outgoing=device)
+                flows += _of_host(replace(to, only_by=device, ports=()))
         if bridge and version in around.bridge_filtered:
             flows.append(replace(there, destination=own, outgoing=bridge, way=_LOCAL, name="local"))
         for port in around.ports if bridge else ():
             known = _known(around, own, port)
             at = [_at_port(flow, port, is_sent=flow.incoming == bridge) for flow in of_pods]
             at.append(replace(_at_port(there, port, is_sent=True), destination=own, way=_BRIDGED))
+            at += [replace(_at_port(flow, port, is_sent=not flow.is_ours), name="host") for flow in of_host]
             mac = around.macs.get(bridge, b"")
             flows += [replace(flow, known=known, mac=b"" if flow.incoming else mac) for flow in at]
     return flows
@@ -169,6 +181,15 @@ def _devices(tunnel: Tunnel | None, version: int, around: Surroundings) -> list[
     """The interfaces by which packets go to pods of other nodes, and come from there; an empty name: unknown."""
     known = tunnel.devices.get(version, "") if tunnel else ""
     return [known] if known else [name for each, name in around.ways if each == version] or [""]
+
+
+def _of_host(flow: Flow) -> list[Flow]:
+    """What this host sends to pods, as kubelet and an API server do, and what they answer; from its address there."""
+    flow = replace(flow, is_of_process=True, name="host")
+    to = replace(flow, incoming="", ports=(), is_ours=True, way=OUT)
+    back = replace(flow, source=flow.destination, destination=flow.source, incoming=flow.outgoing, outgoing="")
+    back = replace(back, is_for_us=True, way=IN)
+    return [to, _going_on(to)[0], _going_on(back)[1]]
 
 
 def neighbours_of(network: NetworkConfig | None, subnets: Iterable[Network], around: Surroundings) -> list[Flow]:
@@ -255,6 +276,11 @@ def _at_port(flow: Flow, port: str, *, is_sent: bool) -> Flow:
     return replace(flow, incoming=incoming, outgoing=outgoing, way=way, name="port", only_by="")
 
 
+def is_at_port(flow: Flow) -> bool:
+    """Whether the packets are those of the pod at one port of the bridge, as that port sees them."""
+    return flow.way in (_FROM_PORT, _TO_PORT, _BRIDGED)
+
+
 def _going_on(flow: Flow) -> tuple[Flow, Flow]:
     """The same packets in connections that exist: those of the end that has begun it, and answers."""
     going_on = replace(flow, states=State.ESTABLISHED)
@@ -339,7 +365,7 @@ def probes(flow: Flow, tables: Iterable[ForeignTable]) -> list[Flow]:
     if flow.protocol:
         return [flow]
     mentioned = list(_mentioned(tables))
-    if flow.name == "port":
+    if is_at_port(flow):
         return [probe for each in _of_pods_at_port(flow, mentioned) for probe in _of_protocols(each)]
     ends = replace(flow, source=_one(flow.source, mentioned), destination=_one(flow.destination, mentioned))
     return _of_protocols(ends)
@@ -356,14 +382,16 @@ def _of_pods_at_port(flow: Flow, mentioned: Sequence[Network]) -> Iterator[Flow]
 
 
 def _of_protocols(flow: Flow) -> list[Flow]:
-    """Packets between the ends of the flow that stand for others in what they carry."""
+    """Packets between the ends of the flow that stand for others in what they carry. Hosts that take no answers to
+    their own pings are meant to, and ask pods by TCP and UDP: those pings are left out.
+    """
     found = [
         replace(flow, protocol=number, length=_SMALL)
         for number in ECHO
         if (number == 58) is (flow.source.version == 6)
     ]
     is_second = flow.states == State.ESTABLISHED and not flow.is_answer
-    found = [] if is_second else found
+    found = [] if is_second or flow.name == "host" else found
     for protocol in (TCP,) if is_second else (TCP, UDP):
         for service, high in zip(_SERVICES, _PORTS, strict=False):
             port, source = (high, service) if flow.is_answer else (service, high)
@@ -391,18 +419,18 @@ def single_pods(
     `pods`: those of this node, which a set that only the kernel looks into may have.
     """
     named, found = dict.fromkeys(_mentioned(tables)), list[tuple[Network, Flow]]()
-    names = ("pods", "outside", "local", *["port"] * any(table.family in _OF_PORTS for table in tables))
+    names = ("pods", "outside", "local", "host", *["port"] * any(table.family in _OF_PORTS for table in tables))
     mentioned = list(named | dict.fromkeys(pods if any(map(_looks_into_sets, tables)) else ()))
     for flow in flows:
         is_second = flow.states == State.ESTABLISHED and (flow.name == "pods" or not flow.is_answer)
-        if is_second or flow.name not in names:
+        if is_second or ("port" if is_at_port(flow) else flow.name) not in names:
             continue
         for each in mentioned:
             ends = [end for end in (flow.source, flow.destination) if end != each and contains(end, each)]
             nearest = max(ends, key=lambda end: end.prefixlen, default=None)  # it is in the network, too
             for narrowed, is_sender in ((replace(flow, source=each), True), (replace(flow, destination=each), False)):
-                is_at_port = flow.name == "port" and is_sender is bool(flow.incoming)
-                known = tuple(one for one in flow.known if one[0] == each) if is_at_port else flow.known
+                is_there_alone = is_at_port(flow) and is_sender is bool(flow.incoming)
+                known = tuple(one for one in flow.known if one[0] == each) if is_there_alone else flow.known
                 is_there = bool(known) or not flow.known  # at a port there is its pod alone
                 if is_there and nearest == (flow.source if is_sender else flow.destination):
                     found.append((each, replace(narrowed, known=known)))

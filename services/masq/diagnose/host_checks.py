@@ -57,8 +57,7 @@ def findings(
     """What drops these packets or the tunnel's, with our rules in a firewall of this kind."""
     found_in = list(dict.fromkeys(family_of(flow.source) for flow in flows))
     told = [_not_forwarding(family) for family in found_in if family.version in around.not_forwarding]
-    told += dropping(around.tables, kind if settings.forward else "", flows, host)
-    told += dropping(around.tables, "", tunnel, host)
+    told += dropping(around.tables, kind if settings.forward else "", flows, host, tunnel)
     for is_arp in (True, False):
         told += dropping(around.tables, "", [flow for flow in neighbours if flow.is_arp is is_arp], host)
     told += diverting(around.tables, [*flows, *tunnel], host)

@@ -1,7 +1,7 @@
 """The ways of a network's packets on this host, as the kernel says them."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,7 @@ _CALLS: Final = {
 def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
     """Peers and interfaces, those of one look. What nobody can say is left out."""
     bridges, uplinks, devices = list[tuple[int, str]](), list[tuple[int, str]](), _devices(network, suffix)
-    addresses, ways = list[tuple[int, Network]](), dict[tuple[int, str], None]()
+    addresses, ways = list[tuple[int, Network]](), dict[tuple[int, str], Network]()
     gateways = list[tuple[int, Address]]()
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
@@ -53,7 +53,7 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         bridges += [(version, way.device)] if way and way.gateway is None else []
         gateways += [(version, way.source)] if way and way.source else []
         if network and network.backend_type != "ipsec":  # whose packets are as they are only before or after a card
-            ways |= {(version, device): None for _, device in parts_of(row.cidr)}
+            ways |= {(version, device): part for part, device in parts_of(row.cidr)}
         outside = way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
         addresses += [(version, ip_network(outside.source))] if outside and outside.source else []
@@ -83,7 +83,16 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         macs,
         link_locals(),
         tuple(ways),
+        dict(_own(ways)),
     )
+
+
+def _own(ways: Mapping[tuple[int, str], Network]) -> Iterator[tuple[tuple[int, str], Address]]:
+    """The addresses under which this host sends to pods of other nodes. `ways`: a subnet of one, by interface."""
+    for of, part in ways.items():
+        way = way_to(part[1])
+        if way and way.source and way.device == of[1]:
+            yield of, way.source
 
 
 def _neighbours(

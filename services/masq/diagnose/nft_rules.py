@@ -50,6 +50,7 @@ from flannelette.services.masq.diagnose.verdict import (
     ForeignRule,
     Given,
     Marking,
+    Match,
     State,
     Test,
     of_owner,
@@ -57,6 +58,10 @@ from flannelette.services.masq.diagnose.verdict import (
 from flannelette.services.masq.kernel.local_programs import is_listening
 from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
+_OF_NO_SOCKET: Final = Condition(
+    asks=lambda flow: Match.NO if flow.is_for_us and flow.is_of_process and flow.is_answer else Match.YES
+)
+"""What a program of this host has asked for goes on to it (nft_tproxy.c)."""
 _LINK_HEADER, _NETWORK_HEADER, _TRANSPORT_HEADER = 0, 1, 2
 _HEADERS: Final[Mapping[tuple[int, int], Sequence[tuple[int, int, str]]]] = {
     (_LINK_HEADER, 0): ((6, 6, "mac"), (12, 2, "ethertype")),
@@ -339,6 +344,7 @@ class RuleReader:
                 is_heard = any(is_listening(number, port) is not False for number in (TCP, UDP))
                 self.kind, self.says = Effect.DIVERT if is_heard else Effect.NOTHING, "tproxy"  # else they go on
                 self.given, self.is_volatile = Given((), port), True
+                self._add(_OF_NO_SOCKET, "")
             case "lookup":
                 self._look_up(values)
             case "payload" | "ct" | "meta" | "exthdr" if 1 not in values:  # they write

@@ -1,6 +1,6 @@
 """Finds the rules and policies of other programs that drop the overlay's packets, with their cures. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,10 +19,10 @@ from flannelette.services.masq.diagnose.cures import (
     owner_of,
     tool_of,
 )
-from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, probes, single_pods
+from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, is_at_port, probes, single_pods
 from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
 from flannelette.services.masq.diagnose.nft_sets import EVERY
-from flannelette.services.masq.diagnose.targets import foreign_among, sent_to, shown
+from flannelette.services.masq.diagnose.targets import foreign_among, is_unanswered, sent_to, shown
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     ECHO_REPLY,
@@ -71,42 +71,72 @@ class Obstacle:
 
 
 def dropping(
-    tables: Iterable[ForeignTable], kind: str, flows: Sequence[Flow], host: Host = UNKNOWN_HOST
+    tables: Iterable[ForeignTable],
+    kind: str,
+    flows: Sequence[Flow],
+    host: Host = UNKNOWN_HOST,
+    tunnel: Sequence[Flow] = (),
 ) -> list[Condition]:
     """What other programs have that drops these packets, or may. `kind`: where our forward rules are; empty: nowhere.
 
-    `host`: see `cure_of`.
+    `host`: see `cure_of`. What drops packets of the tunnel, and else none but those of this host, is one finding.
     """
-    whole = tuple(tables)
+    whole, asked = tuple(tables), (*flows, *tunnel)
     every = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
-    made = [_finding(each, whole, flows, host) for each in every]
-    certain = {each.drop for each in every if each.drop.is_certain}
+    every = _joined(every, obstacles(whole, tunnel))
+    made = [_finding(each, whole, asked, host) for each in every]
+    certain, of_some = (
+        {each.drop for each in every if each.drop.is_certain},
+        dict[tuple[Network, Drop], dict[Flow, list[Flow]]](),
+    )
     for pod, flow in single_pods(_with_marks(flows, whole), whole, host.pods):
         if is_taken(pod, host):
             continue  # no pod has an address of the host
         for drop, lost in _certain(concerning(whole, flow), flow).items():
             if drop not in certain and not is_before_policy(drop, kind):
-                finding = _of_one(pod, Obstacle(drop, tuple(lost)), flow, whole, flows, host)
-                made += [finding] if finding else []
+                of_some.setdefault((pod, drop), {})[flow] = lost
+    made += [
+        _of_one(pod, drop, lost, whole, flows, host)
+        for (pod, drop), lost in of_some.items()
+        if not _is_asked_for(drop, whole)
+    ]
     return list(dict.fromkeys(made))
+
+
+def _joined(of_pods: Iterable[Obstacle], tunnel: Iterable[Obstacle]) -> list[Obstacle]:
+    """All of them; those of this host's packets alone are joined with what drops the tunnel's at the same place."""
+    of_tunnel, rest = {replace(each.drop, is_certain=True): each for each in tunnel}, list[Obstacle]()
+    for each in of_pods:
+        key = replace(each.drop, is_certain=True)
+        other = of_tunnel.get(key) if all(flow.name == "host" for flow in each.lost) else None
+        if other and other.drop == each.drop and other.drop.is_certain:
+            of_tunnel[key] = Obstacle(other.drop, (*other.lost, *each.lost))
+        elif other is None or each.drop.is_certain:
+            rest.append(each)
+    return [*rest, *of_tunnel.values()]
 
 
 def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST) -> list[Condition]:
     """Findings about rules of other programs that give packets between pods another source.
 
-    They are broken if it is an address to which no answer comes back: neither this host's nor one of its pods.
+    They are broken if it is an address to which no answer comes back: neither this host's nor one of its pods. Of
+    what this host sends, nothing else is told.
     """
-    whole, told = tuple(tables), dict[Drop, Condition]()
-    asked = [flow for flow in flows if flow.name == "pods" and not flow.is_from_peers and flow.states == State.NEW]
+    whole, changed = tuple(tables), dict[Drop, dict[Flow, bool]]()
+    asked = [flow for flow in flows if flow.states == State.NEW and flow.name in ("pods", "host")]
+    asked = [flow for flow in asked if not flow.is_from_peers and _NAT[0] in flow.way]
+    subnets = [flow.source for flow in asked if flow.name == "pods"]
     for pod, flow in [*((None, flow) for flow in asked), *single_pods(asked, whole, host.pods)]:
         near = concerning(whole, flow)
         for probe in probes(flow, near) if pod is None or not is_taken(pod, host) else ():
             for drop in fate(near, _NAT, probe, kind=Effect.TRANSLATE)[:1]:
-                if not drop.is_certain or not drop.rule or drop.rule.chain in OUR_CHAINS or drop in told:
+                if not drop.is_certain or not drop.rule or drop.rule.chain in OUR_CHAINS:
                     continue
-                if drop.rule.given.of(flow.source) != (flow.source,):  # else they keep their address
-                    told[drop] = _translation(drop, drop.rule, flow, whole, host, [each.source for each in asked])
-    return list(told.values())
+                given = drop.rule.given.of(flow.source)
+                if given != (flow.source,):  # else they keep their address
+                    changed.setdefault(drop, {})[flow] = is_unanswered(flow, given or (), host, subnets)
+    told = (_translation(drop, some, whole, host, subnets) for drop, some in changed.items())
+    return [each for each in told if each is not None]
 
 
 def masqueraded(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, by_us: bool) -> list[Flow]:
@@ -148,11 +178,13 @@ def untracking(tables: Iterable[ForeignTable], flows: Sequence[Flow]) -> list[Co
 def diverting(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Host = UNKNOWN_HOST) -> list[Condition]:
     """Findings about rules that give the tunnel's packets, or those between pods, another destination.
 
-    They are broken if nobody answers there: see `sent_to`.
+    They are broken if nobody answers there: see `sent_to`. Answers to this host are asked about as well, which a
+    transparent proxy takes.
     """
     whole, found = tuple(tables), dict[Drop, dict[Flow, None]]()
     asked = [flow for flow in flows if flow.name in ("pods", "tunnel") and flow.states & State.NEW]
-    asked = [flow for flow in asked if not flow.is_perhaps]
+    asked += [flow for flow in flows if flow.name == "host" and (flow.states & State.NEW or flow.is_answer)]
+    asked = [flow for flow in asked if not flow.is_perhaps and not is_at_port(flow)]
     of_some = [flow for pod, flow in single_pods(asked, whole, host.pods) if not is_taken(pod, host)]
     of_all = set[Drop]()
     for flow in (*asked, *of_some):
@@ -199,7 +231,7 @@ def _stands_for_many(probe: Flow) -> bool:
     """Whether an end of it is no single address, or no known MAC, because the peers or the pods are not known."""
     if probe.operation:
         return max(end.num_addresses for end in probe.ends) > 1 or not probe.mac
-    if probe.name == "port":
+    if is_at_port(probe):
         return _pod_of(probe).num_addresses > 1
     return probe.name == "tunnel" and not _peer(probe)
 
@@ -273,40 +305,48 @@ def _finding(obstacle: Obstacle, tables: Sequence[ForeignTable], flows: Sequence
     return _described(_packets(obstacle, flows), drop, owner, cure, what, is_of_some=is_of_some)
 
 
+def _is_asked_for(drop: Drop, tables: Sequence[ForeignTable]) -> bool:
+    """Whether a NetworkPolicy asks for a drop that is about a single pod, or about one node's pods."""
+    owner = owner_of(drop, _table_of(drop, tables))
+    return owner is not None and owner.is_engine
+
+
 def _of_one(
     pod: Network,
-    obstacle: Obstacle,
-    flow: Flow,
+    drop: Drop,
+    found: Mapping[Flow, Sequence[Flow]],
     tables: Sequence[ForeignTable],
     flows: Sequence[Flow],
     host: Host,
-) -> Condition | None:
-    """Obstacles for packets of one pod or of one node's pods. None: a NetworkPolicy asks for the drop."""
-    drop = obstacle.drop
+) -> Condition:
+    """The finding about packets of one pod, or of one node's pods, that are lost, by what was asked about."""
     owner, chains = _owner(drop, tables)
-    if owner and owner.is_engine:
-        return None
-    cure = cure_of(drop, accepts([flow], [flow]), owner, host, _bridge(flows), chains)
+    cure = cure_of(drop, accepts([*found], [*found]), owner, host, _bridge(flows), chains)
     is_pod = pod.prefixlen == pod.max_prefixlen
-    what = f"pod {pod.network_address}" if is_pod else f"pods of {pod}"
-    return _described(f"{_kinds(obstacle.lost)} of {what}", drop, owner, cure, is_of_some=True)
+    what = f"of pod {pod.network_address}" if is_pod else f"of pods of {pod}"
+    if all(flow.name == "host" for flow in found):
+        what = f"between this host and {pod.network_address if is_pod else pod}"
+    kinds = _kinds([packet for packets in found.values() for packet in packets])
+    return _described(f"{kinds} {what}", drop, owner, cure, is_of_some=True)
 
 
 def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     """Names the packets that are lost, for the text of a finding."""
     names = {flow.name for flow in found.lost}
     if "tunnel" in names:
-        kinds = dict.fromkeys((flow.protocol, flow.port) for flow in found.lost)
+        kinds = dict.fromkeys((flow.protocol, flow.port) for flow in found.lost if flow.name == "tunnel")
         text = ", ".join(dict.fromkeys(Tunnel({}, protocol, port).text for protocol, port in kinds))
         versions = {flow.source.version for flow in found.lost}
         asked = [flow for flow in flows if flow.name == "tunnel" and flow.source.version in versions]
         peers, everybody = (
-            sorted({str(end.network_address) for flow in some for end in _peer(flow)}) for some in (found.lost, asked)
+            sorted({str(end.network_address) for flow in some if flow.name == "tunnel" for end in _peer(flow)})
+            for some in (found.lost, asked)
         )
         large = " of more than a small size" if _is_of_large(found.lost) else ""
+        too = ", and between this host and pods," if "host" in names else ""
         if not peers or peers == everybody:
-            return f"Packets{large} between the nodes ({text})"
-        return f"Packets{large} to and from the node{'s' * (len(peers) > 1)} {', '.join(peers)} ({text})"
+            return f"Packets{large} between the nodes ({text}){too}"
+        return f"Packets{large} to and from the node{'s' * (len(peers) > 1)} {', '.join(peers)} ({text}){too}"
     if found.lost[0].operation:
         return _of_neighbours(found.lost, names)
     if "ping" in names:
@@ -316,12 +356,16 @@ def _packets(found: Obstacle, flows: Sequence[Flow]) -> str:
     some = _kinds(found.lost)
     if all(map(_is_outside, found.lost)):
         return f"{some} of pods, to the outside or from there,"
+    if names == {"host"}:
+        return f"{some} between this host and pods"
+    if all(flow.name == "host" or _is_outside(flow) for flow in found.lost):
+        return f"{some} between pods and the outside, and between pods and this host,"
     return f"{some} between pods of this node" if names == {"local"} else f"{some} of pods"
 
 
 def _some_ports(lost: Iterable[Flow], flows: Iterable[Flow]) -> list[str]:
     """The ports of the bridge at which packets are lost; none: at all of them, or elsewhere."""
-    few, every = ({flow.incoming or flow.outgoing for flow in some if flow.name == "port"} for some in (lost, flows))
+    few, every = ({flow.incoming or flow.outgoing for flow in some if is_at_port(flow)} for some in (lost, flows))
     return sorted(few) if len(few) < len(every) else []
 
 
@@ -361,19 +405,20 @@ def _peer(flow: Flow) -> list[Network]:
 
 def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
     """What a cure has to accept for these packets, between the ends that were asked about."""
-    tunnels = [flow for flow in lost if flow.name == "tunnel"]
+    tunnels, others = [flow for flow in lost if flow.name == "tunnel"], [each for each in lost if each.name == "host"]
     if tunnels:
         ends = dict[tuple[bool, int, int, int], dict[Network, None]]()
         for flow in tunnels:
             kind = flow.is_ours, flow.source.version, flow.protocol, flow.port
             ends.setdefault(kind, {}).update(dict.fromkeys(_peer(flow)))
-        return [
+        made = [
             Accept(() if is_ours else tuple(peers), tuple(peers) if is_ours else (), protocol, port)
             for (is_ours, _, protocol, port), peers in sorted(ends.items(), key=lambda each: each[0][:2])
         ]
+        return [*made, *(accepts(others, flows) if others else ())]
     if lost[0].operation:
         return _neighbours_accepts(lost)
-    made, alike = dict[Accept, None](), dict[tuple[str, bool, str, str], list[Flow]]()
+    found, alike = dict[Accept, None](), dict[tuple[str, bool, str, str], list[Flow]]()
     for packet in lost:
         alike.setdefault(_kind(packet), []).append(packet)
     for flow in flows:
@@ -382,7 +427,7 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
             is_outside = _is_outside(flow)
             source: tuple[Network, ...] = () if is_outside and flow.is_answer else (flow.source,)
             destination: tuple[Network, ...] = () if is_outside and not flow.is_answer else (flow.destination,)
-            if flow.name == "port":
+            if is_at_port(flow):
                 pods = _widest({_pod_of(packet) for packet in packets})
                 source, destination = (pods, destination) if flow.incoming else (source, pods)
             is_forwarded = flow.name in _FORWARDED and not (is_outside and flow.is_answer)
@@ -392,17 +437,20 @@ def accepts(lost: Sequence[Flow], flows: Sequence[Flow]) -> list[Accept]:
                 flow.protocol,
                 flow.port,
                 flow.is_answer,
-                flow.only_by,
+                "" if flow.is_ours else flow.only_by,
                 is_forwarded=is_forwarded,
                 is_masqueraded=flow.masqueraded_as is not None,
+                outgoing=flow.only_by if flow.is_ours else "",
             )
             if flow.name == "ping":
                 echo = (ECHO_REPLY if flow.is_answer else ECHO)[flow.protocol]
                 accept = replace(accept, is_answer=False, icmp=echo)
-            made[accept] = None
-    wide = [(each.sources, each.incoming) for each in made if not each.destinations]
-    kept = [each for each in made if not (each.is_answer and replace(each, is_answer=False) in made)]
-    return [each for each in kept if not (each.destinations and (each.sources, each.incoming) in wide)]
+            found[accept] = None
+    wide = [(each.sources, each.incoming, each.is_forwarded) for each in found if not each.destinations]
+    kept = [each for each in found if not (each.is_answer and replace(each, is_answer=False) in found)]
+    return [
+        each for each in kept if not (each.destinations and (each.sources, each.incoming, each.is_forwarded) in wide)
+    ]
 
 
 def _neighbours_accepts(lost: Sequence[Flow]) -> list[Accept]:
@@ -521,35 +569,45 @@ def is_taken(address: Network, host: Host) -> bool:
 
 def _translation(
     drop: Drop,
-    rule: ForeignRule,
-    flow: Flow,
+    changed: Mapping[Flow, bool],
     tables: Sequence[ForeignTable],
     host: Host,
     subnets: Sequence[Network],
-) -> Condition:
-    """`subnets`: those of this node's pods, to which answers come back."""
-    owner = owner_of(drop, _table_of(drop, tables))
-    cure = exempting(drop, [Accept((flow.source,), (flow.destination,))], owner, host)
+) -> Condition | None:
+    """The finding about packets that get another source, and whether answers to these are lost. None: there is
+    nothing to tell. `subnets`: those of this node's pods, to which answers come back.
+    """
+    told = [flow for flow, is_lost in changed.items() if is_lost or flow.name != "host"]
+    rule, first = drop.rule, next((flow for flow, is_lost in changed.items() if is_lost), told[0] if told else None)
+    if rule is None or first is None:
+        return None
+    owner, is_lost = owner_of(drop, _table_of(drop, tables)), changed[first]
+    ends = dict.fromkeys((flow.source, flow.destination) for flow in told)
+    few = [(s, d) for s, d in ends if not any(o != (s, d) and contains(o[0], s) and contains(o[1], d) for o in ends)]
+    cure = exempting(drop, [Accept((source,), (destination,)) for source, destination in few], owner, host)
     where, asked = place_of(drop)
-    pods, given = flow.source, rule.given.of(flow.source) or ()
-    is_single, is_one = pods.prefixlen == pods.max_prefixlen, sum(each.num_addresses for each in given) == 1
-    is_foreign, is_all = foreign_among(given, host, subnets)
+    pods, given = first.source, rule.given.of(first.source) or ()
+    is_one = sum(each.num_addresses for each in given) == 1
+    is_at_bridge = any(contains(each, first.destination) for each in subnets)
+    is_all = foreign_among(given, host, () if is_at_bridge else subnets)[1]
+    whose = f"pod {pods.network_address}" if pods.num_addresses == 1 else "this node's pods"
     they_are, which = (
         "it is no address" if is_one else "they are no addresses",
         "which" if is_all else "some of which",
     )
     return found(
         "firewall.snat",
-        pods=f"pod {pods.network_address}" if is_single else "this node's pods",
+        who="Pods of this node" if is_at_bridge else "Pods of other nodes",
+        pods="this node itself" if first.name == "host" else whose,
         address=f"the address{'es' * (not is_one)} {shown(given)}" if given else "the node's address",
-        lost=f", {which} nobody answers, because {they_are} of this node" if is_foreign else "",
+        lost=f", {which} nobody answers, because {they_are} of this node" if is_lost else "",
         owner=owner.name if owner else "another program",
         rule=rule.text,
         place=where,
         cure=cure.text,
         evidence=f"{asked}: {rule.text}",
-        weight=BROKEN if is_foreign else WARNING,
-        is_part=is_single,
+        weight=BROKEN if is_lost else WARNING,
+        is_part=(first.destination if first.name == "host" else pods).num_addresses == 1,
     )
 
 

@@ -45,8 +45,11 @@ def sent_to(given: Given, packet: Flow, flows: Sequence[Flow], host: Host) -> En
         return End()
     if not networks:
         return _here(None, given.port, packet)
-    like = [flow for flow in flows if (flow.name, flow.is_from_peers) == (packet.name, packet.is_from_peers)]
-    like = [flow for flow in like if contains(flow.source, packet.source)]
+    if packet.name == "host" and packet.is_answer:
+        end = _here(None, port, packet)
+        return replace(end, said=f"{end.said}, which has not asked", is_lost=True) if not end.is_lost else end
+    like = [flow for flow in flows if (flow.name, flow.is_from_peers) == ("pods", packet.is_from_peers)]
+    like = [flow for flow in like if packet.is_ours or contains(flow.source, packet.source)]
     foreign = [each for each in networks if not _is_own(each, host)]
     seen = [
         each
@@ -65,6 +68,18 @@ def foreign_among(given: Sequence[Network], host: Host, subnets: Iterable[Networ
     mine = [*_collapsed(each for each in host.own if not _is_nowhere(each)), *subnets]
     is_some = any(not any(contains(own, each) for own in mine) for each in given)
     return is_some, not any(own.overlaps(each) for own in mine for each in given if own.version == each.version)
+
+
+def is_unanswered(flow: Flow, given: Sequence[Network], host: Host, subnets: Sequence[Network]) -> bool:
+    """Whether answers to some of these sources are lost. `subnets`: those of this node's pods.
+
+    To this host, a pod of its own sends them by the host, and so to it, but for those of its own subnet, of which it
+    asks its neighbours.
+    """
+    if flow.name != "host" or not any(contains(each, flow.destination) for each in subnets):
+        return foreign_among(given, host, subnets)[0]
+    own = [each for each in given if each.version == flow.destination.version and each.overlaps(flow.destination)]
+    return foreign_among(own, host, ())[0]
 
 
 def shown(networks: Sequence[Network]) -> str:
@@ -96,7 +111,8 @@ def _here(network: Network | None, port: int, packet: Flow) -> End:
     address = network.network_address if network is not None and network.num_addresses == 1 else None
     said = f"port {port} of this host" if port else "this host"
     said = said if network is None else f"{shown([network])}, {said}"
-    if address is not None and address.is_loopback and not (address.version == 4 and takes_loopback(packet.incoming)):
+    is_taken = packet.is_ours or (packet.source.version == 4 and takes_loopback(packet.incoming))
+    if address is not None and address.is_loopback and not is_taken:
         return End(f"{said}, which the kernel takes from no other interface", is_lost=True)
     is_asked = packet.protocol in (TCP, UDP)  # a ping this host answers
     is_unheard = is_asked and is_listening(packet.protocol, port or packet.port, address) is False

@@ -14,7 +14,11 @@ from flannelette.services.masq.kernel.traffic import Decision, Queue, Test, Traf
 
 _USUAL_QUEUES: Final = frozenset(("noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "cake", "ingress", "clsact"))
 _ADVICE: Final = " If nobody needs it: `{}`; the program that made it may make it again."
-_WHOSE: Final = {"tunnel": "Packets between nodes", "port": "Packets of a pod of this node"}
+_WHOSE: Final = {
+    "tunnel": "Packets between nodes",
+    "port": "Packets of a pod of this node",
+    "host": "Packets between this host and pods",
+}
 """Words for the packets, by name of the flow; others are of all pods."""
 
 

@@ -211,7 +211,9 @@ class Flow:
     is_from_peers: bool = False
     """Pods of other nodes send them."""
     only_by: str = ""
-    """The interface by which all of them come: by any other, the source is forged. Empty: there is none such."""
+    """The interface by which all of them come: by any other, the source is forged; those of this host leave by it.
+    Empty: there is none such.
+    """
     ports: tuple[str, ...] = ()
     """Ports of a bridge that they come by, where its packets meet the rules of IP (br_netfilter)."""
     is_answer: bool = False
@@ -239,7 +241,8 @@ class Flow:
     name: str = ""
     """`neighbours` (by which this host and its pods find each other), `neighbours-local` (pods each other),
     `neighbours-nodes` (this host and nodes or routers), `pods` (of pods, beyond the network), `local` (between pods
-    of the node), `port` (of a pod, on the bridge), `ping` (to or from this host itself) or `tunnel`.
+    of the node), `host` (of this host to pods, and their answers), `port` (of a pod, on the bridge), `ping` (to or
+    from this host itself) or `tunnel`.
     """
 
     def at(self, hook: NfHook | None, priority: int) -> "Flow":

@@ -114,4 +114,5 @@ async def _cured(scene: Scene) -> list[str]:
 
 
 async def _is_well(scene: Scene) -> bool:
-    return not (await scene.pods.status("masq")).findings and await scene.pods.flows()
+    findings = (await scene.pods.status("masq")).findings
+    return not any(each.cure for each in findings) and await scene.pods.flows()

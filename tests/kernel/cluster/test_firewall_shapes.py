@@ -20,7 +20,7 @@ from tests.findings.firewall_shapes import DIRECT, PROGRAMS, RELOADS, SHAPES, Sh
 from tests.findings.words import words
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import EXAMPLES
-from tests.hosts.watched_node import WatchedNode
+from tests.hosts.watched_node import PEERS_POD, WatchedNode
 from tests.modules import need_modules
 from tests.pages.own_files import OwnFiles
 from tests.patience import PATIENCE, pauses
@@ -187,6 +187,7 @@ async def test_a_firewall_between_nodes_on_one_link_is_judged_as_well() -> None:
         for shape in DIRECT.values():
             assert not await asyncio.to_thread(scene.node.lost)
             await _judged(scene, shape)
+        await _named(scene, "iptables-nft -t raw -A PREROUTING -i eth0 -s 10.5.0.0/16 -j DROP", *_OF_PEERS)
 
 
 @pytest.mark.parametrize(("program", "name"), [(program, name) for program in PROGRAMS for name in PROGRAMS[program]])
@@ -334,36 +335,93 @@ async def test_a_single_pod_that_nobody_may_reach_directly_is_reached_after_the_
         await scene.restore()
 
 
+_OF_PEERS = (
+    "connection tracking has not seen these yet",
+    {f"host: TCP to {PEERS_POD}"},
+    "between this host and pods are dropped.",
+)
 STATELESS = {
     "before tracking": (
         "iptables-legacy -t raw -A PREROUTING -p udp -m multiport ! --dports 53,123,8472 "
         "-m addrtype --dst-type LOCAL -j DROP",
         "connection tracking has not seen these yet",
         {"outside: UDP"},
+        "UDP packets between pods and the outside, and between pods and this host, are dropped.",
     ),
     "at the interface of pods": (
         'nft \'table netdev e { chain o { type filter hook egress device "cni0" priority 0; '
         "ip saddr != 10.0.0.0/8 tcp sport < 1024 drop; }; }'",
         "chains of netdev know no connections",
         {"outside: TCP"},
+        "TCP packets of pods, to the outside or from there, are dropped.",
     ),
     "what a bridge gives to pods": (
         "nft 'table bridge f { chain o { type filter hook output priority 0; policy drop; ether type arp accept; "
         "ip protocol icmp accept; }; }'",
         "chains of bridge know no connections",
         {"outside: TCP", "outside: UDP"},
+        "TCP and UDP packets of pods, to the outside or from there, are dropped.",
+    ),
+    "at the port of a pod": (
+        "nft 'table bridge iso { chain fw { type filter hook input priority filter; "
+        'iifname "veth0" ether type ip ip daddr 10.5.0.0/16 drop; }; }\'',
+        "chains of bridge know no connections",
+        {"host: TCP to 10.5.27.2"},
+        "between this host and pods are dropped.",
+    ),
+    "a network with its interface in an ipset": (
+        "ipset create ni hash:net,iface; ipset add ni 10.5.0.0/16,flannel.1; "
+        "iptables-legacy -t raw -A PREROUTING -m set --match-set ni src,src -j DROP",
+        *_OF_PEERS,
+    ),
+    "another pod's address at a port": (
+        "nft 'table bridge f { chain c { type filter hook prerouting priority 0; "
+        'iifname "veth0" ip saddr != 10.5.27.99 drop; }; }\'',
+        "chains of bridge know no connections",
+        {"host: TCP to 10.5.27.2"},
+        "between this host and pods are dropped.",
+    ),
+    "another MAC at a port": (
+        "nft 'table bridge f { chain i { type filter hook input priority 0; "
+        'iifname "veth0" ether saddr != 02:00:00:00:00:99 drop; }; }\'',
+        "chains of bridge know no connections",
+        {"host: TCP to 10.5.27.2"},
+        "between this host and pods are dropped.",
+    ),
+    "what a bridge takes of pods": (
+        "nft 'table bridge f { chain i { type filter hook input priority 0; policy drop; ether type arp accept; "
+        "ip protocol icmp accept; }; }'",
+        "chains of bridge know no connections",
+        {"host: TCP to 10.5.27.2"},
+        "between this host and pods are dropped.",
+    ),
+    "the MAC address of another guest, at a port": (
+        "ebtables -t nat -N I-veth0-mac; ebtables -t nat -A PREROUTING -p IPv4 -i veth0 -j I-veth0-mac; "
+        "ebtables -t nat -A I-veth0-mac -s 52:54:00:00:00:01 -j RETURN; ebtables -t nat -A I-veth0-mac -j DROP",
+        "chains of bridge know no connections",
+        {"host: TCP to 10.5.27.2"},
+        "between this host and pods are dropped.",
+    ),
+    "answers of pods, at a port": (
+        "nft 'table bridge f { chain i { type filter hook input priority 0; "
+        'iifname "veth0" ip saddr 10.5.27.0/24 tcp sport < 1024 drop; }; }\'',
+        "chains of bridge know no connections",
+        {"host: TCP to 10.5.27.2"},
+        "between this host and pods are dropped.",
     ),
 }
-"""Places where no rule can ask for connections: what is typed, why, and what is lost for good."""
+"""Places where no rule can ask for connections: what is typed, why, what is lost for good, and how that is said."""
 
 
 @pytest.mark.parametrize("name", STATELESS)
-async def test_answers_to_pods_where_no_rule_can_tell_them_are_named_without_a_command(
-    scene: Scene, name: str
-) -> None:
+async def test_answers_where_no_rule_can_tell_them_are_named_without_a_command(scene: Scene, name: str) -> None:
     """What else is dropped there between pods is cured."""
-    act, why, left = STATELESS[name]
+    await _named(scene, *STATELESS[name])
+
+
+async def _named(scene: Scene, act: str, why: str, left: set[str], said: str) -> None:
     need_modules(*(module for part, module in NEEDS.items() if part in act))
+    assert not await asyncio.to_thread(scene.node.lost)  # so the host knows its pods
     try:
         await scene.typed(act)
         status = await scene.settled(found=True)
@@ -376,8 +434,8 @@ async def test_answers_to_pods_where_no_rule_can_tell_them_are_named_without_a_c
         )
         (finding,) = rest.findings
         assert finding.broken
-        assert finding.problem.endswith("packets of pods, to the outside or from there, are dropped.")
-        assert f"No rule there can tell answers to pods from other packets, because {why}" in finding.cause
+        assert finding.problem.endswith(said)
+        assert f"No rule there can tell answers from other packets, because {why}" in finding.cause
         assert await asyncio.to_thread(scene.node.lost) == left
         opened = await asyncio.to_thread(scene.node.reached) - reached
         assert opened <= FORGED, "no rule at the output of a bridge knows by which interface packets have come"

@@ -48,6 +48,8 @@ HEALTHY = {
         "-A FORWARD -i docker0 -o docker0 -j ACCEPT; -A DOCKER ! -i docker0 -o docker0 -j DROP"
     ),
 }
+OF_PODS = ("INPUT, all of UDP", "a policy")
+"""Those that drop what pods answer to the host, too."""
 NFT = {
     "a chain of nftables": "add rule inet own c udp dport 8472 drop",
     "a policy of nftables": "chain inet own c { policy drop; }",
@@ -124,7 +126,8 @@ def test_a_firewall_that_drops_the_tunnel_is_named_and_its_cure_helps(
     typed(host, program, DROPS[name], version)
     assert not arrives(host, peer, version, tries=3)
     (finding,) = found(probe)
-    assert finding.problem == "Packets between the nodes (UDP port 8472) are dropped."
+    too = ", and between this host and pods," if name in OF_PODS else ""
+    assert finding.problem == f"Packets between the nodes (UDP port 8472){too} are dropped."
     assert f"({program})" in finding.cause
     assert finding.evidence
     assert finding.is_broken
