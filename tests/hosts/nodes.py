@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from ipaddress import ip_interface
 from itertools import combinations
@@ -23,6 +23,11 @@ from tests.services.lease import ServiceProcess
 
 PREFIX: Final = "/coreos.com/network"
 NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
+
+
+def foreign_key(taken: Collection[str]) -> str:
+    """The name of a lease that another program writes beside these, which the nodes have drawn at random."""
+    return next(name for number in range(77, 256) if (name := f"10.5.{number}.0-24") not in taken)
 
 
 class Node:

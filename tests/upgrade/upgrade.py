@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from itertools import permutations
@@ -25,6 +26,7 @@ from lab.reach import Reach, reach, unreached
 from lab.stream import Stream
 from lab.supervise import Supervised
 from lab.topology import OUTSIDE, Host
+from tests.hosts.nodes import foreign_key
 from tests.patience import PATIENCE
 from tests.upgrade.releases import of_release
 
@@ -32,7 +34,7 @@ Order = tuple[str, ...]
 ORDERS: Final[tuple[Order, ...]] = tuple(permutations(("lease", "dataplane", "masq")))
 _EACH_FIRST: Final = (ORDERS[0], ORDERS[3], ORDERS[4])
 """Every service is the first one at one host, and the last one at another."""
-_NEWCOMER: Final = "/coreos.com/network/subnets/10.5.254.0-24"
+_SUBNETS: Final = "/coreos.com/network/subnets/"
 _ITS_LEASE: Final = (
     '{"PublicIP":"10.99.0.99","PublicIPv6":null,"BackendType":"vxlan",'
     '"BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:99:fe"}}'
@@ -138,7 +140,10 @@ class Upgrade:
                 yield
                 await stub.ReleaseLease(lease_pb2.ReleaseLeaseRequest(node="h99", name=name), timeout=PATIENCE)
             return
-        key = {"key": encoded(_NEWCOMER)}
+        everything = {"key": encoded(_SUBNETS), "range_end": encoded(f"{_SUBNETS[:-1]}0"), "keys_only": True}
+        found = (await ask(OUTSIDE, programs.ETCD_ENDPOINT, "/v3/kv/range", everything)).get("kvs", ())
+        taken = [b64decode(each["key"]).decode().removeprefix(_SUBNETS) for each in found]
+        key = {"key": encoded(_SUBNETS + foreign_key(taken))}
         await ask(OUTSIDE, programs.ETCD_ENDPOINT, "/v3/kv/put", {**key, "value": encoded(_ITS_LEASE)})
         yield
         await ask(OUTSIDE, programs.ETCD_ENDPOINT, "/v3/kv/deleterange", key)
