@@ -290,8 +290,8 @@ class ConfigTracker:
 
     async def remove_stale(self) -> None:
         """Removes devices that nothing needs any more. Call it once the peers are reached without them."""
-        left = self._left - {device.name for device in self.all_devices()}
-        await self._remove(left, "an earlier network configuration or an earlier process needed it")
+        if left := self._left - {device.name for device in self.all_devices()}:
+            await self._remove(left, "an earlier network configuration or an earlier process needed it")
         self._left.clear()
         keep_claims(self.all_devices(), self._backends.claims)
 
