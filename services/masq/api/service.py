@@ -1,23 +1,35 @@
-"""The calls of flannelette.masq.v1: translate, call, return."""
+"""The calls of flannelette.masq.v1: translate, call, return. Explain is answered from the rule model."""
 # ruff: noqa: D102 - masq.proto names and documents the calls
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from ipaddress import ip_address, ip_network
+from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1 import masq_pb2_grpc
-from flannelette.services.masq.api.explain import Explainer
+from flannelette.services.core.errors import InvalidInput, NotImplementedYet, NotYet
+from flannelette.services.core.family import Address, Network
 from flannelette.services.masq.api.wire import finding_of, reading_of, rules_of
+from flannelette.services.masq.diagnose.flows import WAYS, pings
+from flannelette.services.masq.diagnose.obstacles import dropping
+from flannelette.services.masq.diagnose.verdict import Flow
+from flannelette.services.masq.firewalls.firewall import ChainState
 from flannelette.services.masq.reconcile.reconciler import Reconciler
+from flannelette.services.masq.rules.model import Action, Packet, deciding_rule, explanation
 from flannelette.services.masq.rules.other_networks import networks_in
 from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.events import watch
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
+
+_NO_TRACE: Final = (
+    "masq no longer traces packets: `nft monitor trace` shows what the kernel does with one "
+    "(docs/operations.md has the commands); Explain without `trace` answers from the rules"
+)
 
 
 class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
@@ -25,7 +37,6 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
 
     def __init__(self, reconciler: Reconciler, health: Health, stopping: asyncio.Event | None = None) -> None:
         self._reconciler = reconciler
-        self._explainer = Explainer(reconciler)
         self._health = health
         self._stopping = stopping or asyncio.Event()
         self._start_time = time.time()
@@ -72,12 +83,77 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         return pb.TeardownRulesResponse(commands=await self._reconciler.teardown(dry_run=request.dry_run))
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:
-        return await self._explainer.explain(request)
+        reconciler = self._reconciler
+        if request.trace:
+            raise NotImplementedYet(_NO_TRACE)
+        hook = request.hook or "forward"
+        way = WAYS.get(hook)
+        if way is None:
+            raise InvalidInput(f"hook {request.hook!r} does not exist: write {', '.join(WAYS)}")
+        packet = _packet(request, reconciler.inputs.subnets)
+        if reconciler.inputs.network is None:
+            raise NotYet(reconciler.inputs.reasons(reconciler.node)[0])
+        response = _explained(packet, await reconciler.look())
+        flow = Flow(
+            ip_network(packet.source),
+            ip_network(packet.destination),
+            request.incoming,
+            request.outgoing,
+            request.protocol,
+            request.port,
+            is_for_us={"input": True, "forward": False}.get(hook),
+            is_ours=hook == "output",
+            way=way,
+            name="tunnel" if request.protocol else "pods",
+        )
+        kind = reconciler.firewall.name if reconciler.settings.forward else ""
+        checks = reconciler.host_checks()
+        tables = checks.tables
+        flows = [flow] if flow.protocol or hook == "forward" else pings(flow)
+        found = dropping(tables, "" if flow.protocol else kind, flows, checks.surroundings(None, (), "").host)
+        response.findings.extend(finding_of(each) for each in found if each.is_broken)
+        return response
 
     def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.WatchEventsResponse]:
         reading = reading_of(self._reconciler.journal, request)
         end = "the masq service is stopping; the rules stay as they are"
         return watch(reading, self._stopping, follows=not request.no_follow, end=end)
+
+
+def _explained(packet: Packet, states: Iterable[ChainState]) -> pb.ExplainResponse:
+    for state in states:
+        if state.chain.table == "nat" and state.chain.family.version == packet.source.version:
+            place = deciding_rule(state.chain, packet)
+            if place is not None:
+                rule, (jump, *ours) = state.chain.rules[place], rules_of(state)
+                return pb.ExplainResponse(
+                    masqueraded=rule.action is Action.MASQUERADE,
+                    rules=[jump, ours[place]],
+                    explanation=explanation(packet, rule),
+                )
+    return pb.ExplainResponse(masqueraded=False, explanation=explanation(packet, None))
+
+
+def _packet(request: pb.ExplainRequest, own_subnets: Iterable[Network]) -> Packet:
+    destination = _address("destination", request.destination)
+    source = _address("source", request.source) if request.source else _a_pod(own_subnets, destination.version)
+    if source.version != destination.version:
+        raise InvalidInput(f"source {source} and destination {destination} must be of one address family")
+    return Packet(source, destination, request.mark)
+
+
+def _a_pod(own_subnets: Iterable[Network], version: int) -> Address:
+    for subnet in own_subnets:
+        if subnet.version == version:
+            return subnet[min(2, subnet.num_addresses - 1)]  # the first is the bridge's
+    raise NotYet(f"this node has no IPv{version} subnet yet, so none of its pods can be the source: name a source")
+
+
+def _address(field: str, text: str) -> Address:
+    try:
+        return ip_address(text)
+    except ValueError:
+        raise InvalidInput(f"{field} {text!r} is not an IP address: write for instance 10.5.52.2") from None
 
 
 def _timestamp(seconds: float | None) -> Timestamp | None:
