@@ -55,7 +55,7 @@ class Route:
     handle: str = ""
     """The provider's name of the route, where it has one."""
     is_marked: bool = False
-    """It says itself that it is ours."""
+    """The route says itself that it is ours."""
 
     @property
     def key(self) -> Key:
@@ -91,7 +91,7 @@ class RouteTables:
 
     tables: Sequence[Table]
     targets: Mapping[Address, Target]
-    """By the public address in the node's lease."""
+    """Targets by the public address in the node's lease."""
 
 
 class DesiredRoute(NamedTuple):
@@ -117,9 +117,9 @@ class Change:
 
     verb: Verb
     route: Route
-    """As it is to be; of a DELETE, as it is. FORWARD concerns its target only."""
+    """The route as it is to be; of a DELETE, as it is. FORWARD concerns its target only."""
     old: Route | None = None
-    """Of a REPLACE."""
+    """The route that a REPLACE removes; None: the change is no REPLACE."""
 
     @property
     def text(self) -> str:
@@ -147,7 +147,7 @@ class Plan:
     """What is to be done, and what there is."""
 
     changes: tuple[Change, ...]
-    """In this order."""
+    """Calls to the provider, in the order in which they are made."""
     rows: tuple[Row, ...]
     findings: tuple[Condition, ...] = ()
 

@@ -74,7 +74,7 @@ class BatchResult:
 
     made: list[Change] = field(default_factory=list)
     errors: dict[Key, str] = field(default_factory=dict)
-    """By key of the route."""
+    """Why the change of a route failed, by the route's key."""
     refusals: dict[Failure, str] = field(default_factory=dict)
     """What the provider said, by what follows."""
     wait: CloudError | None = None
@@ -170,7 +170,7 @@ log = get_logger()
 MakeCloud = Callable[[NetworkConfig], Cloud]
 
 _SETTLE_SECONDS: Final = 0.2
-"""For changes that come together, as when nodes start."""
+"""Seconds to wait for changes that come together, as when nodes start."""
 _SHORTEST, _LONGEST = 1.0, 60.0
 """Pauses after a failure."""
 _MOST_ROUNDS: Final = 5
@@ -266,7 +266,7 @@ class Writer:
         self.last = Round()
         self.looked_at = 0.0
         self.is_paused = False
-        """After a teardown."""
+        """The cloud's tables are left alone, because a teardown has removed the routes."""
 
     def notice(self) -> None:
         """The leases have changed."""

@@ -37,7 +37,7 @@ class Principal:
 
     role: Role
     name: str
-    """Of the node, for a dataplane and a masq."""
+    """Name of the node, for a dataplane and a masq; of the other roles, what the URI has after the role."""
 
     @property
     def uri(self) -> str:
@@ -57,7 +57,8 @@ class Requirement(Enum):
     HOLDER = "flannelette://node/NAME/dataplane of the node that the request names"
     """Acting as a node: its own dataplane, or a relay, which has looked at the certificate of that dataplane."""
     WATCHER = "HOLDER for who watches everything in the name of a node, else MEMBER"
-    """Such a stream counts as that node's dataplane being alive; every other one only looks."""
+    """Watching in the name of a node, which counts as that node's dataplane being alive; every other such stream only
+    looks."""
     ADMIN = "flannelette://admin/..."
     """Changing what belongs to no node, or to all of them."""
 

@@ -25,7 +25,7 @@ class Option:
     """The declaration of an option."""
 
     name: str
-    """As in the network configuration, where case does not matter."""
+    """Name in the network configuration, where case does not matter."""
     default: object
     """The type of the value, too: a number, a flag, a text, or a tuple of texts."""
     text: str
@@ -34,9 +34,9 @@ class Option:
     """The release that has it first; empty: that of the backend."""
     least: int = 0
     most: int = 65535
-    """Of a number."""
+    """Least and largest value of a number."""
     choices: tuple[str, ...] = ()
-    """Of a text; empty: any."""
+    """Values that a text may have; empty: any."""
     is_secret: bool = False
     """No error, log or answer shows it."""
     is_alike: bool = False
@@ -88,11 +88,12 @@ class BackendOptions:
     of_windows: ClassVar[tuple[Option, ...]] = ()
     """Options of flannel that have an effect on Windows alone."""
     carries_ipv6: ClassVar[bool] = True
-    """Without: IPv6 of a network that enables both is left out, and a network of IPv6 alone refused."""
+    """Whether IPv6 is carried. If not, IPv6 of a network that enables both is left out, and a network of IPv6 alone
+    refused."""
     needs_data: ClassVar[bool] = False
-    """On Kubernetes a node publishes a family only with data in it."""
+    """Whether a node on Kubernetes publishes a family only with data in it."""
     publishes_ipv6: ClassVar[bool] = False
-    """On Kubernetes a node publishes an IPv6 address."""
+    """Whether a node on Kubernetes publishes an IPv6 address."""
     shares_addresses: ClassVar[bool] = False
     """Several nodes, behind one NAT say, may publish one address: their keys tell them apart."""
 

@@ -39,7 +39,7 @@ _IKE_NAT_PORT: Final = 4500
 VXLAN_PORT: Final = 8472
 """Linux's own default (drivers/net/vxlan), older than IANA's 4789; flannel's `Port` 0."""
 VXLAN_DF: Final = ("unset", "set", "inherit")
-"""By the kernel's numbers (enum ifla_vxlan_df)."""
+"""What a packet's Don't Fragment may be, in the order of the kernel's numbers (enum ifla_vxlan_df)."""
 UDP_PORT: Final = 8285
 WIREGUARD_OVERHEAD: Final = 80
 """Bytes: IPv6 40, UDP 8, WireGuard's header 16 and tag 16. flannel takes it off in both families."""
@@ -178,7 +178,7 @@ class WireguardOptions(BackendOptions):
         chart_value="psk",
         convert=_wireguard_key,
     )
-    """Empty: none."""
+    """The pre-shared key; empty: there is none."""
     port: int = option("ListenPort", 51820, "UDP port", least=1, chart_value="backendPort")
     port_v6: int = option(
         "ListenPortV6", 51821, "that of the IPv6 device, with `Mode` `separate`", least=1, chart_value="backendPortv6"
@@ -387,7 +387,7 @@ BACKEND_TYPES: Final[dict[str, type[BackendOptions]]] = {
     "ali-vpc": KeyOptions,
     "tencent-vpc": KeyOptions,
 }
-"""By flannel's `Type`, in lower case."""
+"""Options of each backend, by flannel's `Type` in lower case."""
 SECRETS: Final = frozenset(
     each.name.lower()
     for backend in BACKEND_TYPES.values()

@@ -29,7 +29,7 @@ class Weight(IntEnum):
     SOON = 1
     """Packets are not lost yet; they will be if nothing is done, or at the next change."""
     WARNING = 2
-    """Something is odd, or a part of the traffic may be lost."""
+    """A part of the traffic may be lost, or a thing is odd."""
 
 
 BROKEN: Final = Weight.BROKEN
@@ -59,9 +59,11 @@ class Row:
     cause of it is known.
     """
     is_shared: bool = False
-    """It is of the whole cluster, as of its store: it is one, whoever says it, and has consequences everywhere."""
+    """The condition is of the whole cluster, as of its store: it is one, whoever says it, and has consequences
+    everywhere."""
     sums_up: bool = False
-    """It says again, for readiness, what a condition of the same service says by which packets are lost."""
+    """The condition says again, for readiness, what another one of the same service says by which packets are
+    lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,11 @@ class Condition:
     peers: tuple[PeerName, ...] = ()
     """The peers it was found with; empty: it concerns the node."""
     is_general: bool = False
-    """It concerns the whole node, also where it was found with some peers."""
+    """The condition concerns the whole node, also where it was found with some peers."""
     is_remote: bool = False
     """The cause is another node, and nothing is wrong with this one."""
     is_part: bool = False
-    """It is about some pods of this node, or a share of the packets: the others pass."""
+    """The condition is about some pods of this node, or a share of the packets: the others pass."""
     peer_count: int = 0
     """Number of these peers, where `peers` has the first only."""
     told: tuple[str, str, str] | None = None

@@ -15,7 +15,7 @@ class Family:
     version: int
     """4 or 6, as `ipaddress` says it."""
     name: str
-    """`IPv4` or `IPv6`."""
+    """Name for people: `IPv4` or `IPv6`."""
     bits: int
     """Length of an address."""
     af: int
@@ -23,7 +23,7 @@ class Family:
     key_prefix: str
     """What flannel puts before `Network`, `SubnetLen`, ... in its configuration."""
     multicast: Network
-    """Never masqueraded."""
+    """Multicast addresses, which are never masqueraded."""
     default_subnet_length: int
     """Subnets of this length, where the network has room for four of them."""
     default_metric: int
@@ -42,7 +42,7 @@ IPV4: Final = Family(4, "IPv4", 32, 2, "", ip_network("224.0.0.0/4"), 24, 0, 50)
 IPV6: Final = Family(6, "IPv6", 128, 10, "IPv6", ip_network("ff00::/8"), 64, 1024, 70)
 
 FAMILIES: Final = (IPV4, IPV6)
-"""In the order in which everything lists them."""
+"""Both families, in the order in which everything lists them."""
 
 
 def family_of(value: Address | Network) -> Family:

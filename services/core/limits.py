@@ -18,7 +18,7 @@ SMALLEST_MTU: Final = {4: 68, 6: 1280}
 IPv6 away from a device with less."""
 LARGEST_MTU: Final = 65_535
 MOST_LEASES: Final = 100_000
-"""In a table, unless --max-leases says otherwise."""
+"""Largest number of leases in a table, unless --max-leases says otherwise."""
 LONGEST_NAME: Final = 512
 """Characters of what something is called, or of a MAC or key: flannel's keys have at most 64, nodes' names 253."""
 LONGEST_DATA: Final = 8_192

@@ -23,7 +23,7 @@ class FamilyNetwork:
     subnet_min: Address | None = None
     """First subnet that may be leased; None with `subnet_length` 0."""
     subnet_max: Address | None = None
-    """Last one, inclusive."""
+    """Last subnet that may be leased, inclusive; None with `subnet_length` 0."""
 
     def fits(self, cidr: Network) -> bool:
         """Whether a lease of this subnet agrees with the configuration."""
@@ -45,7 +45,7 @@ class NetworkConfig:
     backend_type: str
     """A key of BACKEND_TYPES."""
     options: BackendOptions = field(compare=False, repr=False)
-    """The backend's own."""
+    """The options that only this backend has."""
     enable_nftables: bool
     source: str = field(repr=False)
     """The original JSON text. May have keys and passwords."""

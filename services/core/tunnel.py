@@ -27,9 +27,9 @@ class DeviceName:
     """The names of a device that each network of a host has."""
 
     flannel: str
-    """That of the network without a name, as flannel has it."""
+    """The device's name in the network without a name, as flannel has it."""
     kind: str
-    """In the names of the others."""
+    """The part that the device's names in other networks have in common: `wg` of `fl-wg-blue`."""
 
     def of(self, suffix: str) -> str:
         """Returns the device's name in the network with this suffix: `fl-wg-blue` for `-blue`.
@@ -63,9 +63,9 @@ class Tunnel:
     protocol: int
     """The IP protocol that carries packets between the nodes."""
     port: int = 0
-    """Its destination port; 0: the protocol has none."""
+    """Destination port of that protocol; 0: it has none."""
     port_v6: int = 0
-    """That between IPv6 addresses; 0: the same."""
+    """Destination port between IPv6 addresses; 0: the same."""
     carriers: tuple[str, ...] = ()
     """Each device that may carry packets, whatever the routes and the kernel decide."""
 

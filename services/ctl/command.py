@@ -21,7 +21,7 @@ from flannelette.services.ctl.options import FORMATS, Shared, fail, shared_optio
 from flannelette.services.ctl.screen import Screen, screen
 
 Scope: TypeAlias = Literal["one", "any", "every", "networks"]
-"""Which nodes of a context a command is about.
+"""The nodes of a context that a command is about.
 
 `one`: --on says which. `any`: the answer is the same from every node, and the first is asked. `every`: all of them,
 or the one that --on names. `networks`: the same, for one network after the other where none of several is named.

@@ -126,7 +126,7 @@ class Row:
     """What is compared: figures that change all the time are not in it."""
     cells: Sequence[Cell]
     document: Any
-    """For JSON."""
+    """The thing as JSON and YAML show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class ScreenOptions:
     """What is to be shown now."""
 
     text: Callable[[Width], Text]
-    """For a terminal."""
+    """Makes the text for a terminal of this width."""
     titles: Sequence[str]
     rows: Mapping[str, Row]
     state: int
@@ -147,20 +147,20 @@ class Shown:
 
     text: Callable[[Width], Text]
     document: dict[str, Any]
-    """For JSON."""
+    """The same as JSON and YAML show it."""
     code: int
-    """The exit code."""
+    """Exit code of the command for this node."""
     titles: Sequence[str]
     rows: Mapping[str, Row]
-    """What is followed."""
+    """Rows that are followed, by name."""
     state: int
-    """As in View."""
+    """The column that says `gone` of a row that is no longer there."""
     remarks: Sequence[str] = ()
-    """For standard error."""
+    """Lines for standard error."""
     failure: CallFailed | None = None
     """Why a part of it is missing."""
     is_table: bool = False
-    """In a pipe the text is the rows."""
+    """Whether the text is a table of these rows: then a pipe gets one table for all nodes."""
     is_empty: bool = False
     """There is no text."""
 

@@ -17,9 +17,9 @@ from flannelette.services.ctl.connect.dial import environment_there
 from flannelette.services.ctl.connect.targets import Target
 
 MOST_BYTES: Final = 8 << 20
-"""Of the output of a command."""
+"""Bytes of a command's output that are kept at most."""
 COMMAND_SECONDS: Final = 10.0
-"""For one command."""
+"""Seconds that one command may take."""
 _DATAPLANE_USER: Final = "flannelette-dataplane"
 
 

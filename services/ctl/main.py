@@ -124,7 +124,7 @@ command's help.
 """
 
 _EXTRA: Final = {"cryptography": "cryptography", "rich": "rich", "yaml": "PyYAML"}
-"""Of the extra ctl: the modules that a command imports when it runs, and their packages."""
+"""Modules of the extra ctl that a command imports when it runs, and their packages."""
 
 _EPILOG: Final = """\b
 Exit codes:

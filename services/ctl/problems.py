@@ -35,7 +35,7 @@ class Overall(Enum):
     BROKEN = "broken"
     """Packets are lost now."""
     AWAY = "no answer"
-    """No service answers."""
+    """None of the services answers."""
 
     @property
     def gravity(self) -> int:
@@ -71,7 +71,7 @@ class Problem:
     remote: bool = False
     """The cause is another node, and nothing is wrong with this one."""
     code: str = ""
-    """Of the condition (services/core/conditions.py); empty: a service of an earlier release has told it."""
+    """Code of the condition (services/core/conditions.py); empty: a service of an earlier release has told it."""
     peers: tuple[str, ...] = ()
     """The nodes of the peers that it concerns; empty: it concerns the whole node."""
     effects: tuple[str, ...] = ()

@@ -267,7 +267,7 @@ def _text(value: str | Text) -> Text:
 
 
 _LONG: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
-"""Which protobuf's JSON has as text."""
+"""Types of numbers that protobuf's JSON has as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +278,9 @@ class Screen:
     """The format: what `-o` says."""
     console: Console
     write_yaml: Callable[..., str] | None = None
-    """They are shown as YAML, which this writes; None: as JSON."""
+    """Writes documents as YAML; None: they are shown as JSON."""
     network: str = ""
-    """Which of several is shown."""
+    """Name of the network that is shown, of several; empty: there is one."""
 
     def of_network(self, name: str) -> "Screen":
         """Returns a screen for what is about one of several networks, below a heading; an empty name:

@@ -26,7 +26,7 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 """`struct sock_filter` of linux/filter.h: code, jump if true, jump if false, operand."""
 
 _LOAD: Final = {1: 0x30, 2: 0x28, 4: 0x20}
-"""By size: the bytes at an offset in the packet."""
+"""Instructions that load bytes at an offset in the packet, by the number of bytes."""
 _FROM_X: Final = 0x20
 """Added to those: the offset counts from the register X."""
 _HEADER_LENGTH_TO_X: Final = 0xB1
@@ -174,27 +174,28 @@ def _alone(address: Address) -> Network:
 
 _PAUSE_SECONDS: Final = 0.02
 _PACKETS_AT_ONCE: Final = 256
-"""In one pause. The loop has other work: what comes faster is lost to the capture, and counted."""
+"""Packets that are read after one pause at most. The loop has other work: what comes faster is lost to the capture,
+and counted."""
 _BYTES_AT_ONCE: Final = 1 << 20
 _BUFFER: Final = 4 << 20
 """Bytes that the kernel keeps meanwhile, of each interface."""
 _GRACE_SECONDS: Final = 2.0
-"""For what is in the kernel's buffers at the end, and for a caller that does not read."""
+"""Seconds for what is in the kernel's buffers at the end, and for a caller that does not read."""
 _ALL: Final = 0x0003
 """ETH_P_ALL: packets of every protocol, also those that this host sends."""
 _ATTACH_FILTER: Final = 26
 _BUFFER_FORCE: Final = 33
 _TIMESTAMP: Final = 35
-"""SO_TIMESTAMPNS."""
+"""SO_TIMESTAMPNS: each packet comes with the time at which it was seen, in nanoseconds."""
 _TIMESPEC: Final = struct.Struct("@qq")
 _PACKET: Final = 263
-"""SOL_PACKET."""
+"""SOL_PACKET: the level of a packet socket's own options."""
 _STATISTICS: Final = 6
 _AUXDATA: Final = 8
-"""For the length of a packet before the filter has cut it."""
+"""PACKET_AUXDATA: each packet comes with the length that it had before the filter cut it."""
 _AUXDATA_FIELDS: Final = struct.Struct("=IIIHHHH")
 _NOTHING: Final = program(AnyOf(()), 0)
-"""Accepts no packet."""
+"""A program that accepts no packet."""
 _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_AUXDATA_FIELDS.size)
 
 
@@ -205,18 +206,18 @@ class Limits:
     seconds: float
     bytes: int
     packets: int
-    """0: any number."""
+    """Number of packets of all interfaces; 0: any number."""
     snap_length: int
-    """Of each packet."""
+    """Bytes of each packet that are kept."""
 
 
 class Packet(NamedTuple):
     """One packet, from its IP header on."""
 
     nanoseconds: int
-    """Unix time."""
+    """When the packet was seen, in Unix time."""
     interface: int
-    """Its place among the interfaces."""
+    """Place among the capture's interfaces, from 0."""
     data: bytes
     length: int
     protocol: int
@@ -232,7 +233,7 @@ class PacketBatch(NamedTuple):
     dropped: int
     """Packets lost since the start."""
     ended: str = ""
-    """Which limit has ended the capture; empty: it goes on."""
+    """The limit that has ended the capture; empty: it goes on."""
 
 
 class Capture:
@@ -243,11 +244,11 @@ class Capture:
         self.dropped = 0
         """Packets that were lost to it."""
         self.count = 0
-        """Packets."""
+        """Packets that were captured so far."""
         self.limits = limits
         self._bytes = 0
         self._accepted = 0
-        """By the filters, lost or not."""
+        """Packets that the filters have accepted, lost or not."""
         self._early: list[Packet] = []
         """Packets that came while sockets were read: a socket that was read before may have older ones."""
         self._is_stopped = False

@@ -26,9 +26,10 @@ from flannelette.services.runtime.state import Record, RecordFile, UnreadableSta
 _MOST_OUTPUT: Final = 64 * 1024
 """Bytes that are kept; the rest is read and thrown away, so that the program does not wait."""
 _END_SECONDS: Final = 2.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 _LINGER_SECONDS: Final = 0.2
-"""For output that is still in the pipe when the program has ended: what it left running may hold the pipe open."""
+"""Seconds for output that is still in the pipe when the program has ended: what it left running may hold the pipe
+open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def _text(value: object) -> str:
 ALLOW: Final = "--allow-extension-commands"
 _PRE: Final = "PreStartupCommand"
 _AT_ONCE: Final = 8
-"""Commands."""
+"""Commands that may run at the same time."""
 _PATIENCE_SECONDS: Final = 1.0
 """So long a plan waits for a command to end; then the others' answers count, and the rest comes later."""
 _FIRST_RETRY_SECONDS: Final = 5.0

@@ -47,9 +47,9 @@ class Desired:
 
     table: Table
     network: NetworkConfig
-    """That of the table, unless this node keeps another one (see NetworkChange)."""
+    """The configuration of the table, unless this node keeps another one (see NetworkChange)."""
     config: OverlayConfig
-    """That of the network, or the last one that could be applied."""
+    """What was made of `network`, or of the last one that could be applied."""
     is_told: bool
     """The leases are those of the lease service, not cached ones."""
     is_current: bool
@@ -63,7 +63,7 @@ class TurnStatus:
     error: str = ""
     """Why the last one failed; empty: it succeeded."""
     cursor: str = ""
-    """Of the leases that are in the kernel."""
+    """Cursor of the leases that are in the kernel; empty: none are there yet."""
     progress: Progress | None = None
     """What the lease service is told; None until we have been ready for the first time."""
     is_ready: bool = False

@@ -57,7 +57,7 @@ from flannelette.services.runtime.telemetry.metrics import REGISTRY
 log = get_logger()
 
 _END_SECONDS = 8.0
-"""For what has begun when we stop: a kernel that answers ends it long before.
+"""Seconds for what has begun when we stop: a kernel that answers ends it long before.
 
 `docker stop` kills after 10 s, of which open calls have had half a second, and what is said and closed after it needs
 the rest.

@@ -18,7 +18,7 @@ from flannelette.services.runtime.process.options import NodeSettings
 from flannelette.services.runtime.process.settings import flag
 
 ROUTE_PROTOCOL: Final = 77
-"""Of the network without a name."""
+"""Protocol number of the routes in the network without a name."""
 _GOOD_OFFLOAD: Final = (5, 7)
 """Linux 5.7 (ea64d8d6c675): before, masquerading turned the absent checksum of a VXLAN packet into a wrong one."""
 

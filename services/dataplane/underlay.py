@@ -26,7 +26,7 @@ class PublicAddress:
 
     address: Address
     source: str
-    """By what: a flag, or an annotation."""
+    """What has asked for it: a flag, or an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ class Underlay:
     public_addresses: tuple[Address, ...]
     """Where peers send to; other than `addresses` behind NAT. In the same order."""
     reason: str
-    """Which rule chose it, in words."""
+    """The rule that has chosen the interface, in words."""
     networks: tuple[Network, ...] = ()
     """What is reached through the interface without a gateway, link-local networks left out."""
     kind: str = ""
-    """Of the interface."""
+    """Kind of the interface, as `ip link` has it; empty: none, as of a physical one."""
     elsewhere: frozenset[Address] = frozenset()
-    """Those of `addresses` that another interface of this host has, such as lo."""
+    """Addresses out of `addresses` that another interface of this host has, such as lo."""
     lacking: tuple[tuple[Family, str], ...] = ()
     """Families of which the interface has no address, with what is to be done."""
 
@@ -109,7 +109,7 @@ class Underlay:
 class _Found:
     interface: Interface
     wanted: Address | None
-    """This very address rather than the best one."""
+    """The very address that was asked for; None: the best one."""
     reason: str
     kept: tuple[Address, ...] = ()
     """See choose_underlay."""

@@ -24,7 +24,7 @@ _UNREST_SECONDS: Final = 0.05
 second and not 100."""
 _QUIET_SECONDS: Final = 0.5
 _MOST_READINGS: Final = 16
-"""Of what waits, before a comparison is asked for: an endless stream does not delay it."""
+"""Readings of what waits before a comparison is asked for, at most: an endless stream does not delay it."""
 _REST: Final = 5
 """So many times what the last comparison took goes by before the next: a fight costs a fifth of a core at most."""
 
@@ -76,7 +76,7 @@ class Pending:
         self._since: float | None = None
         self._certain: Counter[Observation] = Counter()
         self._entries: dict[Hashable, tuple[KernelObject | None, Observation]] = {}
-        """By key of neighbours and FDB entries: what the key holds by the last notification, and its meaning."""
+        """What each key of neighbours and FDB entries holds by the last notification, and the meaning of that."""
 
     def take(self, changes: list[Change], classify: Classifier) -> bool:
         """Notes what concerns us; True: it is the first, so `settle` is due soon."""

@@ -173,7 +173,7 @@ class Requests:
         self._journal = journal
         self._timer = timer
         self._troubled: dict[str, tuple[float, int, str]] = {}
-        """By node: since when, how often, and the code of the last error."""
+        """When a node's requests began to fail, how many have, and the code of the last error, by node."""
 
     def failed(self, node: str, name: str, call: str, code: str, reason: str) -> None:
         """A request of the node for the lease failed."""

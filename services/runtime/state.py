@@ -35,7 +35,7 @@ FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 HALF: Final = 512 << 10
 """Bytes of a half of a log."""
 _VERSION: Final = 2
-"""Of this format; 1 was that of releases before 0.3, see older_state.py."""
+"""Version of this format; 1 was that of releases before 0.3, see older_state.py."""
 _LARGEST: Final = 1 << 28
 """Largest size of a file in bytes: that of about a million leases."""
 _LARGEST_HALF: Final = 4 * HALF

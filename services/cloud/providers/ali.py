@@ -36,7 +36,7 @@ MOST_ROUTES: Final = 200
 """Custom route entries of a table, by default."""
 _VERSIONS: Final = {"vpc": "2016-04-28", "ecs": "2014-05-26"}
 _ADDRESSES, _TABLES, _ENTRIES = 100, 50, 100
-"""Of one call."""
+"""Largest number of items in one call: addresses that are asked about, tables of a page, route entries of a page."""
 _WAIT_SECONDS: Final = 20.0
 _PAGE: Final = "docs/backends.md#ali-vpc"
 _ROLE: Final = Role(

@@ -27,7 +27,7 @@ from flannelette.services.core.family import Address
 MOST_ROUTES: Final = 500
 """AWS' default quota of a table since June 2025."""
 _MOST_VALUES: Final = 200
-"""Of a filter."""
+"""Largest number of values in a filter."""
 _TARGETS: Final = (
     "NetworkInterfaceId", "InstanceId", "GatewayId", "NatGatewayId", "TransitGatewayId", "VpcPeeringConnectionId",
     "LocalGatewayId", "CarrierGatewayId", "EgressOnlyInternetGatewayId", "CoreNetworkArn",

@@ -28,7 +28,7 @@ MOST_ROUTES: Final = 250
 _PRIORITY: Final = 1000
 _SECONDS: Final = 15.0
 _MOST_SECONDS: Final = 120.0
-"""Of an operation; Google answers a wait for it after two minutes at the latest."""
+"""Seconds that an operation may take; Google answers a wait for it after two minutes at the latest."""
 _PAGE: Final = "docs/backends.md#gce"
 _SCOPES: Final = ["https://www.googleapis.com/auth/compute"]
 _HOPS: Final = (
@@ -66,7 +66,7 @@ class Gce:
             raise CloudError(Failure.DENIED, "no credentials", _text(error), _CURES[401]) from None
         self._session = AuthorizedSession(credentials)
         self._names: frozenset[str] = frozenset()
-        """Of all routes of the project, as of the last look."""
+        """Names of all routes of the project, as of the last look."""
 
     @understood
     def look(self, addresses: Collection[Address]) -> RouteTables:

@@ -25,7 +25,7 @@ MOST_ROUTES: Final = 50
 """Routes of a table that somebody has created, by default."""
 _VERSION: Final = "2017-03-12"
 _ROWS: Final = 100
-"""Of one call."""
+"""Largest number of rows in the answer to one call."""
 _CVM: Final = "NORMAL_CVM"
 _PAGE: Final = "docs/backends.md#tencent-vpc"
 _META: Final = "/latest/meta-data"

@@ -15,7 +15,8 @@ _ORDINARY: Final = {
     )
     for length in range(31)
 }
-"""By length: the host bits of an IPv4 network, and what it has beside its address. A /31 has more, as has a /32."""
+"""The host bits of an IPv4 network, and what it has beside its address, by its length. A /31 has more, as has a
+/32."""
 
 
 def parse_cidr(text: str) -> Network | None:

@@ -15,7 +15,7 @@ _OUTSIDE: Final = re.compile(
     rf"([ \t]+)|'([^']*)'|(\")|\\(.)|{_VARIABLE}|([^ \t\r\n'\"\\$|&;<>()`]+|\$(?![{{(0-9?$!#@*-]))", re.DOTALL
 )
 _INSIDE: Final = re.compile(rf"(\")|\\([\"\\$`\n])|{_VARIABLE}|([^\"\\$`]+|\\|\$(?![{{(0-9?$!#@*-]))", re.DOTALL)
-"""Between double quotes."""
+"""One piece of a text between double quotes: their end, an escaped character, a variable, or other characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Use(IntEnum):
     LEASED = 0
     RESERVED = 1
     BLOCKED = 2
-    """By something that overlaps it and is no subnet of this network, or by a key whose value is no lease."""
+    """Overlaps with what is no subnet of this network, or with a key whose value is no lease."""
 
 
 UsedRange: TypeAlias = tuple[Network, Use]

@@ -16,7 +16,7 @@ class VxlanData:
 
     vni: int
     mac: str
-    """Lower case, colons."""
+    """MAC address of the end point, in lower case, with colons."""
 
 
 @light_dataclass
@@ -55,7 +55,7 @@ class Lease:
     node: str
     """Empty: not known (a flanneld's), or a reservation without a holder."""
     subnets: tuple[Subnet, ...]
-    """At most one a family, IPv4 first."""
+    """Subnets that the node holds: at most one a family, IPv4 first."""
     backend_type: str = ""
     expires_at: float | None = None
     """Unix seconds; None: never, or only the store knows."""

@@ -21,7 +21,7 @@ class PendingMove:
     lease: str
     subnets: tuple[Network, ...]
     where: str
-    """It would move to, in words."""
+    """Where the node would move to, in words."""
 
     def __str__(self) -> str:
         subnets = " and ".join(map(str, self.subnets))

@@ -11,7 +11,7 @@ class FailedLease:
 
     name: str
     reason: str
-    """One sentence."""
+    """Why it could not, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Progress:
     failed_count: int = 0
     """How many there are."""
     reached_at: float | None = field(default=None, compare=False)
-    """Since when the kernel has got so far, on this process's monotonic clock. None: not known."""
+    """When the kernel had got so far, on this process's monotonic clock. None: not known."""
     findings: tuple[Condition, ...] = ()
     """Problems of the node, the gravest first; no more than MOST_REPORTED."""
     version: str = ""
-    """Of the dataplane."""
+    """The release of the dataplane."""
     machine: str = ""
     """The token of the node's machine; empty: unknown. See AcquireLeaseRequest in lease.proto."""

@@ -18,14 +18,14 @@ class PublicIpOverride:
     """The public address of a node in one family, as an operator wrote it; the text may be no address."""
 
     version: int
-    """4 or 6."""
+    """IP version of the address: 4 or 6."""
     text: str
     source: str
     """Where it is written, for people."""
 
 
 PublicIpOverrides: TypeAlias = tuple[PublicIpOverride, ...]
-"""Of one node: at most one for each family, IPv4 first."""
+"""The overrides of one node: at most one for each family, IPv4 first."""
 
 NO_OVERRIDES: Final[Mapping[str, PublicIpOverrides]] = MappingProxyType({})
 

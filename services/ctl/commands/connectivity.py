@@ -63,7 +63,7 @@ TESTS: Final = {
     "pod": "every node to a pod of every other, from the address of its bridge of pods",
     "outside": "every node to an address outside, masqueraded",
 }
-"""In their order."""
+"""What each test checks, by its name, in the order in which they are shown."""
 _OUTCOMES: Final = {
     pb.ANSWERING_YES: PairOutcome.PASSED,
     pb.ANSWERING_SILENT: PairOutcome.FAILED,

@@ -46,9 +46,9 @@ _WELL: Final = (pb.PEER_STATE_PROGRAMMED, pb.PEER_STATE_IGNORED)
 _TITLES: Final = ("SUBNET", "NODE", "ADDRESS", "STATE", "ANSWER", "OBJECTS", "REASON")
 _STATE: Final = _TITLES.index("STATE")
 _WIDE: Final = ("UNDERLAY", "LARGEST", "ROUTE", "MAC", "LEASE")
-"""Before the reason, with `-o wide`."""
+"""Columns before the reason, with `-o wide`."""
 _TRAFFIC: Final = ("IN", "OUT")
-"""Before the reason, where the kernel counts for each peer."""
+"""Columns before the reason, where the kernel counts for each peer."""
 
 
 @command(scope="every", examples=("flannelette peers", "flannelette peers h2"))
@@ -172,7 +172,7 @@ def _traffic(peer: pb.Peer) -> tuple[Cell, ...]:
 
 
 _NO_PINGS: Final = "no answer to pings"
-"""For a peer that answers datagrams alone."""
+"""What is shown of a peer that answers datagrams alone."""
 
 
 def _probes(peer: pb.Peer, layer: "pb.ProbeLayer.ValueType") -> list[pb.Probe]:

@@ -277,7 +277,7 @@ def _running(start: Timestamp, version: str, now: datetime) -> str:
 _TITLES: Final = ("NODE", "STATE", "SUBNET", "BACKEND", "PEERS", "ANSWER", "RULES", "PROBLEM")
 _STATE: Final = _TITLES.index("STATE")
 _WIDE: Final = ("ADDRESS", "INTERFACE", "DEVICE", "MAC", "MTU", "RTT", "LOSS", "FIREWALL", "VERSION")
-"""Before the problem, with `-o wide`."""
+"""Columns before the problem, with `-o wide`."""
 _COLOURS: Final = {
     Overall.HEALTHY: "green",
     Overall.DEGRADED: "yellow",

@@ -295,7 +295,8 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "system/clock": "timedatectl show",
     "system/units": "systemctl show flannelette-* --property=Id,ActiveState,SubState,Result,NRestarts,ExecMainStatus",
 }
-"""By the name of the file. None prints a key: not `ip xfrm state` with them, `wg show` or `systemctl status`.
+"""Commands by the name of the file. None prints a key: not `ip xfrm state` with them, `wg show` or `systemctl
+status`.
 
 Of CNI only names are listed: configurations of other plugins may have credentials. iptables-save loads no module,
 which would bring a firewall that the host has not.
@@ -315,7 +316,7 @@ _FILES: Final[Mapping[str, str]] = {
     "system/load": "/proc/loadavg",
     "system/modules": "/proc/modules",
 }
-"""Those of /proc/net stand in for `ip`, which containers lack."""
+"""Files of the kernel by their names in the archive. Those of /proc/net stand in for `ip`, which containers lack."""
 _SYSCTLS: Final = (
     "net/ipv4/ip_forward net/ipv4/ip_no_pmtu_disc net/ipv4/conf/*/forwarding net/ipv4/conf/*/rp_filter "
     "net/ipv4/conf/*/accept_local net/ipv4/conf/*/arp_ignore net/ipv4/conf/*/disable_xfrm "
@@ -324,7 +325,7 @@ _SYSCTLS: Final = (
     "net/bridge/bridge-nf-call-* net/netfilter/nf_conntrack_count net/netfilter/nf_conntrack_max "
     "net/core/rmem_max net/core/netdev_max_backlog"
 ).split()
-"""Below /proc/sys."""
+"""Patterns of paths below /proc/sys."""
 _SETTINGS: Final = frozenset(" ".join(FLAGS.values()).split()) | {
     field.metadata["flag"] or field.name.replace("_", "-") for field in dataclasses.fields(ProcessSettings)
 }
@@ -638,7 +639,7 @@ _NAMES: Final = (
 )
 _NAME: Final = re.compile(rf"(?i)(?:{_NAMES})")
 _VALUE: Final = r"""(?P<quote>\\*["'])[^\n]*?(?<!\\)(?P=quote)|\\*["']?[^\s,;{}\[\]()"']+"""
-"""With its quotes, which are escaped in a document in a document."""
+"""A secret value with its quotes, which are escaped in a document in a document."""
 _PATTERNS: Final = (
     (re.compile(r"-----BEGIN [^-\n]*-----.*?(?:-----END [^-\n]*-----|\Z)", re.DOTALL), _LEFT_OUT),
     (re.compile(r"(?<![\w-])eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*"), _LEFT_OUT),

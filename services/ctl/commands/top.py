@@ -90,7 +90,7 @@ _SORTS: Final[Mapping[str, Callable[[_Line], Any]]] = {
 _PAUSE: Final = 2.0
 """Seconds between two questions to every node."""
 _FIRST_PAUSE: Final = 1.0
-"""Before the second one: traffic is known after two."""
+"""Seconds before the second question: traffic is known after two."""
 _RETRY_PAUSE: Final = 3.0
 _KEPT: Final = 200
 _SINCE_SECONDS: Final = 600

@@ -66,7 +66,7 @@ class Node:
     name: str
     subnets: tuple[str, ...]
     address: str
-    """In the underlay; empty: not known."""
+    """Address of the node in the underlay; empty: not known."""
     backend: str
     health: Overall
 
@@ -85,7 +85,7 @@ class Link:
 
     ends: tuple[str, str]
     direct: bool
-    """By the routes of the underlay, without a tunnel."""
+    """The routes of the underlay carry the packets, without a tunnel."""
     health: Overall
     remark: str
     """The round-trip time, or what is wrong; empty: not known."""

@@ -145,11 +145,11 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 LIST_SECONDS: Final = 15.0
-"""For calls whose answer is long."""
+"""Seconds for a call whose answer is long."""
 SHORT_SECONDS: Final = 3.0
-"""For calls that answer from memory."""
+"""Seconds for a call that is answered from memory."""
 LONG_SECONDS: Final = 60.0
-"""For calls that change the kernel."""
+"""Seconds for a call that changes the kernel."""
 MOST_AT_ONCE: Final = 16
 """Nodes that are asked at the same time."""
 _LONGEST_PATH: Final = 107

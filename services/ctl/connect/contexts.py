@@ -40,7 +40,7 @@ Without a context there is one node, the one that the command runs on, named "".
 """
 
 _SECONDS: Final = 30.0
-"""For kubectl."""
+"""Seconds for one command of kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Place:
     tls_ca_file: str = ""
     tls_server_name: str = ""
     network: str = ""
-    """Which of the node's networks."""
+    """Name of one of the node's networks."""
     via: str = ""
     """The command that runs others on the node, for its unix sockets."""
 
@@ -116,7 +116,7 @@ class Context:
 
     name: str
     places: Mapping[str, Place]
-    """By the name of the node."""
+    """Where the services of each node listen, by the node's name."""
     pods: DaemonSet | None = None
     """What has the nodes in the place of the file; `places` has one then, what is said of them all."""
 

@@ -38,7 +38,7 @@ class Dialer:
         """What the user wrote: the first words of the command."""
         self.via = shlex.join(words)
         self.options = tuple(options)
-        """Of `flannelette` there: where the service is, and which network it is asked about."""
+        """Options of `flannelette` there: where the service is, and which network it is asked about."""
         self._service = service
         self.path = _directory() / f"{next(_number)}.sock"
         self._said = ""

@@ -15,10 +15,10 @@ from flannelette.services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]
 SERVICES: Final[tuple[Service, ...]] = ("lease", "dataplane", "masq")
-"""Of a node."""
+"""The services of a node; cloud is none of them."""
 
 ANYWHERE: Final = Transport(dangerously=True)
-"""Without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
+"""Calls without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Target:
 
     service: Service
     address: str
-    """`unix:PATH` or `HOST:PORT`."""
+    """Where the service listens: `unix:PATH` or `HOST:PORT`."""
     named: bool = False
     """The user named this address; otherwise it is the service's socket for `socket_dir`."""
     transport: Transport = ANYWHERE
     dialer: Dialer | None = None
     """What connects the address, a socket of our own, to the service on another host."""
     network: str = ""
-    """Which network of the service calls are about; empty: the only one, or the one that is called default."""
+    """Network of the service that calls are about; empty: the only one, or the one that is called default."""
     socket_dir: Path = SOCKET_DIR
 
     @property

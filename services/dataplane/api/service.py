@@ -430,7 +430,7 @@ def _event(entry: RecordedEvent) -> pb.WatchEventsResponse:
 
 
 _LIMITS: Final = {"seconds": (30, 600), "bytes": (10 << 20, 1 << 30), "snap_length": (256, 262_144)}
-"""Default and largest."""
+"""Default and largest value of each limit of a capture."""
 _CARRIED_AT: Final = {"vxlan": 30, "ipip": 0, "udp": 8}
 """Bytes from the end of the outer IP header to the inner one, of backends that do not encrypt."""
 

@@ -31,7 +31,7 @@ BACKENDS: Final[dict[str, type[Backend]]] = {
     "vxlan": Vxlan,
     "wireguard": Wireguard,
 }
-"""By flannel's name; all that a network may have."""
+"""All backends that a network may have, by flannel's name."""
 
 
 def make_backend(network: NetworkConfig) -> Backend:

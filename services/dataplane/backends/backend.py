@@ -92,9 +92,9 @@ class Host(NamedTuple):
 
     underlay: Underlay
     directory: Path
-    """Of the services' unix sockets."""
+    """Directory of the services' unix sockets."""
     audit: Callable[[], None]
-    """Has everything compared."""
+    """Has all objects compared with those of the kernel."""
     report: Callable[[str], None]
     """Takes the reason why the backend carries nothing, which makes the node not ready; empty: it does."""
     connected: Callable[[frozenset[Hashable]], None]

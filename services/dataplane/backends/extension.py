@@ -27,7 +27,7 @@ class Extension(ExtensionOptions, Backend):
     """
 
     network: str = ""
-    """The IPv4 network."""
+    """The IPv4 network as a CIDR; empty: there is none."""
     data: OpaqueData | None = None
     """The output of PreStartupCommand as a JSON string; None: there is no such command."""
     data_family: Family = IPV4

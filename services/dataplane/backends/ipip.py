@@ -32,7 +32,7 @@ class IpipLink:
     local: str
     remote: str = _ANY
     ttl: int = 0
-    """0: inherited."""
+    """TTL of the outer packet; 0: inherited from the inner one."""
     pmtudisc: bool = False
     """The outer packet is never fragmented, whatever the inner one says: iproute2's default, and not flannel's."""
     encap_type: int = 0

@@ -46,7 +46,7 @@ class TunLink(BareLink):
     """A TUN device; what it has of its own (owner, queues) is left to whoever has it open."""
 
     is_persistent: bool = True
-    """It stays when no process has it open. A flanneld's does not, and is never ours."""
+    """The device stays when no process has it open. A flanneld's does not, and is never ours."""
     kind: ClassVar[str] = TUN
     instead: ClassVar[str] = "vxlan"
 
@@ -96,9 +96,9 @@ class Udp(UdpOptions, Backend):
     """One device, in the kernel or of a process, and a route to each peer's subnet."""
 
     is_in_kernel: bool = False
-    """Chosen by `prepare`."""
+    """Whether the kernel's FOU carries the packets, not a TUN device; chosen by `prepare`."""
     reason: str = ""
-    """Why so."""
+    """Why `prepare` has chosen so, in words."""
     suffix: str = ""
     """The network's; see NodeFiles."""
     lease_type: ClassVar[str] = ""

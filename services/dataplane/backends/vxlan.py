@@ -43,7 +43,7 @@ class VxlanLink:
     group: str | None = None
     """The multicast group, or the one remote, that unknown destinations go to; none of ours has any."""
     ttl: int = 0
-    """Of the outer packet; 0: that of the route, else the namespace's default."""
+    """TTL of the outer packet; 0: that of the route, else the namespace's default."""
     df: int = 0
     """Don't Fragment of the outer packet: an index of VXLAN_DF."""
     kind: ClassVar[str] = "vxlan"

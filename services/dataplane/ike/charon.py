@@ -43,7 +43,7 @@ class CharonActuator:
         self._keys: dict[str, Secret] = {}
         """What this process has loaded, by owner."""
         self._down_since: dict[Hashable, float] = {}
-        """By slot: since when a connection has no tunnel, on the monotonic clock."""
+        """When a connection was first seen without a tunnel, on the monotonic clock, by slot."""
         self._is_concerned = True
         """Whether charon has something of ours, or may have."""
 
@@ -146,13 +146,13 @@ log = get_logger()
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 8.0
 _COLLECT_SECONDS: Final = 0.2
-"""After an event, for those that follow it."""
+"""Seconds to wait after an event, for those that follow it."""
 _ANSWER_SECONDS: Final = 2.0
-"""For charon's own attempt, where the peer's has succeeded."""
+"""Seconds for charon's own attempt, where the peer's has succeeded."""
 _MOST_ATTEMPTS: Final = 2
 _RENEWAL_SECONDS: Final = 60.0
 ATTEMPTS_SECONDS: Final = 16.0
-"""For charon's own attempts, before a tunnel is asked for; then it counts as failed too."""
+"""Seconds for charon's own attempts, before a tunnel is asked for; then it counts as failed too."""
 
 _IDLE: Final = ("", "ESTABLISHED")
 """States of an IKE SA in which charon does nothing about a tunnel that is not up."""

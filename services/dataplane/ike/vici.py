@@ -146,7 +146,7 @@ T = TypeVar("T")
 _ANSWER_SECONDS: Final = 5.0
 _IKE_PROPOSAL: Final = "aes256-sha256-modp4096"
 _UNUSED_MARK: Final = "0x666c"
-"""Of states that packets which are sent do not take: no policy has it."""
+"""Mark of states by which no packet is sent: no policy has it."""
 
 
 def connection_section(item: IkeConnection) -> Section:

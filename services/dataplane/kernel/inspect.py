@@ -24,9 +24,9 @@ class ObjectCheck:
     """A place in the kernel: what shall be in it, what is, and why that is not the same."""
 
     wanted: KernelObject | None
-    """None: nothing of ours."""
+    """What shall be in the place; None: nothing of ours."""
     actual: KernelObject | None
-    """None: nothing."""
+    """What is in the place; None: nothing."""
     remark: str = ""
     is_lost: bool = False
     """A route of another program takes precedence over ours."""
@@ -43,7 +43,7 @@ class KernelView:
 
     divided: OwnedState
     wanted: Container[KernelObject]
-    """By all peers together."""
+    """Objects that all peers together need."""
     failures: Mapping[KernelObject, str]
     """What the kernel has refused, with its words."""
     states: Mapping[Hashable, object] = field(default_factory=dict)

@@ -54,7 +54,7 @@ SHADOWED = "a route that is not ours wins"
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 AS_IT_SHALL_BE = frozenset({PeerState.PROGRAMMED, PeerState.IGNORED})
-"""Nothing is left to do for these."""
+"""States of a peer for which nothing is left to do."""
 
 
 def state_of(
@@ -188,7 +188,7 @@ class PeerProgrammer:
         self.reconciler = Reconciler(kernel)
         self.journal = journal
         self.context: PeerContext | None = None
-        """Of the last call of `program`."""
+        """What the last call of `program` was given; None: there was none."""
         self.failed: dict[str, str] = {}
         """Leases whose objects are not in the kernel as desired, with the reasons."""
         self.node_failure = ""
@@ -197,9 +197,9 @@ class PeerProgrammer:
         """Leases whose objects are complete but to which no packet gets, with the reasons."""
         self.peer_set = PeerSet(node)
         self.last_resync: float | None = None
-        """Unix time."""
+        """Unix time of the last resync; None: there was none."""
         self.last_resync_cpu = 0.0
-        """Seconds."""
+        """Seconds of CPU that the last resync took."""
         self.last_resync_changes = 0
         self._node = node
         self._refs = ObjectRefs()

@@ -41,7 +41,7 @@ class Destination(Protocol):
 
 
 DEFAULT_METRIC: Final = {family.af: family.default_metric for family in FAMILIES}
-"""By AF number: what flanneld's routes have, as they name none."""
+"""Metric of flanneld's routes by AF number: the kernel's default, because they name none."""
 
 Membership: TypeAlias = Callable[[Destination], bool]
 
@@ -219,7 +219,7 @@ class Scope:
     families: tuple[Family, ...]
     rules: OwnershipRules
     adds_only: bool = False
-    """Nothing that exists is deleted or replaced."""
+    """Objects are only added: nothing that exists is deleted or replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +241,11 @@ class Reconciler:
 
     kernel: Actuator
     programmed: set[KernelObject] = field(default_factory=set)
-    """Ours and present, by the last dump and our own changes."""
+    """Objects that are ours and present, by the last dump and our own changes."""
     failures: dict[KernelObject, str] = field(default_factory=dict)
     """Desired objects that the kernel refused, with its reason. Tried again at each full comparison."""
     faults: Mapping[Hashable, str] = field(default_factory=dict)
-    """By slot, why an object does not work although it is as desired, at the last dump."""
+    """Why an object does not work although it is as desired, at the last dump, by slot."""
     foreign: tuple[Route, ...] = ()
     """Routes inside the network that are not ours."""
     foreign_devices: Set[int] = frozenset()
@@ -259,7 +259,7 @@ class Reconciler:
     _foreign_keys: Set[Hashable] = frozenset()
     """Keys of foreign routes: an object of ours with such a key would replace them."""
     _best_foreign: dict[Hashable, Route] = field(default_factory=dict)
-    """By destination, the foreign route with the lowest metric."""
+    """The foreign route with the lowest metric, by destination."""
     _deleted_keys: set[Hashable] = field(default_factory=set)
 
     async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:

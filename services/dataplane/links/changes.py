@@ -29,7 +29,7 @@ class LinkState:
     """The attributes of its kind, see `LinkKind.decode`."""
     accepts_ra: bool = False
     checksum_offload: bool | None = None
-    """None: not known."""
+    """Whether checksum offload is on; None: not known."""
     enslaved: bool = False
     """A port of a bridge, say, which takes its packets; or in a VRF, where none of our routes lead to it."""
     protodown: bool = False

@@ -15,9 +15,9 @@ class LinkEdit:
     """A change of a link's own attributes in place. Empty: no change is needed."""
 
     words: str = ""
-    """Behind `ip link set NAME type KIND`."""
+    """What follows `ip link set NAME type KIND`."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """As `LinkKind.encode` names them."""
+    """The attributes that change, as `LinkKind.encode` names them."""
 
 
 TUN: Final = "tun"
@@ -102,11 +102,11 @@ class LinkSpec:
     """Name of the underlay's interface."""
     mtu: int
     mac: str = ""
-    """Of a device that has to be created; empty: links of this kind have none."""
+    """MAC for a device that has to be created; empty: links of this kind have none."""
     is_mac_published: bool = False
     """Peers know the MAC, so an existing device is given it too; otherwise a device that matches keeps its own."""
     address: InterfaceAddress | None = None
-    """Its address; None: not known yet, addresses stay as they are."""
+    """Address of the device; None: not known yet, addresses stay as they are."""
     network: Network | None = None
     """The overlay in this family: other addresses inside are removed."""
     former: frozenset[InterfaceAddress] = frozenset()
@@ -127,7 +127,7 @@ class Device:
     """Empty: links of its kind have none."""
     mtu: int
     description: str
-    """In iproute2 notation."""
+    """The device in iproute2 notation."""
 
 
 def own_address(subnet: Network) -> InterfaceAddress:

@@ -34,7 +34,7 @@ class LinkResult:
     """What a reconciliation of devices did, also when it could not finish."""
 
     devices: Mapping[Family, Device]
-    """As they are now, of each family that has one, in order; incomplete where there is an `error`."""
+    """Devices as they are now, of each family that has one, in order; incomplete where there is an `error`."""
     done: Mapping[str, Sequence[LinkChange]]
     """The steps carried out, by name of the device."""
     error: FlanneletteError | None = None

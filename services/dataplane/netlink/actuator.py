@@ -13,13 +13,13 @@ class Contents:
     """What the kernel holds, at one look."""
 
     routes: frozenset[Route]
-    """Of the main table, foreign ones of every shape too."""
+    """All routes of the main table, foreign ones of every shape too."""
     on_devices: frozenset[KernelObject]
     """All other objects: neighbours and forwarding entries, and those of a `PartActuator`."""
     states: Mapping[Hashable, object] = field(default_factory=dict)
-    """By slot, what is to be told of an object beside its value; its `str` is for people."""
+    """What is to be told of an object beside its value, by slot; its `str` is for people."""
     faults: Mapping[Hashable, str] = field(default_factory=dict)
-    """By slot, why an object does not work although it is as it should be."""
+    """Why an object does not work although it is as it should be, by slot."""
 
 
 class Actuator(Protocol):

@@ -135,7 +135,7 @@ class Request(Generic[T]):
 
     form: MessageFormat[T]
     message: bytes
-    """Without its number."""
+    """The request as netlink has it, without its number."""
 
 
 def routes_request(family: int, table: int, protocol: int = 0, ifindex: int = 0) -> Request[Route]:

@@ -32,7 +32,8 @@ from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, Netli
 from flannelette.services.dataplane.netlink.templates import Template
 
 BATCH_BYTES: Final = 16 * 1024
-"""About 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five times dearer."""
+"""Size of a batch: about 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five
+times dearer."""
 
 _FLAGS: Final = struct.Struct("=H")
 
@@ -131,7 +132,7 @@ _NO_RIGHT: Final = (
 _LOST: Final = "the kernel's answer was lost twice, so whether it is done is not known: the next resync will tell"
 
 _ABSENT: Final = Route(bytes((192, 0, 2, 0)), b"", 1, AF_INET, 24, 0, 77, table=0x666C616E)
-"""Of TEST-NET-1, in a table that nobody has."""
+"""A route to TEST-NET-1, in a table that nobody has."""
 _KEPT: Final = "not deleted, because the route that shall replace it could not be made"
 
 

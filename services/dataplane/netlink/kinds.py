@@ -41,11 +41,11 @@ class ObjectKind(Generic[T]):
 
     made: type[T]
     label: str
-    """As `ip` and `bridge` call it, and status texts."""
+    """What `ip`, `bridge` and status texts call it."""
     singular: str
     plural: str
     text: Callable[[T, DeviceNames], str]
-    """As iproute2 prints it, or the tool of the field."""
+    """Writes an object as iproute2 prints it, or the tool of the field."""
     command: Callable[[Verb, T, DeviceNames], str]
     """The command that puts or deletes it, iproute2's where that can."""
 
@@ -57,7 +57,7 @@ class RtnetlinkKind(ObjectKind[T]):
     template: Callable[[Verb, int, tuple[Any, ...]], Template]
     """The message that puts or deletes objects of one shape: verb, length of field 2, and the constant fields."""
     first_constant: int
-    """From this field on, all objects of one template are the same."""
+    """Index of the field from which on all objects of one template are the same."""
     dump: MessageFormat[Any]
     """How an object lies in a message of the kernel."""
     requests: Callable[[Collection[int], Collection[int]], Sequence[Request[Any]]]

@@ -34,7 +34,7 @@ _RECEIVE_BYTES: Final = 64 * 1024
 _KINDS: Final = {uapi.NETLINK_ROUTE: "rtnetlink", uapi.NETLINK_XFRM: "xfrm", uapi.NETLINK_GENERIC: "generic netlink"}
 _NO_SUCH_PROTOCOL: Final = (EAFNOSUPPORT, EOPNOTSUPP, EPROTONOSUPPORT)
 QUEUE_BYTES: Final = 4 * 1024 * 1024
-"""For answers: each refusal takes about 832 bytes of it, and a batch has up to 500 messages."""
+"""Bytes of the queue for answers: each refusal takes about 832 of them, and a batch has up to 500 messages."""
 
 
 LOST: Final = "the kernel's answer was lost, so whether it is done is not known: the next resync will tell"
@@ -270,7 +270,7 @@ async def applied(
 
 
 ANY_REFUSAL: Final = range(1, 4096)
-"""Every errno."""
+"""All errnos that the kernel may answer with."""
 _ATTEMPTS: Final = 10
 
 
@@ -280,7 +280,8 @@ class DumpReader(ABC):
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.inconsistent = False
-        """Something is missing, or the table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask again."""
+        """Part of the dump is missing, or the table changed while the kernel wrote it out (NLM_F_DUMP_INTR): ask
+        again."""
         self.refusal: KernelError | None = None
 
     def take(self, block: bytes) -> bool:
@@ -348,9 +349,9 @@ async def complete(
 
 
 GENL: Final = struct.Struct("=BBH")
-"""Command, version."""
+"""struct genlmsghdr: command, version, two bytes without a meaning."""
 _CONTROL: Final = 16
-"""GENL_ID_CTRL."""
+"""GENL_ID_CTRL: the family that tells the numbers of the others."""
 _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 3, 1, 2
 
 

@@ -38,7 +38,7 @@ class Template:
     """A message with holes, for the sequence number and some fields of an object."""
 
     size: int
-    """Of one message."""
+    """Bytes of one message."""
     fill: Callable[[Sequence[KernelObject], int], bytes]
     """One message for each object, numbered from the second argument, as one."""
 

@@ -33,7 +33,7 @@ NLM_F_CREATE: Final = 0x400
 NLM_F_DUMP: Final = 0x300
 NLMSGERR_ATTR_MSG: Final = 1
 NLA_TYPE_MASK: Final = 0x3FFF
-"""Without the bits NLA_F_NESTED and NLA_F_NET_BYTEORDER."""
+"""The bits of an attribute's type that are its number: all but NLA_F_NESTED and NLA_F_NET_BYTEORDER."""
 
 RTM_NEWLINK: Final = 16
 RTM_DELLINK: Final = 17
@@ -123,7 +123,7 @@ IFA_F_DADFAILED: Final = 0x08
 IFA_F_NOPREFIXROUTE: Final = 0x200
 
 LOOPBACK_IFINDEX: Final = 1
-"""Of `lo`, in every network namespace."""
+"""Index of `lo`, in every network namespace."""
 
 NDA_DST: Final = 1
 NDA_LLADDR: Final = 2

@@ -13,7 +13,7 @@ from flannelette.services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _MODE = 0o600
-"""Its reader is the container runtime, root; the CIS benchmark for Kubernetes asks for this."""
+"""Mode of the file: its reader is the container runtime, root; the CIS benchmark for Kubernetes asks for this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,10 @@ from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
 log = get_logger()
 
 _VIRTUALBOX: Final = ip_address("10.0.2.15")
-"""Of the first, NATed interface of every guest of VirtualBox."""
+"""Address of the first, NATed interface of every guest of VirtualBox."""
 _RETRY_SECONDS: Final = 10.0
-"""Until devices of a new configuration that could not be made are tried again, while the last one is in force."""
+"""Seconds until devices of a new configuration that could not be made are tried again, while the last one is in
+force."""
 
 
 class ConfigTracker:
@@ -80,7 +81,7 @@ class ConfigTracker:
         self._kept: object = None
         """What the devices were brought into line with, last time."""
         self._last: tuple[OverlayConfig, Mapping[Family, Device], tuple[EarlierOverlay, ...]] | None = None
-        """Before the configuration in force, until that one has its devices."""
+        """What was in force before the present configuration, until that one has its devices."""
         self._impossible: tuple[OverlayConfig, float] | None = None
         """A configuration whose devices could not be made, and when that is tried again."""
         self.reports = TaskReports()

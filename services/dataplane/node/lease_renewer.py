@@ -25,7 +25,7 @@ from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 _WINDOW: Final = 60.0
-"""Seconds."""
+"""Seconds within which losses of the lease are counted."""
 _AT_ONCE: Final = 3
 """So many losses in a window are answered at once. With the pauses after them it is at most some 20 a minute."""
 _FIGHT: Final = 2
@@ -33,8 +33,8 @@ _FIGHT: Final = 2
 
 
 MOST_SKEW_SECONDS: Final = 10.0
-"""Between two clocks. Leases are renewed by durations, so that less does no harm but to the order of events; more is
-a clock that nobody sets, which ends in certificates that are not valid yet, or no longer.
+"""Seconds by which two clocks may differ. Leases are renewed by durations, so that less does no harm but to the order
+of events; more is a clock that nobody sets, which ends in certificates that are not valid yet, or no longer.
 """
 
 

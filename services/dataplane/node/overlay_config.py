@@ -53,7 +53,7 @@ class OverlayConfig:
     default_index: int | None = None
     """Interface of the default route, if that has decided; None: flags have."""
     checksum_offload: bool | None = None
-    """Of the devices; None: as it is."""
+    """Whether the devices get checksum offload; None: as it is."""
     chosen: PublicIpOverrides = ()
     """What operators have chosen for this node in the store."""
     lacking: Mapping[Family, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class EarlierOverlay:
     config: OverlayConfig
     devices: Mapping[Family, Device] = field(default_factory=dict)
     unused_since: float | None = None
-    """Since when no lease says it, on a clock; None: some lease does."""
+    """When it was first seen that no lease says it, on a clock; None: some lease does."""
 
     def name(self, among: Iterable[OverlayConfig]) -> str:
         """Returns the name of the overlay in messages, which no other of these configurations has."""

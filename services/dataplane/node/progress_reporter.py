@@ -16,10 +16,10 @@ log = get_logger()
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
-"""Between attempts; whatever happened meanwhile is told by the next one."""
+"""Seconds between attempts, at first and at most; whatever happened meanwhile is told by the next one."""
 _SHORTEST_REST: Final = 0.05
 _LONGEST_REST: Final = 60.0
-"""Between reports, whatever the lease service asks for."""
+"""Seconds between reports, at least and at most, whatever the lease service asks for."""
 
 
 MOST_FAILED: Final = 50

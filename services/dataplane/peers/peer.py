@@ -31,7 +31,7 @@ from flannelette.services.dataplane.peers.validation import (
 )
 
 Losses: TypeAlias = Mapping[tuple[str, int], Loss]
-"""See services/core/leases/conflicts.py."""
+"""Losses by lease and IP version, see services/core/leases/conflicts.py."""
 
 WHOLE: Final = frozenset(("no-subnet", "two-subnets", "backend"))
 """Rules about a lease as a whole, whatever its subnets are."""
@@ -67,9 +67,10 @@ class PeerContext:
     adds_only: bool = False
     """Missing objects are added; those in the kernel are newer and stay. For cached leases, and see `after`."""
     works: bool = True
-    """Of the backend; see Overlay."""
+    """Whether packets get through the backend; see Overlay."""
     earlier: tuple[Overlay, ...] = ()
-    """Of the configurations before, the last one first, while leases of peers still say their backends (ADR 35)."""
+    """Overlays of the configurations before, the last one first, while leases of peers still say their backends (ADR
+    35)."""
     connected: frozenset[Hashable] = frozenset()
     """While there are such: the keys of connections (ipsec's) that carry packets."""
 

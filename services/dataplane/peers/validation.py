@@ -42,13 +42,13 @@ class AddressLimits:
     beside: tuple[IpRange, ...]
     """Where subnets may lie as well, see NetworkConfig."""
     operator: OperatorLimits
-    """As the operator has said it, of every family."""
+    """What the operator has said, of every family."""
     allowed: tuple[IpRange, ...]
     own_subnets: tuple[IpRange, ...]
     underlay: tuple[IpRange, ...]
     never: tuple[IpRange, ...]
     own_addresses: frozenset[int]
-    """On the underlay's interface and to the world."""
+    """Addresses of this node as numbers: on the underlay's interface, and to the world."""
     not_hosts: frozenset[int]
     """Network and broadcast addresses of the underlay."""
     unusable: tuple[Block, ...]
@@ -58,7 +58,7 @@ class AddressLimits:
     holds_underlay: bool
     """The network has our own address in the underlay inside."""
     own_macs: Set[bytes | None]
-    """Of our own devices."""
+    """MACs of our own devices, packed."""
     shares_addresses: bool
     """Nodes behind one NAT have one public address."""
 
@@ -111,7 +111,7 @@ class Rejection:
     rule: str
     """A key of RULES, or of what needs to know more than one subnet; for counting."""
     reason: str
-    """In words, for people."""
+    """Why not, in words for people."""
 
 
 class Candidate(NamedTuple):
@@ -129,7 +129,7 @@ class Candidate(NamedTuple):
 Rule: TypeAlias = Callable[[Candidate, AddressLimits], str]
 """The reason why not; empty: no objection."""
 Bounds: TypeAlias = Mapping[int, AddressLimits]
-"""By IP version."""
+"""Limits of each family, by IP version."""
 
 
 def reject(subnet: Subnet, bounds: Bounds) -> Rejection | None:
@@ -302,7 +302,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "mac": _mac,
     "own-mac": _own_mac,
 }
-"""By a short name for each, which is a label of a metric."""
+"""Every rule by a short name, which is a label of a metric."""
 
 _NEAR_OWN: Final = {name: RULES[name] for name in ("own-subnet", "pod-address")}
 """All that look at our own subnets."""

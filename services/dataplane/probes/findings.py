@@ -20,7 +20,7 @@ Paths: TypeAlias = Mapping[ProbedPath, Record]
 _MOST_COMMANDS: Final = 5
 """Largest number of commands in one cure, one for each peer; of more peers the cause is in the network."""
 _MANY: Final = 2
-"""With fewer peers, that none answers says nothing about this node."""
+"""Least number of peers of which it says something about this node that none answers."""
 
 
 def probe_findings(

@@ -25,7 +25,7 @@ from flannelette.services.dataplane.probes.sockets import (
 
 _PACKETS_PER_SECOND: Final = 200
 _CALLS: Final = 4
-"""At the same time."""
+"""Calls that may run at the same time."""
 _AT_ONCE: Final = 50
 """Paths that are waited for together."""
 _TRIES: Final = 3
@@ -41,7 +41,7 @@ class Question:
     size: int
     """Bytes of the large IP packet."""
     must_answer: bool = True
-    """Somebody is there to answer."""
+    """Whether somebody is there to answer."""
     sources: Sequence[Address] = ()
     """The packets come from the first of these that the node has; from one that the kernel chooses if it has none."""
 
@@ -99,9 +99,9 @@ class OnDemand:
 @dataclass(slots=True)
 class _Sent:
     at: float
-    """By the loop's clock."""
+    """When it was sent, by the loop's clock."""
     time: float
-    """Unix time."""
+    """When it was sent, in Unix time."""
     came: asyncio.Event = field(default_factory=asyncio.Event)
     seconds: float | None = None
 

@@ -50,9 +50,9 @@ from flannelette.services.runtime.os.ethtool import checksum_offload
 K = TypeVar("K")
 
 REST_SECONDS: Final = 10.0
-"""Between two turns of a peer that answers."""
+"""Seconds between two turns of a peer that answers."""
 DOUBT_SECONDS: Final = 1.0
-"""Between two turns of a peer whose last probe was not answered."""
+"""Seconds between two turns of a peer whose last probe was not answered."""
 
 
 class Schedule(Generic[K]):
@@ -63,7 +63,7 @@ class Schedule(Generic[K]):
         self._queue: list[tuple[float, int, K]] = []
         self._doubts: list[tuple[float, int, K]] = []
         self._keys: dict[K, int] = {}
-        """With the number of the entry that counts; others are former ones."""
+        """The number of the entry that counts, by key; entries with other numbers are former ones."""
         self._numbers = 0
         self._free_at = 0.0
         """When the rate allows the next turn."""
@@ -115,7 +115,7 @@ class Schedule(Generic[K]):
 
 
 _PACKETS: Final = 4
-"""Of a turn, where a peer has one address family."""
+"""Packets of one turn, where a peer has one address family."""
 _LOOK_SECONDS: Final = 1.0
 """How often new peers are looked for."""
 
@@ -156,16 +156,16 @@ class _Sent:
     """A probe that is on its way."""
 
     at: float
-    """By the loop's clock."""
+    """When it was sent, by the loop's clock."""
     time: float
-    """Unix time."""
+    """When it was sent, in Unix time."""
     lease: str
     path: ProbedPath
     record: Record
     size: int
     """0: a small one."""
     kind: LargeProbe
-    """Of a large one."""
+    """What is sent as a large probe."""
     sequence: int
 
 
@@ -178,7 +178,7 @@ class Prober:
         self.obstacle = "" if rate else "--probe-rate is 0"
         """Why no probes are sent; empty: they are."""
         self.records: dict[str, dict[ProbedPath, Record]] = {}
-        """By lease name, of the peers that have had a turn."""
+        """Records of each path, by lease name, of the peers that have had a turn."""
         self.answering = Counter[Answering]()
         """Number of peers by whether they answer through the overlay."""
         self.silent: set[str] = set()

@@ -34,9 +34,9 @@ class ProbedPath:
 
     layer: Layer
     family: Family
-    """Of the peer's subnet. Its underlay may be of the other one."""
+    """Family of the peer's subnet. Its underlay may be of the other one."""
     address: Address
-    """That answers at the peer."""
+    """Address that answers at the peer."""
     mtu: int
     """Bytes of the largest IP packet that should pass."""
     must_answer: bool
@@ -172,7 +172,7 @@ SIGN_BYTES: Final = 100
 _CLEAN: Final = 12
 """Small probes answered one after the other, after which what was lost before is over."""
 _SMOOTHING: Final = 8
-"""As TCP smooths its round-trip time (RFC 6298)."""
+"""Divisor of a new round-trip time's difference to the smoothed one, as in TCP (RFC 6298)."""
 
 
 class Answering(StrEnum):
@@ -245,7 +245,7 @@ class Record:
     """The results of the probes of one path: the overlay or the underlay, in one address family."""
 
     must_answer: bool
-    """Somebody is there to answer while the peer runs."""
+    """Whether somebody is there to answer while the peer runs."""
     mtu: int
     """Bytes of the largest IP packet that should pass."""
     checksums: ChecksumRecord | None = None

@@ -30,7 +30,7 @@ class Echo(NamedTuple):
     """An echo request or reply. The token is its sender's; a host that masquerades may change the identifier."""
 
     kind: int
-    """As in REQUEST and REPLY."""
+    """ICMP type, as in REQUEST and REPLY."""
     identifier: int
     sequence: int
     token: int

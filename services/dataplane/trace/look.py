@@ -43,15 +43,15 @@ class End:
 
     address: Address
     node: str = ""
-    """Who has it; empty: no lease says so."""
+    """Node that has the address; empty: no lease says so."""
     peer: Peer | None = None
     """The other node that has it."""
     subnet: Network | None = None
-    """Of the lease."""
+    """Subnet of the lease that has the address."""
     is_here: bool = False
-    """This node has it, or one of its pods."""
+    """The address is this node's, or that of one of its pods."""
     is_host: bool = False
-    """It is an address of this host itself, not of a pod."""
+    """The address is one of this host itself, not of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ class OverlayDevice:
 
     name: str
     spec: LinkSpec | None
-    """As it shall be; None: it is of an earlier backend."""
+    """The device as it shall be; None: it is of an earlier backend."""
     link: LinkState | None
-    """As it is; None: there is none."""
+    """The device as it is; None: there is none."""
     commands: Sequence[str] = ()
     """What would bring it into line."""
 
@@ -152,7 +152,7 @@ class TraceScene:
     context: PeerContext
     subject: Subject
     seen: KernelSnapshot
-    """Its answers to `inner` and `outer` among others."""
+    """Answers of the kernel, those to `inner` and `outer` among others."""
     inner: Lookup
     """The packet itself: from a pod or this host, or as it comes in from the other node."""
     outer: Lookup | None = None
@@ -160,7 +160,7 @@ class TraceScene:
     far: Address | None = None
     """The other node's address there."""
     path: PeerPath | None = None
-    """To the other node; None: there is none, or it is not carried."""
+    """The path to the other node; None: there is none, or it is not carried."""
     device: OverlayDevice | None = None
     """None: packets travel by the underlay's interface."""
     checks: Sequence[ObjectCheck] = ()
@@ -181,7 +181,7 @@ class TraceRequest:
 
     context: PeerContext
     specs: Sequence[LinkSpec] = ()
-    """Its devices."""
+    """Devices of the overlay, as they shall be."""
     foreign: Sequence[Route] = ()
     """Routes of other programs inside the network."""
 

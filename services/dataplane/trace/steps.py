@@ -86,7 +86,7 @@ class Step:
 FLANNELETTE, FLANNELD, KERNEL, OTHER = "flannelette", "flanneld", "kernel", "another program"
 _RESYNC: Final = "flannelette resync"
 _KERNELS: Final = 2
-"""RTPROT_KERNEL."""
+"""RTPROT_KERNEL: the protocol of routes that the kernel has made itself."""
 _INCOMPLETE: Final = 0x01
 _STATES: Final = {
     0x01: "INCOMPLETE",
@@ -98,7 +98,7 @@ _STATES: Final = {
     0x40: "NOARP",
     0x80: "PERMANENT",
 }
-"""NUD_... of linux/neighbour.h."""
+"""States of a neighbour: NUD_... of linux/neighbour.h."""
 
 
 def found_by(view: TraceScene, *checks: str) -> list[Condition]:

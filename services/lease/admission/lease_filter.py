@@ -32,12 +32,12 @@ class LeaseFilter:
         self.leases: dict[str, Lease] = {}
         """All that the store holds."""
         self.refused: dict[str, Refusal] = {}
-        """Those of them that are not served."""
+        """Leases of the store that are not served, and why."""
         self.changed: frozenset[str] | None = None
         """The leases that the last event concerned; None: all."""
         self._network = network
         self._ranges: dict[int, tuple[Network, int, int]] = {}
-        """By IP version: the network, with its first and last address."""
+        """The network with its first and last address, by IP version."""
         self._outsiders: set[str] = set()
         """Leases outside the network that are served all the same."""
         self._admitted: set[tuple[str, tuple[Network, ...]]] = set()

@@ -43,11 +43,12 @@ log = get_logger()
 
 
 _MOST_LINES: Final = 20
-"""In the log within a WINDOW, of single keys: a wrong network refuses every lease, a program may write thousands."""
+"""Lines about single keys in the log within a WINDOW, at most: a wrong network refuses every lease, a program may
+write thousands."""
 _WINDOW: Final = 60.0
-"""Seconds."""
+"""Seconds within which these lines are counted."""
 _MOST_NAMES: Final = 5
-"""Of the keys that a line sums up."""
+"""Names of keys in a line that sums up many, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Refused:
 
     refusal: Refusal
     first_seen: float
-    """Unix seconds."""
+    """When the key was first seen refused, in Unix seconds."""
 
 
 class Quarantine:
@@ -74,7 +75,7 @@ class Quarantine:
         self._clock = clock
         self._journal = journal
         self._window = -_WINDOW
-        """When it began."""
+        """When the present window began."""
         self._lines = 0
         self._more: Counter[str] = Counter()
         """Keys without a line of their own in this window, by what has happened to them."""
@@ -148,9 +149,9 @@ class Quarantine:
 
 
 _LISTING_SECONDS: Final = 60.0
-"""For the second listing; then it cannot be had."""
+"""Seconds for the second listing; then it cannot be had."""
 _RETRY_SECONDS: Final = 5.0
-"""After a second listing that could not be had."""
+"""Seconds to wait after a second listing that could not be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,10 @@ class GuardSettings:
     """How careful the guard is."""
 
     share: float = 0.5
-    """Of the leases may go at once; 1 switches it off."""
+    """Share of the leases that may go at once; 1 switches the guard off."""
     seconds: float = 30.0
-    """From the first removal that is held back to the second listing: time for nodes to take their leases again."""
+    """Seconds from the first removal that is held back to the second listing: time for nodes to take their leases
+    again."""
 
 
 class StorePipeline:
@@ -198,7 +200,7 @@ class StorePipeline:
         self._kept: set[str] = set()
         """Leases whose keys the store refuses, and of which it does not know what they held."""
         self._overwritten: dict[str, LostLease] = {}
-        """By refused key: a lease that the table keeps as its node has published it."""
+        """Leases that the table keeps as their nodes have published them, by refused key."""
 
     @property
     def held(self) -> list[str]:

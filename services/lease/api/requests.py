@@ -46,7 +46,7 @@ class Identity:
     """The node that this process serves."""
 
     node: str = ""
-    """Empty: any (central)."""
+    """Name of the node; empty: any (central)."""
 
     def any_node(self, asked: str) -> str:
         """The node of a request that need not name one; empty only on a central service.

@@ -24,9 +24,9 @@ class ClusterLeases:
 
     policy: Import
     shown: dict[str, Lease] = field(default_factory=dict)
-    """By their names there."""
+    """Leases by their names there."""
     in_force: dict[str, Lease] = field(default_factory=dict)
-    """By their names here."""
+    """Leases by their names here."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why a lease or a range is not imported, by its name here."""
     crowded_out: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Foreign:
         self.own_leases = 0
         """How many leases the own store has."""
         self.network: NetworkConfig | None = None
-        """The own network."""
+        """Configuration of the own network; None: not known yet."""
         self.leases: dict[str, Lease] = {}
         """All leases that are in force."""
         self._awaited_above: frozenset[str] = frozenset()

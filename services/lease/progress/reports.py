@@ -36,7 +36,7 @@ class Log(Protocol):
     """The log of the lease table's changes, whose positions nodes report (services/lease/watch/log.py)."""
 
     last: int
-    """The newest position."""
+    """Number of the newest position."""
 
     def number(self, cursor: str) -> int | None:
         """The position that a cursor names; None: of another epoch, or no cursor."""
@@ -49,7 +49,7 @@ class Report:
 
     progress: Progress
     at: float
-    """Unix seconds."""
+    """When it came, in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class Reports:
         self._nodes_at: Counter[int] = Counter()
         """The number of connected nodes at each position."""
         self._converged: deque[tuple[int, float]] = deque(maxlen=_MOST_TIMES)
-        """Up to which change everything had converged, and when; both grow."""
+        """Positions up to which every change had converged, and when; both grow."""
         self._unattended = NOTHING_YET
         """Changes up to here are not observed any more."""
         self._departed: dict[str, tuple[float, Report]] = {}
-        """With the time of the disconnect, oldest first."""
+        """The last report of each disconnected node and the time of the disconnect, oldest first."""
         metrics.NODES_CONNECTED.set_function(lambda: len(self.connected))
         metrics.NODES_BEHIND.set_function(lambda: len(self.connected) - self._nodes_at.get(self.last, 0))
         metrics.NODES_FAILING.set_function(lambda: sum(node.is_failing for node in self.connected.values()))

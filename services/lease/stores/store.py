@@ -20,9 +20,9 @@ class RefusalKind(Enum):
     """Why a key of a store is refused."""
 
     UNREADABLE = "unreadable"
-    """It holds no lease."""
+    """The key holds no lease."""
     OUTSIDE_NETWORK = "outside_network"
-    """It holds a lease that lies outside the network."""
+    """The key holds a lease that lies outside the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Refusal:
 
     kind: RefusalKind
     reason: str
-    """One sentence."""
+    """Why nodes get nothing, in one sentence."""
 
 
 class LostLease(NamedTuple):
@@ -77,7 +77,7 @@ class Changed:
     overrides: Mapping[str, PublicIpOverrides] | None = None
     """All of them, since they have changed; None: as before."""
     awaited: frozenset[str] | None = None
-    """As in a Snapshot; None: as before."""
+    """Clusters whose leases this store does not know yet, as in a Snapshot; None: as before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,13 +82,13 @@ class Broker:
         self.journal = journal or LeaseJournal()
         self.connected_nodes.subscribe(NodeEvents(self.journal, self.connected_nodes.of))
         self.lost: Mapping[str, LostLease] = {}
-        """By node: its lease that the store has lost and the table keeps."""
+        """Leases that the store has lost and the table keeps, by node."""
         self.overrides: Mapping[str, PublicIpOverrides] = NO_OVERRIDES
         """What operators have chosen, by node."""
         self.watchers = 0
-        """Open streams."""
+        """Number of open streams."""
         self.followers = 0
-        """Those of the whole table."""
+        """Number of open streams of the whole table."""
         self.pieces = EncodedLeases(self.table.leases)
         """The leases of the table, serialised."""
         self._parts: dict[tuple[str | None, bool], SnapshotPart] = {}

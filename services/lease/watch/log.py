@@ -10,7 +10,7 @@ from flannelette.services.lease.watch.steps import SYNCED
 from flannelette.services.runtime.lease.wire import step_to_bytes
 
 _OVERHEAD: Final = 200
-"""About what a change takes in memory beside its bytes."""
+"""Bytes that a change takes in memory beside its message, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ChangeLog:
         self._most_entries = most_entries
         self._most_bytes = most_bytes
         self._entries: dict[int, LogEntry] = {}
-        """By number; the oldest comes first."""
+        """Entries by number; the oldest comes first."""
         self._made: dict[tuple[int, bool], LogMessage] = {}
 
     def __len__(self) -> int:

@@ -80,9 +80,10 @@ def _effective(leases: Mapping[str, Lease], changes: Iterable[Change]) -> tuple[
 
 
 MOST_CHANGES: Final = 500
-"""In one message, as lease.proto promises."""
+"""Changes in one message at most, as lease.proto promises."""
 MOST_BYTES: Final = 1 << 16
-"""In one message, unless a single change is longer: what a reader that does not read keeps in our memory."""
+"""Bytes of one message at most, unless a single change is longer: what a reader that does not read keeps in our
+memory."""
 
 RESET: Final = step_to_bytes(Step(reset=True))
 SYNCED: Final = step_to_bytes(Step(synced=True))

@@ -27,7 +27,7 @@ _PAUSE_OF_A_FOLLOWER: Final = 0.001
 """Seconds by which a follower lengthens the time between two changes: a message to it costs a tenth of them."""
 _LONGEST_PAUSE: Final = 2.0
 STALLED_SECONDS: Final = 28.0
-"""As long as a client of which nothing is wanted has to answer a ping."""
+"""Seconds that a client has to take a message: as many as one of which nothing is wanted has to answer a ping."""
 
 
 async def watch_all(

@@ -20,13 +20,14 @@ log = get_logger()
 
 _NAME: Final = "machine"
 _COPIES: Final = 3
-"""Of the record: a bit that the disk flips damages one, or two if it was the end of a line."""
+"""Copies of the record in the file: a bit that the disk flips damages one, or two if it was the end of a line."""
 _NO_FILE: Final = (0, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EFBIG)
 """What is there can never be read: a link, a directory, a socket, another file."""
 _INTERFACES: Final = Path("/sys/class/net")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _SO_NETNS_COOKIE: Final = 71
-"""Of Linux 5.14 and newer: a number of the network namespace. Its inode is no such: the next container gets that."""
+"""SO_NETNS_COOKIE of Linux 5.14 and newer: a number of the network namespace. Its inode is no such: the next
+container gets that."""
 
 
 class MachineToken:

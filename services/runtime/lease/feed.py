@@ -41,7 +41,8 @@ _OPTIONS: Final = (
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CALL_SECONDS: Final = 15.0
 ACQUIRE_SECONDS: Final = 300.0
-"""Of AcquireLease: when all nodes of a cluster start at once, nodes that give up and ask again delay all of them."""
+"""Seconds for AcquireLease: when all nodes of a cluster start at once, nodes that give up and ask again delay all of
+them."""
 _LARGEST: Final = 4 << 20
 """Bytes of a message; a step has 64 KiB, unless one change is longer."""
 

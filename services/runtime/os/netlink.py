@@ -10,7 +10,7 @@ from typing import Final
 REQUEST, ACK, DUMP = 0x1, 0x4, 0x300
 """NLM_F_REQUEST, NLM_F_ACK and NLM_F_DUMP."""
 _INTERRUPTED: Final = 0x10
-"""NLM_F_DUMP_INTR."""
+"""NLM_F_DUMP_INTR: the table changed while it was dumped."""
 _ERROR, _DONE = 2, 3
 _SOL_NETLINK, _STRICT = 270, 12
 """NETLINK_GET_STRICT_CHK: a dump of rtnetlink has only what was asked for."""

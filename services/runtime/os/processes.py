@@ -20,7 +20,7 @@ _UNIT: Final = re.compile(
 """A service of the system. Below user.slice, or in a container, a cgroup may have any name."""
 _EFFECTIVE_USER: Final = re.compile(r"^Uid:\t\d+\t(\d+)", re.MULTILINE)
 _LOCAL, _INODE = 1, 9
-"""Columns of /proc/net/udp."""
+"""Columns of /proc/net/udp: local address, inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Process:
     unit: str = ""
     """systemd's, if it is a service of the host."""
     words: tuple[str, ...] = ()
-    """Its command line."""
+    """Command line of the process."""
 
     def __str__(self) -> str:
         return f"{self.name} ({f'{self.unit}, ' if self.unit else ''}process {self.pid})"

@@ -129,14 +129,14 @@ class Process:
     def __init__(self, name: str, transport: Transport = PLAIN) -> None:
         self.name = name
         self.transport = transport
-        """For every channel to another service."""
+        """Makes every channel to another service."""
         self.health = Health()
         self.stopping = asyncio.Event()
         """Set on SIGTERM and SIGINT: streams end; the jobs are cancelled soon after."""
         self.jobs: dict[str, Job] = {}
         """Tasks that run as long as the process. An exception in one ends the process."""
         self.servicers: dict[str, AddToServer] = {}
-        """By full name, `flannelette.lease.v1.LeaseService`."""
+        """Servicers by full name, `flannelette.lease.v1.LeaseService`."""
         if transport.credentials is not None:
             credentials = transport.credentials
             self.health.finders.append(lambda: expiry_findings(credentials, time.time()))

@@ -59,12 +59,13 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     for requirement, methods in requirements.items()
     for method in methods.split()
 }
-"""By path, `/flannelette.lease.v1.LeaseService/ListLeases`. A method without a row is refused to every client."""
+"""Requirement of each method, by path, `/flannelette.lease.v1.LeaseService/ListLeases`. A method without a row is
+refused to every client."""
 
 _TLS: Final = b"ssl"
 _NO_TLS: Final = b"insecure"
 _FAREWELL_SECONDS: Final = 0.5
-"""For the answer to get to a client whose connection is then closed."""
+"""Seconds for the answer to get to a client whose connection is then closed."""
 _REQUEST_SECONDS: Final = 10.0
 """Requests are small, and are sent with the call."""
 

@@ -130,7 +130,7 @@ class _Connection(NamedTuple):
     descriptor: int
     inode: int
     number: int
-    """Order of discovery."""
+    """Place in the order of discovery."""
     peer: Peer
     endpoint: Address
     since: float
@@ -190,7 +190,7 @@ class ConnectionLimiter:
         self._most_strangers = max(_MOST_STRANGERS, min(most, _STRANGERS_AT_ALL))
         self._callers = callers
         self._known: dict[int, _Connection | _Listener | None] = {}
-        """By inode, which is unique while the socket is open; None: not a connection to one of the ports."""
+        """Sockets by inode, which is unique while the socket is open; None: not a connection to one of the ports."""
         self._failures: defaultdict[Peer, _Failures] = defaultdict(_Failures)
         self._filtered: frozenset[Peer] = frozenset()
         self._crowded_until = 0.0

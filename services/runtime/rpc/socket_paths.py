@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 SOCKET_DIR: Final = Path("/run/flannelette")
-"""Of the dataplane and masq. Who can enter it can have them change the kernel."""
+"""Directory of the sockets of the dataplane and masq. Who can enter it can have them change the kernel."""
 DEFAULT: Final = "default"
-"""As a name: the network that has the files, sockets and marks of a network without a name."""
+"""Name of the network that has the files, sockets and marks of a network without a name."""
 _APART: Final = ("lease", "cloud")
 """Services without rights on the node, which cannot enter that directory."""
 

@@ -30,7 +30,7 @@ class Transport:
     """The TLS setting of this process: makes channels, and says how a server may listen on an address."""
 
     credentials: Credentials | None = None
-    """None: no TLS."""
+    """Certificate, key and authorities of this process; None: no TLS."""
     server_name: str = ""
     """The name that a server's certificate must have, if not the host of its address."""
     dangerously: bool = False

@@ -27,7 +27,7 @@ __all__ = [
 
 
 _LABELS: Final = dict[str, str]()
-"""Of all samples of the process."""
+"""Labels of all samples of the process."""
 
 
 def label_network(name: str) -> None:

@@ -52,7 +52,7 @@ class FouRow:
     protocol: int
     """0: GUE, whose own header says it."""
     local: bytes
-    """Empty: any address."""
+    """Address that the port is bound to, packed; empty: any."""
     rest: Mapping[int, bytes] = field(default_factory=dict, hash=False)
     """Attributes that none of ours has."""
 

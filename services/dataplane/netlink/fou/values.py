@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 ENCAP_FOU: Final = 1
 """TUNNEL_ENCAP_FOU (linux/if_tunnel.h): how a tunnel device says that it sends by FOU."""
 FOU_PORT: Final = -3
-"""Its place in the order of work: before rtnetlink's kinds."""
+"""Number of the kind, which is its place in the order of work: before rtnetlink's kinds."""
 
 
 class _FouFields(NamedTuple):

@@ -36,11 +36,11 @@ _LIMITS: Final = struct.pack("=8Q", *(2**64 - 1,) * 4, 0, 0, 0, 0)
 """struct xfrm_lifetime_cfg: no limit of bytes and packets, none of time."""
 _USED: Final = struct.Struct("=4Q")
 _REST: Final = struct.Struct("=IIBBBB4x")
-"""Of struct xfrm_userpolicy_info: priority, index, direction, action, flags, share."""
+"""The last fields of struct xfrm_userpolicy_info: priority, index, direction, action, flags, share."""
 _TEMPLATE: Final = struct.Struct("=16sIB3xH2x16sIBBBxIII")
 """struct xfrm_user_tmpl: destination, SPI, protocol, family, source, reqid, mode, share, optional, algorithms."""
 _ID: Final = struct.Struct("=IB3x")
-"""Of struct xfrm_userpolicy_id, behind the selector: index, direction."""
+"""What struct xfrm_userpolicy_id has after the selector: index, direction."""
 POLICY_BYTES: Final = _SELECTOR.size + len(_LIMITS) + _USED.size + _REST.size
 
 _ESP: Final = 50
@@ -70,7 +70,7 @@ def policy_message(verb: Verb, item: XfrmPolicy, port: int = 0) -> bytes:
 
 
 DUMP_REQUEST: Final = uapi.request(uapi.XFRM_MSG_GETPOLICY, bytes(_SELECTOR.size + _ID.size), uapi.NLM_F_DUMP)
-"""For all policies, without its number."""
+"""A request for all policies, without its number."""
 
 
 class PolicyReader(DumpReader):
@@ -155,11 +155,11 @@ def _message(kind: int, body: bytes, port: int) -> bytes:
 
 
 _INFO_BYTES: Final = 224
-"""struct xfrm_usersa_info."""
+"""Size of struct xfrm_usersa_info."""
 _WHERE: Final = struct.Struct("=16s4sB3x16s")
-"""In it, at 56: destination, SPI, protocol, source."""
+"""Fields of struct xfrm_usersa_info at 56: destination, SPI, protocol, source."""
 _WHICH: Final = struct.Struct("=IHB")
-"""At 208: reqid, family, mode."""
+"""Fields of struct xfrm_usersa_info at 208: reqid, family, mode."""
 _STATE_ID: Final = struct.Struct("=16s4sHBx")
 """struct xfrm_usersa_id: destination, SPI, family, protocol."""
 _XFRMA_MARK: Final = 21
@@ -181,7 +181,7 @@ class XfrmState(NamedTuple):
 
 
 STATES_REQUEST: Final = uapi.request(uapi.XFRM_MSG_GETSA, b"", uapi.NLM_F_DUMP)
-"""For a dump of all states, without its number."""
+"""A request for a dump of all states, without its number."""
 
 
 class StateReader(DumpReader):
@@ -218,7 +218,7 @@ _NO_MODULE: Final = "the kernel has no IPsec: load its modules with `modprobe -a
 _QUEUE_BYTES: Final = 1024 * 1024
 _RECEIVE_BYTES: Final = 64 * 1024
 _GROUP_POLICY: Final = 4
-"""XFRMNLGRP_POLICY."""
+"""XFRMNLGRP_POLICY: the group that gets notifications of policies."""
 _TELLING: Final = {
     uapi.XFRM_MSG_NEWPOLICY: False,
     uapi.XFRM_MSG_UPDPOLICY: False,

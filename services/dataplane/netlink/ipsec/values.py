@@ -13,11 +13,11 @@ from flannelette.services.core.tunnel import IPSEC_MARK
 XFRM_POLICY: Final = -6
 IKE_KEY: Final = -5
 IKE_CONNECTION: Final = -4
-"""Their places in the order of work: before rtnetlink's kinds."""
+"""Numbers of the kinds, which are their places in the order of work: before rtnetlink's kinds."""
 
 REQID, TUNNEL_PRIORITY = IPSEC_MARK
-"""Of our policies with a template; the states that belong to them have the reqid too. Of priorities the lesser number
-is asked first; flannel's have 0."""
+"""Reqid and priority of our policies with a template; the states that belong to them have the reqid too. Of
+priorities the lesser number is asked first; flannel's have 0."""
 ALLOW_PRIORITY: Final = 0x666C616E
 BLOCK_PRIORITY: Final = ALLOW_PRIORITY + 1
 """Mark our policies without a template: after every other policy."""

@@ -13,7 +13,7 @@ from flannelette.services.core.secret import Secret
 
 WIREGUARD_DEVICE: Final = -2
 WIREGUARD_PEER: Final = -1
-"""Their places in the order of work: before rtnetlink's kinds."""
+"""Numbers of the kinds, which are their places in the order of work: before rtnetlink's kinds."""
 KEY_BYTES: Final = 32
 
 AllowedIps: TypeAlias = tuple[tuple[bytes, int], ...]

@@ -48,7 +48,7 @@ _KEY, _PRESHARED_KEY, _FLAGS, _ENDPOINT, _KEEPALIVE, _HANDSHAKE, _RECEIVED, _SEN
 _FAMILY, _ADDRESS, _LENGTH = 1, 2, 3
 _REMOVE, _REPLACE_ALLOWED, _UPDATE_ONLY = 0x1, 0x2, 0x4
 _SOCKADDR_BYTES: Final = (16, 28)
-"""struct sockaddr_in, sockaddr_in6."""
+"""Sizes of struct sockaddr_in and struct sockaddr_in6."""
 _NO_KEY: Final = bytes(KEY_BYTES)
 
 
@@ -63,9 +63,9 @@ class WireguardPeerState:
     port: int = 0
     keepalive: int = 0
     handshake: float = 0.0
-    """Of the last one, Unix time; 0: there was none."""
+    """Unix time of the last handshake; 0: there was none."""
     received: int = 0
-    """Bytes."""
+    """Bytes that came from the peer."""
     sent: int = 0
     allowed: list[tuple[bytes, int]] = field(default_factory=list)
 
@@ -292,7 +292,7 @@ class WireguardSocket:
         self._transport = RawTransport(protocol=uapi.NETLINK_GENERIC)
         self._family = 0
         self._known: dict[Hashable, Known] = {}
-        """By slot: the peers at the last dump, and what was put since."""
+        """The peers at the last dump, and what was put since, by slot."""
         self._sessions: dict[Hashable, Session] = {}
 
     def __enter__(self) -> Self:

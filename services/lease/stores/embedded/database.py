@@ -67,9 +67,9 @@ class Loaded(NamedTuple):
     """What the file holds."""
 
     leases: dict[str, Lease]
-    """By name."""
+    """All leases by name."""
     machines: dict[str, str]
-    """By the name of the lease: the token of the machine that holds it, where that is known."""
+    """The token of the machine that holds a lease, by the lease's name, where it is known."""
     refused: dict[str, str]
     """Rows that are no leases or are damaged, by name, with the reason. They stay where they are."""
     stale: list[Lease]

@@ -170,7 +170,7 @@ class Ledger:
 
 
 _REFRESH_SECONDS: Final = 1.0
-"""Between two reads of the network file: flannel's interval."""
+"""Seconds between two reads of the network file: flannel's interval."""
 
 
 class EmbeddedStore:
@@ -219,7 +219,7 @@ class EmbeddedStore:
         self._is_writable = True
         """The last write has succeeded."""
         self._are_times_believed = False
-        """They are as our clock would have them; not yet, when the file has just been read."""
+        """Whether the times of leases are as our clock would have them; not yet, when the file has just been read."""
 
     async def watch(self) -> AsyncIterator[StoreEvent]:
         """See Store. One task does all that needs time: leases run out to the moment, the network file is read."""

@@ -36,9 +36,9 @@ class Holder:
 
     node: str
     public_ip: str
-    """Empty: none."""
+    """Public IPv4 address; empty: none."""
     public_ipv6: str
-    """Empty: none."""
+    """Public IPv6 address; empty: none."""
     machine: str = ""
     """The token of the node's machine; empty: unknown, as of releases before 0.3."""
     value: str = ""
@@ -152,19 +152,19 @@ class KeyKind(Enum):
     """The kind of a key."""
 
     CONFIG = auto()
-    """The network configuration."""
+    """The configuration of the network."""
     SUBNET = auto()
     """A lease; the name is the rest of the key, not yet checked."""
     HOLDER = auto()
     """The node that holds the lease of the same name."""
     SESSION = auto()
-    """That a node's dataplane is connected to a lease service; the name is the node's."""
+    """A note that a node's dataplane is connected to a lease service; the name is the node's."""
     FOREIGN = auto()
-    """Under what flannel watches (the prefix `subnets`, without a closing slash), but no lease."""
+    """A key under what flannel watches (the prefix `subnets`, without a closing slash) that is no lease."""
     RELEASED = auto()
     """The leases that were removed on purpose last."""
     OTHER = auto()
-    """No meaning."""
+    """Any other key, which has no meaning."""
 
 
 _DIRECTORIES: Final = {b"subnets": KeyKind.SUBNET, b"holders": KeyKind.HOLDER, b"sessions": KeyKind.SESSION}
@@ -192,7 +192,7 @@ class Keyspace:
     released: bytes = field(init=False)
     """The key of the note on leases that were removed on purpose."""
     _kinds: Mapping[bytes, KeyKind] = field(init=False, repr=False, compare=False)
-    """By directory, whole."""
+    """Kinds of the keys in each directory, by its whole path."""
 
     def __post_init__(self) -> None:
         for name in ("config", "subnets/", "holders/", "sessions/", "released"):

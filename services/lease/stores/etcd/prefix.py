@@ -164,7 +164,7 @@ class SessionEnd(NamedTuple):
     """The end of a node's session."""
 
     at: float
-    """Monotonic time."""
+    """When it ended, on the monotonic clock."""
     etcd_lease: int
     """The etcd lease of the session.
 
@@ -188,21 +188,22 @@ class Prefix:
     def __init__(self, keyspace: Keyspace) -> None:
         self.keyspace = keyspace
         self.position = Position(0, 0)
-        """Everything up to here is in; 0: nothing was listed yet."""
+        """Position up to which everything is in; 0: nothing was listed yet."""
         self.config: Item | None = None
         self.sessions: dict[str, Item] = {}
-        """By node: those whose dataplane is connected to some lease service."""
+        """Sessions of the nodes whose dataplane is connected to some lease service, by node."""
         self.session_ended: dict[str, SessionEnd] = {}
         """Ends of sessions by node that holds a lease, as far as they were seen."""
         self.orphans: dict[str, Decoded] = {}
         """Holders without a lease, by name: nobody needs them."""
         self.refused: dict[str, str] = {}
-        """By the key's name: why it is no lease. Changed by `_refuse` alone."""
+        """Why a key is no lease, by its name. Changed by `_refuse` alone."""
         self._former: dict[str, str] = {}
-        """Of the keys that a batch concerns, which costs no more: why each was refused before, or an empty text."""
+        """Why each key that the last batch concerns was refused before it; empty: it was not. All keys would cost
+        more."""
         self._network, self._network_error = read_configuration(keyspace.config, None)
         self._entries: dict[str, Entry] = {}
-        """By the name of the lease key, be it a subnet or not."""
+        """What is known by the name of the lease key, be it a subnet or not."""
         self._others: dict[bytes, Decoded] = {}
         """Every key that is no lease and no holder."""
         self._claims = Claims()

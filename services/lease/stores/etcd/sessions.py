@@ -137,7 +137,7 @@ class SessionTiming:
     """Times of a session, in seconds."""
 
     lives: int = int(ALIVE_SECONDS)
-    """Of the etcd lease."""
+    """Time to live of the etcd lease."""
     linger: float = 15.0
     """A session outlives the connection by this, so that a dataplane may restart."""
 

@@ -218,7 +218,7 @@ class Replica:
 
     def __init__(self, client: EtcdClient, keyspace: Keyspace, connected_nodes: ConnectedNodes) -> None:
         self.prefix = Prefix(keyspace)
-        """As the watch has told it so far."""
+        """The keys as the watch has told them so far."""
         self.is_live = False
         """The watch is open."""
         self.changes = 0
@@ -315,7 +315,7 @@ class Written(NamedTuple, Generic[Result]):
     """What `decide` returned with the transaction."""
     transaction: Transaction
     revision: int
-    """At which it happened."""
+    """Revision at which it happened."""
 
     def puts(self, key: bytes) -> bool:
         """Whether it has put a key."""

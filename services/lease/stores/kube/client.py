@@ -44,7 +44,7 @@ from flannelette.services.runtime.telemetry.logs import get_logger
 log = get_logger()
 
 _PACKAGES: Final = ("kubernetes", "kubernetes.aio", "kubernetes.aio.client")
-"""Of the client; they import its synchronous half and all of its models: 14 MB."""
+"""Packages of the client; they import its synchronous half and all of its models: 14 MB."""
 
 try:
     import aiohttp
@@ -87,7 +87,7 @@ class KubeClient:
         self._agent = agent
         self._session: aiohttp.ClientSession | None = None
         self._configuration = Configuration()
-        """Of the session."""
+        """Configuration that the session was opened with."""
         self._opening = asyncio.Lock()
 
     async def list_nodes(self, selector: str = "") -> tuple[tuple[Node, ...], str]:

@@ -39,7 +39,7 @@ class NodeEvents:
         self._written: dict[tuple[str, Problem], tuple[str, float]] = {}
         """The last message of a problem, and when it was written."""
         self._counts: dict[str, int] = {}
-        """Of the Events that this process has seen, by name."""
+        """Counts of the Events that this process has seen, by the Event's name."""
         self._noted = asyncio.Event()
         self._is_failing = False
 

@@ -111,7 +111,7 @@ WITHDRAWN: Final = "false"
 _NO_DATA: Final = "null"
 """What flannel writes for a backend that has none."""
 _UNTYPED: Final = AllocOptions
-"""Of a node that names no backend: alloc's, udp's and the clouds' leases have none."""
+"""Options of a node that names no backend, as nodes of alloc, udp and the clouds."""
 CONDITION: Final = "NetworkUnavailable"
 _REASON: Final = "FlannelIsUp"
 

@@ -44,7 +44,7 @@ class Annotations:
     prefix: str
     """What all of them start with."""
     claiming: frozenset[str]
-    """Those by which a node claims something; the operator's are none of them."""
+    """Annotations by which a node claims something; the operator's are none of them."""
 
     def of(self, family: Family) -> FamilyKeys:
         """Returns the keys of one family."""
@@ -96,7 +96,7 @@ class KubeSettings:
     annotations: Annotations = field(default_factory=annotations)
     """What flannel's annotations are called."""
     network_file: Path = DEFAULT_NETWORK_FILE
-    """flannel's network configuration."""
+    """File with flannel's network configuration."""
     sets_condition: bool = True
     """Whether a node that works gets the condition NetworkUnavailable=False."""
 
@@ -120,9 +120,9 @@ class Access:
     """The way in. Files are named, not read: they are rotated while we run."""
 
     url: str = ""
-    """Of the API server; empty: the kubeconfig's."""
+    """URL of the API server; empty: the kubeconfig's."""
     kubeconfig: str = ""
-    """Empty: none."""
+    """A kubeconfig file; empty: none."""
     ca_file: str = ""
     """PEM of the authorities; empty: the kubeconfig's, else the system's."""
     token_file: str = ""

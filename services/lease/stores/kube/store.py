@@ -77,7 +77,7 @@ class Mirror:
 
     def __init__(self, network: NetworkConfig, keys: Annotations) -> None:
         self.position = ""
-        """Everything up to here is in; empty: nothing was listed yet."""
+        """Position up to which everything is in; empty: nothing was listed yet."""
         self._network = network
         self._keys = keys
         self._nodes: dict[str, Node] = {}

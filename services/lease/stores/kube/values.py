@@ -53,7 +53,7 @@ class Busy(Unavailable):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds
-        """Not before then."""
+        """Seconds to wait before the next attempt, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Node:
 
     name: str
     pod_cidrs: tuple[str, ...] = ()
-    """As Kubernetes wrote them; empty until the controller manager assigns them."""
+    """Subnets as Kubernetes wrote them; empty until the controller manager assigns them."""
     annotations: Mapping[str, str] | None = None
-    """Those with our prefix; None: there is none."""
+    """Annotations with our prefix; None: there is none."""
     claimed: int = 0
     """When what it publishes was written last, or else it was made; Unix seconds."""
 
@@ -89,7 +89,7 @@ class WatchBatch:
 
     events: tuple[Event, ...]
     position: str
-    """The resourceVersion: opaque."""
+    """The resourceVersion to go on from: opaque."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,15 @@ class Timing:
     """How patient we are; seconds."""
 
     connect: float = 5.0
-    """For a connection. One that was tried before kube-proxy knew the address of the Service is never answered."""
+    """Time for a connection. One that was tried before kube-proxy knew the address of the Service is never
+    answered."""
     call: float = 10.0
-    """For the answer to a call."""
+    """Time for the answer to a call."""
     page: float = 30.0
-    """For a page of the listing."""
+    """Time for a page of the listing."""
     silence: float = 20.0
-    """On an open watch; then it is opened again, which a server that is frozen does not answer within `call`.
+    """Longest silence on an open watch; then it is opened again, which a server that is frozen does not answer within
+    `call`.
 
     Each kubelet writes its Node every five minutes, so that where there are many nodes it is never silent, and where
     it is there are few lease services that open a watch again.
@@ -115,17 +117,17 @@ class Timing:
     retry_first: float = 0.5
     """First pause before reconnecting; doubles, with jitter."""
     retry_most: float = 15.0
-    """Longest pause."""
+    """Longest pause before reconnecting."""
     patch_pause: float = 3.0
-    """Between attempts to write, as flannel."""
+    """Pause between attempts to write, as flannel's."""
     patch_total: float = 30.0
-    """For all of them together."""
+    """Time for all attempts to write together."""
     pod_cidr: float = 10.0
-    """That a request for a lease waits for the node's podCIDR; less than callers wait for an answer."""
+    """Time that a request for a lease waits for the node's podCIDR; less than callers wait for an answer."""
     event_pause: float = 10.0
-    """At least, between two writes of one Event, and after a write that failed."""
+    """Pause between two writes of one Event, at least, and after a write that failed."""
     event_repeat: float = 300.0
-    """Until an Event is written again while its problem lasts."""
+    """Time until an Event is written again while its problem lasts."""
 
 
 UNAUTHORIZED: Final = 401

@@ -125,7 +125,8 @@ class Connections:
 
 
 _MOST: Final = 20_000
-"""As many as our own history has entries: older positions nobody reports."""
+"""Least number of positions that are kept: our own history has as many entries, and older positions nobody
+reports."""
 
 
 class Cursors:
@@ -217,7 +218,7 @@ class ReportForwarder:
 
 
 _QUARANTINE_SECONDS: Final = 15.0
-"""Between two calls of ListQuarantine above, which no stream covers."""
+"""Seconds between two calls of ListQuarantine above, which no stream covers."""
 _CALL_SECONDS: Final = 15.0
 _AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 

@@ -372,7 +372,7 @@ PAGE: Final = 2_000
 _MOST_KEYS: Final = 1_000_000
 """Largest number of keys in a listing: more than a network has subnets."""
 _PUT: Final = 0
-"""mvccpb.Event.PUT"""
+"""mvccpb.Event.PUT: the key was written, not deleted."""
 
 
 class EtcdClient:

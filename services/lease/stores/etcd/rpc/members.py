@@ -120,17 +120,17 @@ class Timing:
     """How patient we are; seconds."""
 
     call: float = 5.0
-    """For the answer to a call."""
+    """Time for the answer to a call."""
     ping: float = 10.0
-    """Between pings on an open watch; etcd allows one each 5 s by default."""
+    """Pause between pings on an open watch; etcd allows one each 5 s by default."""
     pong: float = 4.0
-    """For the answer to a ping; then the member is frozen."""
+    """Time for the answer to a ping; then the member is frozen."""
     retry_first: float = 0.1
     """First pause before reconnecting; doubles, with jitter."""
     retry_most: float = 2.0
-    """Longest pause."""
+    """Longest pause before reconnecting."""
     check: float = 30.0
-    """Between questions to a member that has failed while others are used."""
+    """Pause between questions to a member that has failed while others are used."""
     retry_not_allowed: float = 30.0
     """Longest pause while etcd refuses us: a login costs it a lot, and only an operator can help."""
 

@@ -24,7 +24,7 @@ from flannelette.services.runtime.os.partial_import import partial_import
 __all__ = ["rpc", "stubs"]
 
 _FILES: Final = ("kv", "auth", "rpc")
-"""In the order of their imports."""
+"""Names of etcd's files of messages, in the order of their imports."""
 
 
 def _install() -> None:

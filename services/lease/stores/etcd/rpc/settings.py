@@ -36,7 +36,7 @@ class EtcdSettings:
     username: str = ""
     """User to log in as; empty: nobody."""
     password: str = ""
-    """The user's password."""
+    """Password of that user; empty: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefix", _cleaned(self.prefix))
@@ -60,11 +60,11 @@ class Endpoint:
     """One endpoint as gRPC names it. Each has its own: a certificate is checked against the name of its host."""
 
     name: str
-    """`127.0.0.1:2379`, for people."""
+    """Host and port for people: `127.0.0.1:2379`."""
     address: str
     """`ipv4:127.0.0.1:2379`, `ipv6:[::1]:2379` or `dns:///etcd.example:2379`."""
     secure: bool
-    """TLS."""
+    """Whether the connection has TLS."""
 
 
 def _cleaned(prefix: str) -> str:

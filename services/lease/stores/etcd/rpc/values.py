@@ -57,7 +57,7 @@ class Newest(NamedTuple):
     keys: int
     """How many there are."""
     items: frozenset[Item]
-    """Those that were written last, all in one revision."""
+    """Keys that were written last, all in one revision."""
 
     def is_in(self, told: "Newest") -> bool:
         """Whether it agrees with what etcd told, which is one of the newest keys."""
