@@ -38,7 +38,7 @@ _ADVICE: Final = (
 )
 _RETRY_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 10.0
-"""For the one before to end, in an upgrade."""
+"""Seconds for the process before this one to end, in an upgrade."""
 
 
 @asynccontextmanager

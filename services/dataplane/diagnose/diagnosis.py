@@ -56,7 +56,7 @@ _SILENT_SECONDS: Final = 5.0
 notification."""
 _CONFIRMED: Final = NUD_REACHABLE | NUD_PERMANENT
 _MOST_TABLES: Final = 4
-"""Of routes that are remembered of an address: main, and those of a few rules of policy routing."""
+"""Tables whose routes to an address are remembered, at most: main, and those of a few rules of policy routing."""
 _REST: Final = 100
 """So many times what the last look took goes by before the next: at most a hundredth of a core."""
 
@@ -98,7 +98,7 @@ class Diagnosis:
         """Time of the last request to the kernel about each pod."""
         self._remembered: dict[bytes, tuple[Route, ...]] = {}
         self._suspected: frozenset[Condition] = frozenset()
-        """Found once."""
+        """Findings of the last look, which are reported once another look has them too."""
         self._cost = 0.0
         """CPU seconds of the last look."""
 

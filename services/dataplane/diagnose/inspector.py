@@ -67,11 +67,11 @@ _DUMP_ATTEMPTS: Final = 3
 _AT_ONCE: Final = 200
 """Questions in a batch: each answer takes 4.6 KB of the socket's queue."""
 _SKIP_STATS: Final = 0x8
-"""RTEXT_FILTER_SKIP_STATS."""
+"""RTEXT_FILTER_SKIP_STATS: a dump of links without their counters."""
 _VLANS: Final = 0x2
-"""RTEXT_FILTER_BRVLAN."""
+"""RTEXT_FILTER_BRVLAN: a dump of links with the VLANs of bridge ports."""
 _ALL: Final = -1
-"""NETCONFA_IFINDEX_ALL."""
+"""NETCONFA_IFINDEX_ALL: the setting `all`, in the place of an interface."""
 
 
 class Inspector:

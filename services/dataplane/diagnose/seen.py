@@ -169,7 +169,7 @@ class NeighbourState:
     state: int
     """NUD_REACHABLE and so on (linux/neighbour.h)."""
     mac: bytes = b""
-    """Empty: not known."""
+    """MAC of that address; empty: not known."""
 
     @property
     def is_permanent(self) -> bool:
@@ -211,7 +211,7 @@ class PeerPath:
     node: str
     subnet: Network
     route: Route
-    """Our route to the subnet."""
+    """Route to the subnet, which is ours."""
     public: Address | None
     """Where the tunnel ends; None: the route is direct."""
 
@@ -291,7 +291,7 @@ class Subject:
 
     networks: Mapping[Family, Network]
     own: Mapping[Family, Network]
-    """The own subnets."""
+    """The subnets of this node's own lease."""
     underlay: Underlay
     devices: Mapping[Family, Device]
     """The devices of the overlay."""

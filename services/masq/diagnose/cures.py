@@ -57,7 +57,8 @@ _WHY_NO_STATE: Final = {
     "netdev": "chains of netdev know no connections",
     "bridge": "chains of bridge know no connections, but where the kernel has nf_conntrack_bridge",
 }
-"""By the family of the table; any other: the chain is before connection tracking."""
+"""Why a rule cannot ask for the connection, by the family of the table; any other: the chain is before connection
+tracking."""
 _NOT_ROUTED: Final = frozenset((NfHook.INGRESS, NfHook.PREROUTING, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT))
 """Hooks at which the kernel has not decided yet whether a packet is for this host or is forwarded."""
 _OWN_LEFT_OUT: Final = (
@@ -90,7 +91,7 @@ class Accept:
     destinations: tuple[Network, ...] = ()
     protocol: int = 0
     port: int = 0
-    """Destination port."""
+    """Destination port; 0: any."""
     is_answer: bool = False
     """Only packets of connections that exist are accepted."""
     incoming: str = ""
@@ -100,11 +101,12 @@ class Accept:
     is_forwarded: bool = False
     """Only packets that the host forwards: where routing has not decided yet, what the host takes is left out."""
     is_masqueraded: bool = False
-    """They are masqueraded: where hooks see the host's address instead, a rule asks who has begun the connection."""
+    """The packets are masqueraded: where hooks see the host's address instead, a rule asks who has begun the
+    connection."""
     begun_by: tuple[Network, ...] = ()
     """Networks that have begun the connections of the packets; none: any."""
     is_arp: bool = False
-    """They are of ARP, with the addresses that stand in it."""
+    """The packets are of ARP, with the addresses that stand in it."""
     outgoing: str = ""
     """Interface that packets of this host itself leave by; empty: any."""
     left_out: tuple[Network, ...] = ()
@@ -116,7 +118,7 @@ class Host:
     """What cures depend on of the host; empty: unknown."""
 
     files: frozenset[str] = frozenset()
-    """Those of PERSISTENT that it has."""
+    """Files of PERSISTENT that the host has."""
     own: tuple[Network, ...] = ()
     """The destinations of packets that it takes itself: its addresses, those of broadcasts and of groups."""
     pods: tuple[Network, ...] = ()

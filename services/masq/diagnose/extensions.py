@@ -60,7 +60,7 @@ TARGETS: Final = {
     "SYNPROXY": Effect.ACCEPT,
     "NOTRACK": Effect.UNTRACK,
 }
-"""Beside the verdicts; any other target may do anything."""
+"""What each target does beside the verdicts; any other target may do anything."""
 
 Asked = Iterator[tuple[Condition, str]]
 """Each condition with its text, as iptables writes it."""

@@ -18,7 +18,7 @@ from flannelette.services.masq.kernel.traffic import Queue, TrafficFilter
 BRIDGE: Final = "cni0"
 _IKE_PORT: Final = 500
 _NAT_PORT: Final = 4500
-"""Of IKE and ESP, where a NAT is between two nodes (RFC 3948)."""
+"""Port of IKE and ESP, where a NAT is between two nodes (RFC 3948)."""
 _FORWARDED: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING, NfHook.EGRESS)
 _LOCAL: Final = (NfHook.PREROUTING, NfHook.FORWARD, NfHook.POSTROUTING)
 _FROM_PORT: Final = (NfHook.INGRESS, NfHook.BRIDGE_PREROUTING, NfHook.BRIDGE_INPUT)
@@ -35,7 +35,7 @@ _ND_LENGTH: Final = 72
 """Bytes of both, with the MAC of who sends them."""
 _UNDER: Final = ip_network("fe80::/64")
 _GROUPS: Final = ip_network("ff02::1:ff00:0/104")
-"""Of those whose addresses end with the same 24 bits."""
+"""Multicast groups of IPv6's neighbour discovery: each is for the addresses that end with the same 24 bits."""
 IN: Final = (NfHook.INGRESS, NfHook.PREROUTING, NfHook.INPUT)
 OUT: Final = (NfHook.OUTPUT, NfHook.POSTROUTING, NfHook.EGRESS)
 WAYS: Final[dict[str, tuple[NfHook, ...]]] = {"forward": _FORWARDED, "input": IN, "output": OUT}
@@ -76,9 +76,10 @@ class Neighbour:
     own: Address
     """The address of this host on that link."""
     mac: bytes = b""
-    """Empty: unknown."""
+    """MAC of that address; empty: unknown."""
     is_router: bool = False
-    """It hands on packets of others, and with IPv6 asks for them under the address of the link, as this host does."""
+    """Whether it hands on packets of others, and with IPv6 asks for them under the address of the link, as this host
+    does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Surroundings:
     bridge_filtered: frozenset[int] = frozenset()
     """The IP versions of which packets that cross the bridge pass the IP rules too (br_netfilter)."""
     neighbours: tuple[Neighbour, ...] = ()
-    """Those to which packets for peers, or to the outside, go first, and whose MAC no program has set."""
+    """Neighbours to which packets for peers, or to the outside, go first, and whose MAC no program has set."""
     pods: tuple[Pod, ...] = ()
     gateways: tuple[tuple[int, Address], ...] = ()
     """The address of this host at the pods' bridge, to which pods send, by IP version."""

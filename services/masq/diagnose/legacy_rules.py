@@ -54,7 +54,7 @@ class _Layout:
     elements: int
     goto: int
     other_flags: int
-    """IPT_F_FRAG, IP6T_F_TOS."""
+    """Flags by which a rule asks for more: IPT_F_FRAG, IP6T_F_TOS."""
 
 
 _LAYOUTS: Final = {

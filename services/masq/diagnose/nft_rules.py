@@ -90,7 +90,7 @@ _META: Final = {
     18: "bridge", 19: "kind", 21: "incoming group", 22: "outgoing group", 23: "owner", 24: "share",
     26: "incoming kind", 27: "outgoing kind", 30: "time", 31: "day", 32: "hour",
 }  # fmt: skip
-"""NFT_META_..."""
+"""Names of what `meta` loads, by NFT_META_... number."""
 _META_SIZES: Final = {
     "protocol": 1, "family": 1, "ethertype": 2, "incoming": 16, "outgoing": 16, "kind": 1, "time": 8, "day": 1,
     "incoming type": 2, "outgoing type": 2, "incoming kind": 16, "outgoing kind": 16,
@@ -199,7 +199,7 @@ class _Map:
     """A map that has filled registers."""
 
     slot: int
-    """The first register."""
+    """Number of the first register."""
     choices: tuple[tuple[Condition, bytes], ...]
     """The content of the registers for packets that hold a condition; none: unknown."""
 
@@ -221,7 +221,7 @@ class RuleReader:
     protocol: int = 0
     registers: dict[int, _Load] = field(default_factory=dict)
     numbers: dict[int, bytes] = field(default_factory=dict)
-    """Constants in registers."""
+    """Constants in registers, by register."""
     conditions: list[Condition] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     kind: Effect = Effect.NOTHING

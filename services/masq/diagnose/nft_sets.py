@@ -56,7 +56,7 @@ class Part:
     is_swapped: bool = False
     """The bytes are in another order than the kernel has them."""
     connection: str = ""
-    """It is of the first packets of the connection (`original`), or of answers (`reply`); empty: of this packet."""
+    """Whether it is of the connection's first packets (`original`) or of answers (`reply`); empty: of this packet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class End:
     said: str = ""
     """The end in words; empty: unknown."""
     is_lost: bool = False
-    """Nobody answers there."""
+    """Packets get no answer there."""
 
 
 def sent_to(given: Given, packet: Flow, flows: Sequence[Flow], host: Host) -> End | None:

@@ -22,9 +22,9 @@ class NfHook(IntEnum):
     OUTPUT = 3
     POSTROUTING = 4
     INGRESS = 5
-    """At a device, before all other hooks."""
+    """Hook at a device, before all other hooks."""
     EGRESS = 6
-    """At a device, after all other hooks."""
+    """Hook at a device, after all other hooks."""
     BRIDGE_PREROUTING = 10
     BRIDGE_INPUT = 11
     BRIDGE_FORWARD = 12
@@ -105,7 +105,7 @@ class Match(Enum):
     NO = "no"
     MAYBE = "maybe"
     PART = "part"
-    """It holds for a share of the packets of each kind, by chance or by turns."""
+    """The condition holds for a share of the packets of each kind, by chance or by turns."""
 
 
 class Effect(Enum):
@@ -113,7 +113,7 @@ class Effect(Enum):
 
     ACCEPT = "accept"
     DROP = "drop"
-    """Or reject."""
+    """The packet is dropped or rejected."""
     RETURN = "return"
     JUMP = "jump"
     GOTO = "goto"
@@ -187,7 +187,7 @@ class Flow:
     """Interface they come by; empty: unknown, or none."""
     outgoing: str = ""
     protocol: int = 0
-    """0: unknown."""
+    """Number of the IP protocol; 0: unknown."""
     port: int = 0
     """The destination port; 0: unknown."""
     elsewhere: tuple[str, ...] = ("lo",)
@@ -231,11 +231,11 @@ class Flow:
     is_routed: bool = False
     """Whether this host has routed them where they are seen, and so made their TTL less."""
     operation: int = 0
-    """Of ARP and of IPv6's neighbour discovery: 1 a request or a solicitation, 2 a reply or an advertisement; 0: of
-    neither.
+    """Operation of ARP or IPv6's neighbour discovery: 1 a request or a solicitation, 2 a reply or an advertisement;
+    0: the packets are of neither.
     """
     is_perhaps: bool = False
-    """Nobody knows whether there are such packets."""
+    """The flow is a guess: nobody knows whether there are such packets."""
     known: tuple[tuple[Network, bytes], ...] = ()
     """Addresses and MACs of the pods, of the node or of the router that is the other end; none: unknown."""
     name: str = ""
@@ -438,7 +438,7 @@ class Condition:
     """Conditions that all have to hold."""
     negated: bool = False
     of_set: bool = False
-    """It asks the kernel whether addresses are in a set."""
+    """The condition asks the kernel whether addresses are in a set."""
 
     def excludes(self, flow: Flow) -> bool:
         """Whether it asks for addresses that no packet of the flow has."""
@@ -578,7 +578,7 @@ class ForeignTable:
     """A table of iptables or nftables."""
 
     firewall: str
-    """LEGACY or NFT."""
+    """The firewall that has the table: LEGACY or NFT."""
     version: int
     """IP version, 4 or 6; 0: both."""
     name: str
@@ -606,13 +606,13 @@ class Drop:
     version: int
     table: str
     chain: str
-    """The base chain."""
+    """Name of the base chain."""
     rule: ForeignRule | None
     """None: the policy of the chain."""
     is_certain: bool
     """No rule before may accept them."""
     is_part: bool = False
-    """It drops a share of them."""
+    """A share of the packets is dropped only."""
     family: str = ""
     """Address family of the table, as nft writes it."""
     before: ForeignRule | None = None
@@ -783,7 +783,7 @@ class _End:
     """Rules on the way that may drop or translate the packets."""
     untracking: ForeignRule | None = None
     shares: tuple[ForeignRule, ...] = ()
-    """Those of `may_end` that drop a share of the packets for certain."""
+    """Rules of `may_end` that drop a share of the packets for certain."""
     is_part: bool = False
     """A share of the packets has left before."""
 

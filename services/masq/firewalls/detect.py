@@ -42,11 +42,11 @@ class HostState:
     other programs in nftables say nothing about iptables.
     """
     legacy: frozenset[str] = frozenset()
-    """Of the names of `HINTS` and of our chains, those in the legacy tables."""
+    """Chains in the legacy tables, of the names of `HINTS` and of our own."""
     legacy_rules: frozenset[int] = frozenset()
     """IP versions whose legacy tables have rules that are neither ours nor a flanneld's, or a policy that drops."""
     own_table: str = TABLE
-    """Ours in nftables."""
+    """Name of our table in nftables."""
     not_for_iptables: str = ""
     """Why iptables-nft can keep no rules of ours, though its tables are there; empty: it can."""
     legacy_unreadable: str = ""
@@ -74,7 +74,7 @@ class HostProbe:
 
     def __init__(self, table: str = TABLE) -> None:
         self._table = table
-        """Ours in nftables."""
+        """Name of our table in nftables."""
         self._readers = tuple(TableReader(family) for family in FAMILIES)
         self._kept: dict[str, tuple[Digest, object]] = {}
 

@@ -31,10 +31,10 @@ class RuleState:
     """One rule as the firewall has it."""
 
     table: str
-    """As the firewall's own tool names it."""
+    """Table as the firewall's own tool names it."""
     chain: str
     text: str
-    """In the notation of that tool."""
+    """The rule in the notation of that tool."""
     present: bool
     """The rule is there, at its position."""
     packets: int = 0
@@ -46,7 +46,7 @@ class ChainState:
     """One chain as the firewall has it, after the repair if there was one."""
 
     chain: Chain
-    """As this firewall can keep it: without `fully_random` where that is not supported."""
+    """The chain as this firewall can keep it: without `fully_random` where that is not supported."""
     jump: RuleState
     rules: tuple[RuleState, ...]
     """One for each rule of the chain."""
@@ -55,7 +55,7 @@ class ChainState:
     commands: tuple[str, ...] = ()
     """The commands of the repair that was made, or would be: one line each, as the firewall's tool has them."""
     as_wanted: bool = True
-    """Nothing is missing, wrong, too much or in the wrong position now."""
+    """The chain is as wanted: nothing is missing, wrong, too much or in the wrong position now."""
     others: tuple[str, ...] = ()
     """Rules of other networks' flannelds in the chain, in the notation of the firewall's tool. They stay."""
     overriding_rule: str = ""

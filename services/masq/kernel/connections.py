@@ -37,14 +37,14 @@ class Connection(NamedTuple):
 
     source: Address
     destination: Address
-    """As the packets had it."""
+    """Destination as the packets had it."""
     answering: Address
     """The source of answers: the destination that a rule has given."""
     protocol: int
     port: int
-    """That of answers."""
+    """Port that answers come from."""
     is_answered: bool
-    """Somebody has answered, and over TCP has not refused it."""
+    """The other end has answered, and over TCP has not refused the connection."""
 
 
 def connections_to(given: Iterable[Network]) -> list[Connection]:

@@ -67,7 +67,7 @@ class RawTable:
     policies: tuple[int, ...]
     """Where the policy of each hook's chain is."""
     number: int
-    """Of entries."""
+    """Number of entries in the table."""
 
     def chains(self) -> dict[str, "RawChain"]:
         """Every chain, by its name."""
@@ -134,7 +134,7 @@ class TableReader:
         self._layout = _LAYOUTS[family.version]
         self._socket: socket.socket | None = None
         self._masks: dict[str, tuple[int, int]] = {}
-        """By table: the size of its entries, and a number of ones with zeros where the counters are."""
+        """Size of a table's entries in bytes, and a number of ones with zeros where the counters are, by table."""
 
     def sizes(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """Where the chains of each table begin and end: another value when a rule comes or goes.

@@ -36,7 +36,7 @@ _FLOWER_REMARKS: Final = frozenset((1, 3, 22, 86))
 _BPF_PROGRAM, _BPF_FLAGS = 5, 8  # TCA_BPF_OPS, TCA_BPF_FLAGS
 _RETURN: Final = struct.Struct("=HBBI")  # struct sock_filter
 _ALL: Final = 3
-"""ETH_P_ALL."""
+"""ETH_P_ALL: packets of every protocol."""
 _TYPES: Final = {0x0800: IPV4.version, 0x86DD: IPV6.version}
 
 
@@ -56,9 +56,9 @@ class Queue:
 
     device: str
     kind: str
-    """`tbf`, `netem`, `fq_codel`."""
+    """Kind such as `tbf`, `netem` or `fq_codel`."""
     dropped: int
-    """Number of packets."""
+    """Packets that it has dropped."""
     place: str = "root"
     """Place of the discipline, as `tc qdisc del dev DEVICE` takes it."""
     loses_all: bool = False
@@ -91,7 +91,7 @@ class TrafficFilter:
     is_whole: bool = True
     """The filter has no other conditions."""
     dropped: int = 0
-    """Number of packets."""
+    """Packets that it has dropped."""
 
 
 def queues(devices: Collection[str]) -> list[Queue]:

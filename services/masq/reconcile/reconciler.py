@@ -114,7 +114,7 @@ class Reconciler:
         self.states: tuple[ChainState, ...] = ()
         """The desired chains at the last check, as it found them."""
         self.last_check_time: float | None = None
-        """Unix seconds."""
+        """Unix time of the last check, in seconds; None: there was none."""
         self._earlier_network = earlier_network
         """The network configuration that an earlier process applied."""
         self._resync_seconds, self._refusal, self._unclaimed = resync_seconds, refusal, unclaimed

@@ -14,7 +14,7 @@ from flannelette.services.core.family import FAMILIES, Address, Family, Network,
 from flannelette.services.core.network import NetworkConfig
 
 NFT_TABLE: Final = "flannelette"
-"""That of the network without a name; a named one's is `flannelette-NAME`."""
+"""Table of the network without a name; a named one's is `flannelette-NAME`."""
 KUBE_PROXY_MARK: Final = (0x4000, 0x4000)
 """Value and mask by which kube-proxy marks what it will masquerade itself."""
 
@@ -25,9 +25,9 @@ class Action(StrEnum):
     RETURN = "RETURN"
     """The chain has nothing more to say about it."""
     ACCEPT = "ACCEPT"
-    """It is forwarded."""
+    """The node forwards the packet."""
     MASQUERADE = "MASQUERADE"
-    """It leaves under the address of the interface it leaves by."""
+    """The packet leaves under the address of the interface it leaves by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Rule:
     source: AddressMatch | None = None
     destination: AddressMatch | None = None
     mark: tuple[int, int] | None = None
-    """Value and mask."""
+    """Value and mask of the packet's mark; None: any."""
     fully_random: bool = False
     """MASQUERADE chooses random source ports: they cannot be guessed, and two CPUs rarely choose the same."""
 
@@ -63,12 +63,12 @@ class Chain:
 
     family: Family
     table: str
-    """`nat` or `filter`."""
+    """Table of the chain: `nat` or `filter`."""
     hook: str
     """The kernel's chain, which jumps to ours after the rules of other programs."""
     name: str
     comment: str
-    """On every rule and on the jump: how people recognise them."""
+    """Comment on every rule and on the jump: how people recognise them."""
     reason: str
     """Why the jump exists, one sentence."""
     rules: tuple[Rule, ...]
@@ -86,15 +86,15 @@ class RuleSettings:
     """What the operator chose."""
 
     masquerade: bool
-    """`--ip-masq`."""
+    """Whether packets are masqueraded: `--ip-masq`."""
     forward: bool
-    """`--iptables-forward-rules`."""
+    """Whether rules let the overlay's packets be forwarded: `--iptables-forward-rules`."""
     fully_random: bool
-    """Not `--ip-masq-fully-random-disable`."""
+    """Whether source ports are chosen at random: not `--ip-masq-fully-random-disable`."""
     allowed: tuple[Network, ...] = ()
     """`--allowed-network`: no network outside of these is taken. Empty: any."""
     suffix: str = ""
-    """Behind the names of what the network has of its own: `-blue`; empty: it has no name."""
+    """What follows the names of what the network has of its own: `-blue`; empty: it has no name."""
 
     @property
     def nft_table(self) -> str:

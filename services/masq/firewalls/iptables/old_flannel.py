@@ -18,7 +18,7 @@ class BareRule:
     """A rule that asks for addresses only (a comment may stand beside); empty is any."""
 
     source: str
-    """`10.5.0.0/16`, `!10.5.0.0/16`."""
+    """Source as `10.5.0.0/16` or `!10.5.0.0/16`."""
     destination: str
     target: str
     """`RETURN`, `ACCEPT`, `MASQUERADE` (with or without --random-fully)."""

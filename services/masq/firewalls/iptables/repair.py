@@ -43,7 +43,7 @@ class FoundJump:
 
     chain: str
     position: int
-    """0 is first."""
+    """Position in that chain; 0 is first."""
     rule: FoundRule
     handle: int = 0
     """The kernel's number of the rule, which stays as long as the rule; 0: there is none."""

@@ -13,7 +13,7 @@ from flannelette.services.masq.firewalls.firewall import ChainState
 from flannelette.services.masq.rules.model import Chain
 
 LENGTH: Final = struct.Struct("=I")
-"""In front of every message."""
+"""Length in front of every message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Hello:
     """The worker has what it needs."""
 
     fully_random: bool
-    """MASQUERADE knows `--random-fully`."""
+    """The target MASQUERADE knows `--random-fully`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _LOCK_SECONDS: Final = 5.0
 _ATTEMPTS: Final = 4
 """Attempts to commit while a program without the lock changes the table."""
 _CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13}
-"""Of capabilities(7), with their bit numbers."""
+"""Capabilities that the worker needs (capabilities(7)), with their bit numbers."""
 _LIBRARIES: Final = {"xtables": "libxtables12", "ip4tc": "libip4tc2", "ip6tc": "libip6tc2"}
 _PACKAGES: Final = " ".join(("iptables", *_LIBRARIES.values()))
 

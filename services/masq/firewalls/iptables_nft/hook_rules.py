@@ -24,7 +24,7 @@ _COMMENT: Final = 0  # NFTNL_UDATA_RULE_COMMENT
 RawRule: TypeAlias = Mapping[int, bytes]
 """Attributes of a rule by their numbers (NFTA_RULE_...)."""
 Expression: TypeAlias = tuple[str, Mapping[int, bytes]]
-"""Name and attributes."""
+"""Name and attributes of one expression in a rule."""
 
 
 def jumps_and_span(wanted: ChainForm, family: Family) -> tuple[tuple[FoundJump, ...], Span]:

@@ -131,7 +131,7 @@ class _Look:
     foreign: tuple[str, ...]
     """Commands that remove whole tables."""
     others: tuple[tuple[Rule, ...], ...]
-    """Of each chain: rules of flannel's tables that are about another network than ours."""
+    """Rules of flannel's tables that are about another network than ours, for each chain."""
 
 
 def _repair(chain: Chain, found: FoundChain | None) -> _Repair:

@@ -16,7 +16,7 @@ class FoundRule:
     """A rule in the table."""
 
     rule: Rule | None
-    """Without its reason. None: of a kind that we do not write, so not ours."""
+    """The rule without its reason; None: of a kind that we do not write, so not ours."""
     packets: int = 0
     bytes: int = 0
 

@@ -30,7 +30,7 @@ PLACES: Final = {
     "nat": Place("postrtg", "nat", "postrouting", 101),
     "filter": Place("forward", "filter", "forward", 0),
 }
-"""By the table of the model."""
+"""Place of a chain in nftables, by the table of the model."""
 
 FLANNEL_TABLES: Final = {4: "flannel-ipv4", 6: "flannel-ipv6"}
 """What a flanneld in nftables mode leaves."""
