@@ -35,7 +35,7 @@ from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
 from lab.programs import NoEtcd, find_etcd
 
 _ENDPOINT: Final = "http://127.0.0.1:2379"
-"""In a network namespace of our own."""
+"""Address of etcd, in a network namespace of our own."""
 _KEYS: Final = Keyspace("/coreos.com/network")
 _NETWORK: Final = IPv4Network("10.0.0.0/8")
 _CONFIG: Final = b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'
@@ -50,12 +50,12 @@ class Measured:
     """What one contender did."""
 
     seconds: float
-    """Until all nodes had a lease."""
+    """Seconds until all nodes had a lease."""
     milliseconds: Sequence[float]
-    """Of each call, sorted."""
+    """Duration of each call, sorted."""
     lost: int
     cpu_seconds: float
-    """Of its services, from the first call to the last answer."""
+    """CPU of its services, from the first call to the last answer."""
 
     def percentile(self, share: float) -> float:
         """Returns a percentile in milliseconds."""

@@ -18,7 +18,8 @@ from bench.result import Bench, Result
 
 _PATIENCE: Final = 30.0
 _LEAST: Final = 0.001
-"""In seconds: who is ready before etcd's answer to the last put has come is told apart no further."""
+"""Least time that is told, in seconds: who is ready before etcd's answer to the last put has come is told apart no
+further."""
 
 
 @dataclass(frozen=True, slots=True)

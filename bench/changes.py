@@ -56,7 +56,7 @@ class Scene:
     namespace: NetworkNamespace | None
     """Where the routes are; None: nobody makes any."""
     cpu: Callable[[], dict[str, float]]
-    """Of those who are measured, by process."""
+    """Reads the CPU seconds of those who are measured, by process."""
     memory: Callable[[], dict[str, float]]
 
     async def put(self, number: int, edition: int = 0) -> None:

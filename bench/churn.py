@@ -22,7 +22,7 @@ _LIVES: Final = 30
 """A lease goes so many new ones after it came; its MAC is changed halfway."""
 _SETTLE_SECONDS: Final = 5.0
 _REST_SECONDS: Final = 0.3
-"""For changes that no listener for routes hears of."""
+"""Seconds to wait for changes that no listener for routes hears of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Round:
     last_route: float
     ready: float
     cpu: Mapping[str, float]
-    """Of each process, until the last route."""
+    """CPU of each process, until the last route."""
     memory: Mapping[str, float]
     """The most that each ever had."""
 

@@ -31,9 +31,10 @@ from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Plan, Route, steps
 
 PYROUTE2_PEERS: Final = 1_000
-"""Its time grows with the number of objects, and 10,000 peers would take most of the time of this bench."""
+"""Most peers for pyroute2, whose time grows with the number of objects: 10,000 would take most of the time of this
+bench."""
 MOST_OF_FLANNEL: Final = 20_000
-"""Its time grows with the square; 50,000 peers take minutes."""
+"""Most peers for flannel's way, whose time grows with the square: 50,000 take minutes."""
 _FLANNEL: Final = "ip and bridge -batch, metric 0 as flannel"
 _METRICS: Final = "ip and bridge -batch, a metric per subnet"
 _PYROUTE2: Final = "pyroute2, a call for each object"

@@ -22,7 +22,7 @@ from lab.programs import NoEtcd, find_etcd
 PREFIX: Final = "/coreos.com/network"
 _CONFIG: Final = b'{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}'
 _LEASES_AT_ONCE: Final = 60
-"""In a transaction, with two keys each; etcd takes 128."""
+"""Leases in one transaction, with two keys each; etcd takes 128."""
 _CALLS_AT_ONCE: Final = 16
 
 

@@ -25,7 +25,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 
 _CLIENTS: Final = 4
-"""Processes with subscribers."""
+"""Number of processes with subscribers."""
 _CLOCK_TICKS: Final = 100
 """USER_HZ, which is 100 on every Linux."""
 _PATIENCE: Final = 120.0
@@ -36,14 +36,14 @@ class Measured:
     """What one service did."""
 
     milliseconds: Sequence[float]
-    """From the change to each subscriber, sorted."""
+    """Times from the change to each subscriber, sorted."""
     lost: int
     herd_seconds: float
-    """Until all subscribers, who came at once, had a complete table."""
+    """Seconds until all subscribers, who came at once, had a complete table."""
     cpu_seconds: float
-    """Of the service, for all changes."""
+    """CPU of the service, for all changes."""
     resident_mib: float
-    """Of the service, with all subscribers."""
+    """Memory of the service, with all subscribers."""
 
     def percentile(self, share: float) -> float:
         """Returns a percentile in milliseconds."""

@@ -21,7 +21,7 @@ from flannelette.services.dataplane.underlay import Underlay
 from lab.netns import NetworkNamespace
 
 PROTOCOL: Final = 77
-"""Of our routes."""
+"""Protocol number of our routes."""
 _OWN_SUBNET: Final = IPv4Network("10.0.0.0/24")
 _SETTLING_SECONDS: Final = 0.7
 """The kernel takes a deleted namespace apart in the background, holding the lock (rtnl) that the next one needs."""

@@ -34,11 +34,11 @@ class Round:
     """What one contender needed."""
 
     seconds: float
-    """For the listing."""
+    """Duration of the listing."""
     mib: float
-    """At most, above what the process had before."""
+    """Largest memory, above what the process had before."""
     kept_mib: float
-    """In the end."""
+    """MiB that the process keeps in the end."""
     cpu: float
     event_p50_ms: float
     event_p99_ms: float

@@ -14,7 +14,7 @@ _PREFIX: Final = "flannel.alpha.coreos.com/"
 PAGE: Final = 500
 """Nodes in a page of client-go, and of the peers."""
 _SIZES: Final = (50, PAGE)
-"""Of pages: ours, and theirs."""
+"""Nodes in a page: in ours, and in that of the peers."""
 MOST_NODES: Final = 65_000
 """So many /24 podCIDRs has 10.0.0.0/8."""
 

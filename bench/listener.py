@@ -14,7 +14,7 @@ from lab.netns import NetworkNamespace
 
 _NEWROUTE, _DELROUTE = 24, 25
 _IPV4_ROUTES: Final = 7
-"""RTNLGRP_IPV4_ROUTE."""
+"""RTNLGRP_IPV4_ROUTE: the group that hears of IPv4 routes."""
 _ADD_MEMBERSHIP, _SOL_NETLINK, _RCVBUFFORCE = 1, 270, 33
 _QUEUE_BYTES: Final = 256 << 20
 _TYPE: Final = struct.Struct("=4xH")
@@ -28,7 +28,7 @@ class Heard:
     """A notification of one route, and when it came."""
 
     at: float
-    """time.monotonic()."""
+    """Time by the clock of time.monotonic()."""
     block: bytes
 
     @property

@@ -38,7 +38,7 @@ class Node:
     started_at: float = 0.0
     """time.monotonic() before the first exec."""
     running: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
-    """`lease` and `dataplane`."""
+    """Processes by their service: `lease` and `dataplane`."""
 
     def start(self) -> None:
         """Both, one right after the other."""

@@ -80,7 +80,7 @@ class Way:
     kind: str = ""
     """The kind of device, or FOU, that not every kernel has."""
     flags: tuple[str, ...] = ()
-    """Of our dataplanes."""
+    """Flags that our dataplanes get for this backend."""
 
 
 @contextmanager
@@ -261,4 +261,4 @@ WAYS: Final[Mapping[str, Way]] = {
     "udp_kernel": Way({"Type": "udp", "Mode": "kernel"}, _UDP, "fou", ("--checksum-offload=on",)),
     "ipsec": Way(_IPSEC, partial(by_flanneld, _IPSEC, 1423, "ip xfrm state | grep 'proto esp spi'"), "ipsec"),
 }
-"""By backend."""
+"""How each backend is set up, by its name."""

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from bench.plot import Line, plot
 
 Stored: TypeAlias = Mapping[str, Any]
-"""As in docs/performance.json."""
+"""One entry of docs/performance.json."""
 _TABLE: Final = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 _LIMIT: Final = "bare send of our messages, encoded before"
 

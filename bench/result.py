@@ -21,7 +21,7 @@ class Result:
     """Measured in the same run."""
     less_is_better: bool
     cpu_seconds: float
-    """Of our own processes, user and system, for the round that `ours` is from."""
+    """CPU of our own processes, user and system, for the round that `ours` is from."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What else is to be told of ours, where it applies: `p50_ms`, `p99_ms`, `lost`, ..."""
     limits: Mapping[str, float] = field(default_factory=dict)

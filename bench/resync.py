@@ -51,11 +51,11 @@ class Costs:
     """The costs of one comparison, of doing nothing, and of the peers."""
 
     audit: float
-    """CPU seconds."""
+    """CPU seconds of one comparison."""
     idle: dict[str, float]
-    """Figures."""
+    """Figures of doing nothing, by name."""
     peers: dict[str, float]
-    """CPU milliseconds."""
+    """CPU milliseconds of each peer, by its name."""
 
 
 async def _audits(endpoint: str, peers: int, seconds: int) -> Costs:

@@ -23,7 +23,7 @@ from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.runtime.rpc.server import raise_descriptor_limit
 
 _PORT: Final = 7070
-"""In a network namespace of our own."""
+"""TCP port of the service, in a network namespace of our own."""
 _SOURCES: Final = 50
 _PATIENCE: Final = 60.0
 _BATCH: Final = 500

@@ -38,7 +38,7 @@ class Round:
     first: float
     later: float
     cpu: float
-    """Of the service."""
+    """CPU of the service."""
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ STORED: Final = DOCS / "performance.json"
 _MANY: Final = 10_000
 """More peers than these are measured in fewer rounds."""
 _MOST_SECONDS: Final = 1_200.0
-"""For one bench; the slowest contenders are left out at sizes at which they take minutes."""
+"""Seconds for one bench; the slowest contenders are left out at sizes at which they take minutes."""
 
 
 def commands(sizes: Iterable[int]) -> Iterator[list[str]]:

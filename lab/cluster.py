@@ -42,7 +42,7 @@ class Pod:
     host: Host
     address: Address
     network: str = ""
-    """Which of several; empty: the only one."""
+    """Name of the network, where there are several; empty: the only one."""
 
     @property
     def namespace(self) -> NetworkNamespace:
@@ -71,7 +71,7 @@ class Cluster:
         self.directory = directory
         numbers = range(1, options.hosts + 1)
         self.hosts = tuple(Host(number, cluster=(number - 1) // options.nodes + 1) for number in numbers)
-        """Those of the first cluster, then those of the second."""
+        """Hosts of the first cluster, then those of the second."""
         self.services: list[Supervised] = []
         self.etcd: Supervised | None = None
         self.is_up = False

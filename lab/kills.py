@@ -20,7 +20,7 @@ class Kill:
 
     title: str
     at: float
-    """On the clock of time.monotonic()."""
+    """When it was killed, on the clock of time.monotonic()."""
     back: float
     """When every service was ready again."""
     changes: int

@@ -40,7 +40,7 @@ _OURS: Final = (
     VmFailed,
 )
 _MEMORY_PER_NODE: Final = 200
-"""In MiB, in the virtual machine: for its services."""
+"""MiB for the services of a node, in the virtual machine."""
 _WORTH_A_LINE: Final = 2
 
 

@@ -85,7 +85,7 @@ class Options:
     store: str = "embedded"
     family: str = "ipv4"
     vm: bool = False
-    """In a virtual machine, instead of on this one."""
+    """Whether the cluster runs in a virtual machine, instead of on this one."""
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
     json: Path | None = None
@@ -93,7 +93,7 @@ class Options:
     topology: Path | None = None
     """Where a picture of the cluster is written; its suffix is one of PICTURES."""
     clusters: int = 1
-    """That import each other's leases, each with `nodes` hosts."""
+    """Number of clusters that import each other's leases, each with `nodes` hosts."""
     networks: tuple[str, ...] = ("",)
     """The names of those that each host is in; one without a name, if it is the only one."""
 

@@ -12,7 +12,7 @@ from lab.topology import Address
 
 _PINGS: Final = 3
 _SECONDS: Final = 3.0
-"""Until an answer counts as lost."""
+"""Seconds until an answer counts as lost."""
 _HERE: Final = NetworkNamespace("/proc/self/ns/net")
 
 

@@ -29,7 +29,7 @@ class Program:
     """A process of the cluster: its name, place and command line."""
 
     name: str
-    """`dataplane`."""
+    """Name of the program, such as `dataplane`."""
     host: str
     """The node name; empty: it serves all of them."""
     namespace: NetworkNamespace

@@ -44,11 +44,11 @@ class Answer:
 
 
 Matrix = Mapping[tuple[str, str], Answer]
-"""By the places of two pods, such as their hosts' names: the first pings the second."""
+"""Answers by the places of two pods, such as their hosts' names: the first pings the second."""
 Outside = Mapping[str, Answer]
-"""By the place of a pod, which pings the outside service."""
+"""Answers by the place of a pod, which pings the outside service."""
 Services = Mapping[int, Address]
-"""Of the outside host, by IP version."""
+"""Addresses of the outside host, by IP version."""
 _Key = TypeVar("_Key")
 
 

@@ -27,7 +27,7 @@ class Lost:
 
     path: Path
     sent: float
-    """On the clock of time.monotonic()."""
+    """When it was sent, on the clock of time.monotonic()."""
 
 
 class Stream:

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from lab.netns import NetworkNamespace
 
 NETWORK: Final = IPv4Network("10.5.0.0/16")
-"""The overlay."""
+"""The IPv4 network of the overlay."""
 NETWORK_V6: Final = IPv6Network("fd00:10:5::/48")
 NETWORKS: Final = ("blue", "red", "green", "grey")
 """Names of networks, where each host has several."""
@@ -34,7 +34,7 @@ SERVICE_ADDRESS_V6: Final = IPv6Address("2001:db8::1")
 Address: TypeAlias = IPv4Address | IPv6Address
 Interface: TypeAlias = IPv4Interface | IPv6Interface
 SERVICES: Final[dict[int, Address]] = {4: SERVICE_ADDRESS, 6: SERVICE_ADDRESS_V6}
-"""By IP version."""
+"""Service addresses by IP version."""
 _LAB: Final = ""
 
 

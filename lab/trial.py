@@ -22,7 +22,7 @@ class Outcome:
     masquerade: Outside
     kills: Kills
     ready_seconds: float
-    """From the start of the first process until every service was ready."""
+    """Seconds from the start of the first process until every service was ready."""
 
     def failures(self) -> Iterator[str]:
         """What went wrong, one sentence each; none: the trial is passed."""

@@ -18,7 +18,7 @@ _MARGIN: Final = 4 << 20
 _MORE: Final = 16
 """Connections more than a service has descriptors for."""
 _TRIES: Final = 20
-"""With ever more connections, if the service has closed others meanwhile."""
+"""Attempts with ever more connections, if the service has closed others meanwhile."""
 _TURN: Final = 1.0
 _NO_ROOM: Final = b"No space left on device"
 

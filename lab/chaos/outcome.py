@@ -62,7 +62,7 @@ class Outcome:
     each: list[Happened] = field(default_factory=list)
     growths: Sequence[Growth] = ()
     failures: list[str] = field(default_factory=list)
-    """Those of no fault in particular: at the end, and what the lab could not do."""
+    """Failures of no fault in particular: at the end, and what the lab could not do."""
 
     def all_failures(self) -> Iterator[str]:
         """Yields a sentence for each thing that is not as the table says."""

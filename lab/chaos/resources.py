@@ -30,13 +30,13 @@ class Growth:
     """The growth of a process from the first sample of it, when it was warm, to the last one."""
 
     service: str
-    """Its kind, such as `lease`."""
+    """Kind of the service, such as `lease`."""
     title: str
     seconds: float
     descriptors: int
     threads: int
     mib: float
-    """But for `left`."""
+    """MiB of memory, without those of `left`."""
     left: float = 0.0
     """MiB that came with the first fault of a kind, as far as its row lets them stay."""
 
@@ -71,11 +71,11 @@ class _Process:
     born: float
     """When it was seen first."""
     first: Sample | None = None
-    """Of the warm process."""
+    """Figures of the warm process, when it was seen first; None: not yet."""
     last: Sample | None = None
     left: float = 0.0
     faults: set[str] = field(default_factory=set)
-    """Those that may leave memory in it, and have been there while it ran."""
+    """Faults that may leave memory in it, and have been there while it ran."""
 
     def suffered(self, faults: Mapping[str, int], mib: float) -> None:
         """Records faults that the process suffered, and its memory after them; each may leave so much there, at its

@@ -27,7 +27,7 @@ HOSTS: Final = 5
 LEASES: Final = "/coreos.com/network/subnets/"
 SERVICES: Final = ("lease", "dataplane", "masq")
 _DISK: Final = "96m"
-"""Of each host, for sockets, logs and state."""
+"""Size of each host's disk, for sockets, logs and state."""
 _LOOK_AGAIN: Final = 0.05
 
 
@@ -42,7 +42,7 @@ class Hit:
     is_full: bool
     """Not a small one of its kind."""
     backend: str
-    """In force, or the one that comes."""
+    """Backend in force, or the one that comes."""
     seen: list[str] = field(default_factory=list, compare=False)
     """What showed that it had an effect."""
 

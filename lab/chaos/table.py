@@ -40,17 +40,17 @@ class Fault:
     lasts: tuple[float, float] = (0.0, 0.0)
     """Seconds, at least and at most."""
     backends: tuple[str, ...] = ()
-    """Empty: all."""
+    """Backends for which it happens; empty: all."""
     is_store: bool = False
-    """It is not the host's alone."""
+    """The store is hit, not the host alone."""
     is_shared: bool = False
     """Other hosts may feel it."""
     ends_services: bool = False
     """Services of the host start again, and it is never done to the last host, whose services run all the time."""
     needs_tls: bool = False
-    """It happens to hosts with TLS between their services alone."""
+    """The fault happens to hosts with TLS between their services alone."""
     needs_legacy: bool = False
-    """It happens to hosts with legacy iptables alone."""
+    """The fault happens to hosts with legacy iptables alone."""
     shows: str = ""
     """What is seen of it while it lasts, besides lost packets."""
     shows_always: bool = True

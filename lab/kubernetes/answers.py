@@ -37,7 +37,7 @@ class Count:
 
 
 Answers = Mapping[tuple[str, str], Count]
-"""By who asks (the name of a namespace), and what."""
+"""Answers by who asks (the name of a namespace), and what."""
 
 
 async def ask(pods: Sequence[Pod], services: Sequence[Address]) -> Answers:

@@ -23,7 +23,7 @@ from lab.vm import PATIENCE, is_guest
 
 _READY_SECONDS: Final = 240.0 * PATIENCE
 POLL_SECONDS: Final = 5.0 if is_guest() else 0.3
-"""Between two looks at the cluster; a kubectl takes seconds of a virtual machine."""
+"""Pause between two looks at the cluster; a kubectl takes seconds of a virtual machine."""
 _IGNORE: Final = "--ignore-preflight-errors=all"  # modules and cgroups are those of a machine that is not ours alone
 
 _UNREACHED: Final = ("The connection to the server ", "Unable to connect to the server: dial tcp ")
@@ -46,7 +46,7 @@ _LIKE_NODE: Final = json.dumps(
         }
     }
 )
-"""For kube-proxy: the kind of iptables that the node has."""
+"""Configuration of kube-proxy: the kind of iptables that the node has."""
 
 
 @dataclass(frozen=True, slots=True)

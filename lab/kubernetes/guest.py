@@ -19,7 +19,7 @@ from lab.vm.packages import VmFailed
 _PACKED: Final = "FLANNELETTE_KUBE_IMAGES"
 """An environment variable in the guest: the file with the images."""
 _MEMORY, _MEMORY_PER_NODE = 6144, 1024
-"""In MiB. The images take half of it."""
+"""Memory of the guest in MiB, and that of each node. The images take half of it."""
 _TAR: Final = ("tar", "--sparse", "--xattrs", "--xattrs-include=*")  # layers of overlayfs have some
 
 

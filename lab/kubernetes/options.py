@@ -15,7 +15,7 @@ FIREWALLS: Final = ("iptables-nft", "iptables-legacy", "nftables")
 POD_NETWORKS: Final = {4: "10.244.0.0/16", 6: "fd00:10:244::/56"}
 SERVICE_NETWORKS: Final = {4: "10.96.0.0/16", 6: "fd00:10:96::/112"}
 LEASE_ADDRESSES: Final = {4: "10.96.0.70", 6: "fd00:10:96::70"}
-"""Of the central lease services, a Service; the first is that of the overlay."""
+"""Addresses of the central lease services, a Service; the first is that of the overlay."""
 MOST_NODES: Final = 10
 """A node takes about 200 MB, the first one 600."""
 
@@ -50,9 +50,9 @@ class Options:
     firewall: str = "iptables-nft"
     """Where masq keeps its rules."""
     flannel: bool = False
-    """Start with kube-flannel."""
+    """Whether the cluster starts with kube-flannel."""
     vm: bool = False
-    """In a virtual machine."""
+    """Whether it runs in a virtual machine."""
     once: bool = False
     """Try everything and leave, instead of waiting for Ctrl-C."""
 

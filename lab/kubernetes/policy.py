@@ -19,7 +19,7 @@ from lab.vm import PATIENCE
 _PORT: Final = 80
 _SECONDS: Final = 60.0 * PATIENCE
 _PAUSE: Final = 0.1
-"""Between two connections of a pair of pods, while something is disturbed."""
+"""Pause between two connections of a pair of pods, while something is disturbed."""
 SETTLES: Final = 7.0 * PATIENCE
 """Seconds in which masq has looked at its rules at least once."""
 DISTURBED: Final = "allow the client"

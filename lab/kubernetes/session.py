@@ -18,7 +18,7 @@ from lab.reach import reach
 from lab.show import Screen, matrix_table, plain_table
 
 _SOCKET: Final = "/proc/$(pgrep -of flannelette-dataplane)/root/run/flannelette/dataplane.sock"
-"""Its path on the node is longer than the address of a socket may be."""
+"""Path through /proc, because its path on the node is longer than the address of a socket may be."""
 _LIST_PEERS: Final = "flannelette.dataplane.v1.DataplaneService/ListPeers"
 
 

@@ -20,7 +20,7 @@ class Outcome:
     began: float
     """When the first ping was sent, on the clock of Lost."""
     unreached: Sequence[str] = ()
-    """Who does not reach whom afterwards, a sentence each."""
+    """Sentences about who does not reach whom afterwards; empty: all do."""
 
     @property
     def failures(self) -> list[str]:

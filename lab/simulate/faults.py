@@ -28,9 +28,9 @@ class Act:
     ended: float = 0.0
     """When every node had everything."""
     leased: Sequence[float] = ()
-    """After the disturbance was over: when each node that was started in this act had its lease, sorted."""
+    """Seconds after the disturbance at which each node that was started in this act had its lease, sorted."""
     told: Sequence[float] = ()
-    """After the disturbance was over: when each node had everything, sorted. Of churn: after each marker."""
+    """Seconds after the disturbance at which each node had everything, sorted. Of churn: after each marker."""
     missing: Sequence[str] = ()
     tables: Sequence[str] = ()
     """Nodes whose table was not what etcd has."""
@@ -42,11 +42,11 @@ class Act:
     checked: int = 0
     """Kernels that were compared."""
     cpu: Mapping[str, float] = field(default_factory=dict)
-    """Seconds, by tier."""
+    """CPU seconds of a tier, by name."""
     messages: Mapping[str, int] = field(default_factory=dict)
     """Sent by the lease services of a tier; of the nodes, received."""
     bytes: Mapping[str, int] = field(default_factory=dict)
-    """Of these messages."""
+    """Size of these messages, by tier."""
     reports: int = 0
     """Sent by the nodes: how far they are."""
 

@@ -31,7 +31,7 @@ from lab.simulate.sharing import Shared, SharedFeed, SharedTransport
 _SETTINGS: Final = DataplaneSettings()
 _UNDERLAY_INDEX, _DEVICE_INDEX = 2, 3
 _FEW_EVENTS: Final = 16
-"""In a journal that nobody reads."""
+"""Events kept in a journal that nobody reads."""
 _RELEASE_AGAIN: Final = 0.1
 
 
@@ -41,7 +41,7 @@ class Marker:
 
     name: str
     address: IPv4Address
-    """Its public address then."""
+    """Public address of the lease then."""
 
     def is_in(self, leases: dict[str, Lease]) -> bool:
         """Whether a table has it."""

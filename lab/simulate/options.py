@@ -11,7 +11,7 @@ from lab.options import ArgumentParser, file_to_write
 MOST_NODES: Final = 60_000
 """10.0.0.0/8 has 65,535 subnets."""
 MOST_NODES_OF_THEIR_OWN: Final = 200
-"""With a lease service each, of some 50 MiB: 10 GB in all."""
+"""Largest number of nodes with a lease service each, of some 50 MiB: 10 GB in all."""
 FAULTS: Final = ("services", "nodes", "store", "partition", "renumber")
 
 _FAULTS_HELP: Final = """\

@@ -9,9 +9,9 @@ _LEAF_NODES: Final = 625
 """Nodes of one relay in the predictions."""
 _DAY: Final = 86_400
 _LEASE_KIB: Final = 4.3
-"""In a lease service: one lease, with its part of the log."""
+"""KiB in a lease service for one lease, with its part of the log."""
 _PEER_KIB: Final = 2.6
-"""In a dataplane: one peer."""
+"""KiB in a dataplane for one peer."""
 _EMPTY_SERVICE: Final = 46
 _EMPTY_DATAPLANE: Final = 52
 
@@ -21,7 +21,7 @@ class Constants:
     """What one node, one lease and one message cost. CPU in seconds, memory in MiB."""
 
     lease_bytes: float
-    """Of a lease in a message."""
+    """Size of a lease in a message, in bytes."""
     stream: float
     """A relay: a stream, when all nodes come at once."""
     waiting: float

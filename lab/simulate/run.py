@@ -27,18 +27,18 @@ class Sample:
     cpu: Counter[str]
     """Seconds of all processes of a tier."""
     mib: Counter[str]
-    """In memory, all processes of a tier together."""
+    """MiB in memory of all processes of a tier together, by tier."""
 
 
 class Received(NamedTuple):
     """What went over the wire up to a moment."""
 
     messages: Counter[str]
-    """By tier: sent by lease services, received by nodes."""
+    """Messages by tier: sent by lease services, received by nodes."""
     bytes: Counter[str]
-    """Of these messages."""
+    """Bytes of these messages, by tier."""
     reports: int
-    """Sent by nodes."""
+    """Reports that nodes have sent."""
 
 
 @dataclass

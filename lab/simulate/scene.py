@@ -41,7 +41,7 @@ class Told:
     """When the nodes had everything that was written before a moment."""
 
     seconds: Sequence[float]
-    """After that moment, sorted."""
+    """Seconds after that moment, sorted."""
     missing: Sequence[str]
 
 
@@ -54,7 +54,7 @@ class Scene:
     tiers: Sequence[Sequence[LeaseService]]
     crowds: Sequence[CrowdProcess]
     began: float
-    """When, on CLOCK_MONOTONIC."""
+    """When the simulation began, on CLOCK_MONOTONIC."""
     nodes: dict[str, SimulatedNode] = field(default_factory=dict)
     _made: int = 0
     _addresses: int = 0

@@ -20,7 +20,8 @@ from flannelette.services.runtime.rpc.transport import Options, Transport
 _MOST: Final = 512
 """Messages that are remembered: nodes that are behind each other by more parse again."""
 _OWN_CONNECTION: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""As a process of its own would have it; else all channels of a process to one address share a connection."""
+"""Channel option for a connection of its own, as a process of its own would have it; else all channels of a process
+to one address share a connection."""
 
 
 class Shared:
@@ -28,13 +29,13 @@ class Shared:
 
     def __init__(self) -> None:
         self.calls = Counter[str]()
-        """That are no streams, by method."""
+        """Calls that are no streams, by method."""
         self.messages = 0
         self.bytes = 0
         self.parsed = 0
         self._messages: OrderedDict[bytes, pb.WatchLeasesResponse] = OrderedDict()
         self._steps: dict[int, Step | None] = {}
-        """By the identity of a message that is remembered; None: nobody has asked for its step yet."""
+        """Steps by the identity of a message that is remembered; None: nobody has asked for its step yet."""
         self._leases: dict[Lease, Lease] = {}
 
     def message(self, data: bytes, parse: Callable[[bytes], pb.WatchLeasesResponse]) -> pb.WatchLeasesResponse:

@@ -32,9 +32,10 @@ _MODULES: Final = ("fou", "br_netfilter")
 """What the kernel does not load by itself when it is needed."""
 _GUEST: Final = Path(__file__).with_name("guest.sh")
 _ALONE: Final = ("setpriv", "--pdeathsig", "KILL")
-"""It ends with us, also by SIGKILL."""
+"""Ends the command when this process ends, also by SIGKILL."""
 _PID_NAMESPACE: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""Beside the kernel run processes of its programs, and a thread that does not end with it."""
+"""Command that makes a PID namespace, because beside the kernel run processes of its programs, and a thread that does
+not end with it."""
 _WORDS: Final = ("seccomp=auto", "rootfstype=hostfs", "hostfs=/", "ro", "quiet", "loglevel=3", "panic=-1", "con=null")
 
 
@@ -51,7 +52,7 @@ class Job:
     seconds: float | None = None
     """How long the guest may take."""
     memory: int = MEMORY
-    """At most, in MiB. What the guest writes is there too."""
+    """MiB that the guest may have at most. What it writes is there too."""
 
 
 def attempt(job: Job) -> int:
