@@ -2,8 +2,7 @@
 
 python -m tests.docstrings FILE_OR_FOLDER...   prints `file:line: rule: docstring` of each violation, and exits with 1
 
-Docstrings of modules, classes and functions are checked; with `--attributes` also the texts below attributes, which
-complete the name and the type above them.
+One rule for all of them: of modules, classes and functions, and below attributes.
 """
 
 import ast
@@ -43,10 +42,9 @@ class Docstring(NamedTuple):
 
 def main() -> int:
     """The exit code: 1 for violations, which are printed."""
-    attributes = "--attributes" in sys.argv
-    given = [ROOT / name for name in sys.argv[1:] if not name.startswith("--")]
+    given = [ROOT / name for name in sys.argv[1:]]
     paths = [path for each in given for path in (sorted(each.rglob("*.py")) if each.is_dir() else [each])]
-    found = [line for path in paths for line in violations(docstrings(path, attributes=attributes))]
+    found = [line for path in paths for line in violations(docstrings(path))]
     print(*found, sep="\n", end="\n" if found else "")
     return bool(found)
 
@@ -69,19 +67,12 @@ def broken_rule(text: str) -> str:
     return "" if len(words) >= LEAST_WORDS or _REFERENCE.fullmatch(text) else "has more than three words"
 
 
-def docstrings(path: Path, *, attributes: bool = False) -> Iterator[Docstring]:
-    """The docstrings of a file, also those of its attributes if asked."""
+def docstrings(path: Path) -> Iterator[Docstring]:
+    """The docstrings of a file: each statement that is a text, also below an attribute."""
     for node in ast.walk(ast.parse(path.read_text())):
-        defines = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        body = getattr(node, "body", None)
-        for place, statement in enumerate(body if isinstance(body, list) else []):
-            if (text := _text_of(statement)) is not None and (attributes or (defines and place == 0)):
-                yield Docstring(path, statement.lineno, text)
-
-
-def _text_of(statement: ast.stmt) -> str | None:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield Docstring(path, value.lineno, value.value)
 
 
 if __name__ == "__main__":
