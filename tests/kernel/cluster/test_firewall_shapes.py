@@ -116,6 +116,10 @@ class Scene:
             found |= await asyncio.to_thread(self.node.lost)
         return found
 
+    async def until_nothing_is_lost(self) -> None:
+        """Waits until all of pods passes, as it does without a rule of others; a busy host may be late with it."""
+        await eventually(partial(asyncio.to_thread, self.node.lost), lambda lost: not lost)
+
     async def forget(self, *hosts: NetworkNamespace) -> None:
         """No neighbour is known any more to these hosts; to all, if none is named."""
         for host in hosts or (*self.pods.pods, self.pods.hosts.cluster.namespace, self.pods.hosts.n2):
@@ -178,14 +182,14 @@ def rules(scene: Scene) -> list[str]:
 async def test_a_firewall_is_broken_exactly_if_it_loses_packets_and_its_cure_opens_nothing_else(
     scene: Scene, name: str
 ) -> None:
-    assert not await asyncio.to_thread(scene.node.lost)
+    await scene.until_nothing_is_lost()
     await _judged(scene, SHAPES.get(name) or ROWS[name])
 
 
 async def test_a_firewall_between_nodes_on_one_link_is_judged_as_well() -> None:
     async with watched("host-gw") as scene:
         for shape in DIRECT.values():
-            assert not await asyncio.to_thread(scene.node.lost)
+            await scene.until_nothing_is_lost()
             await _judged(scene, shape)
         await _named(scene, "iptables-nft -t raw -A PREROUTING -i eth0 -s 10.5.0.0/16 -j DROP", *_OF_PEERS)
 
@@ -195,7 +199,7 @@ async def test_a_program_takes_the_cures_for_its_firewall_and_keeps_them(
     scene: Scene, program: str, name: str, tmp_path: Path
 ) -> None:
     """The real one, with files of its own; they open nothing but what is ours."""
-    assert not await asyncio.to_thread(scene.node.lost)
+    await scene.until_nothing_is_lost()
     async with _running(scene, program, tmp_path):
         await _judged(scene, PROGRAMS[program][name], reload=RELOADS[program])
 
