@@ -105,8 +105,9 @@ buf)
 promtool) # Debian's, out of its package: nothing is installed, and no Prometheus starts
     fetched=$(mktemp -d)
     trap 'rm -rf "$fetched"' EXIT
-    download="apt-get -qq -o APT::Sandbox::User=root download prometheus"
-    if cd "$fetched" && { $download 2>/dev/null || { apt-get -qq update && $download; }; } &&
+    fetch() { apt-get -qq -o APT::Sandbox::User=root download "$1"; }
+    download() { fetch promtool || fetch prometheus; } # a package of its own since Debian 13
+    if cd "$fetched" && { download 2>/dev/null || { apt-get -qq update && download; }; } &&
         dpkg-deb --extract ./*.deb .; then
         cp "$fetched/usr/bin/promtool" "$directory/bin/promtool"
     else
