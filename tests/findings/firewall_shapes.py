@@ -507,6 +507,14 @@ iptables-nft -A FORWARD -s 10.5.53.0/24 -j DROP""",
         named="A rule of NixOS drops them",
         cure=f"iptables-nft -t filter -I nixos-fw-refuse 1 -s {_PEER} -p udp --dport 8472 -j ACCEPT  # NixOS",
     ),
+    "a policy that lets no IPv6 in, where pods have none": Shape(
+        _nft(
+            "table inet f { chain i { type filter hook input priority 0; policy drop; "
+            "ct state established,related accept; iif lo accept; ip saddr 10.99.0.0/16 udp dport 8472 accept; "
+            "icmp type echo-request accept; }; }"
+        ),
+        is_broken=False,
+    ),
     "a policy of ufw": Shape(
         "iptables-legacy -N ufw-user-input; iptables-legacy -A INPUT -p icmp -j ACCEPT; "
         "iptables-legacy -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; "

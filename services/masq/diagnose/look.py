@@ -99,8 +99,9 @@ def _neighbours(
     network: NetworkConfig | None, peers: Iterable[Address], on_links: Collection[str]
 ) -> Iterator[Neighbour]:
     """The nodes and routers in the underlay whose MACs this host asks for."""
-    hops, outside = dict[tuple[Address, str], bool](), [end.network_address for end in OUTSIDE.values()]
+    hops, outside = dict[tuple[Address, str], bool](), list[Address]()
     for row in network.families if network else ():
+        outside.append(OUTSIDE[row.family.version].network_address)
         hops |= dict.fromkeys(sorted(routers_of(row.cidr), key=str), True)
     for address in (*peers, *outside):
         way = way_to(address)
