@@ -1,6 +1,7 @@
 """The `flannelette` command: what there is, in a list. The file of a command is imported when that is called."""
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -45,9 +46,15 @@ def _end(code: int) -> NoReturn:
         except BrokenPipeError:  # who reads has enough
             code = code or 1
         except OSError as error:
-            code = code or 1
-            sys.stderr.write(f"flannelette: cannot write what is printed: {error.strerror}\n")
+            code = _unwritten(error)
     os._exit(code)
+
+
+def _unwritten(error: OSError) -> int:
+    """Says that the output cannot be written, once: what is left of it goes nowhere. Returns the exit code."""
+    sys.stderr.write(f"flannelette: cannot write what is printed: {error.strerror}\n")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1
 
 
 if sys.unraisablehook is sys.__unraisablehook__:  # a test run has its own
@@ -303,6 +310,10 @@ def _exit_code() -> int:
             if package is None:
                 raise
             fail(f"this command needs the package {package}: pip install 'flannelette[ctl]'")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _unwritten(error)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0

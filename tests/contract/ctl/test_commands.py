@@ -3,6 +3,8 @@
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.ctl import nodes as ctl_nodes
 from tests.ctl import samples as samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run
+from tests.patience import PATIENCE
 
 
 async def test_a_healthy_node_has_exit_code_0_and_all_three_services(node: FakeNode) -> None:
@@ -302,3 +305,13 @@ async def test_version_and_help_do_not_load_grpc(tmp_path: Path) -> None:
         ran = await run(tmp_path, *words, PYTHONPROFILEIMPORTTIME="1")
         assert ran.code == 0
         assert not [line for line in ran.err.splitlines() if line.endswith((" grpc", " rich", " google.protobuf"))]
+
+
+@pytest.mark.parametrize("word", ["version", "--help"])
+def test_output_that_cannot_be_written_is_one_line(word: str) -> None:
+    """The disk is full, as /dev/full is."""
+    line = (sys.executable, "-m", "flannelette.services.ctl.main", word)
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE)
+    expected = (1, "flannelette: cannot write what is printed: No space left on device\n")
+    assert (ran.returncode, ran.stderr) == expected
