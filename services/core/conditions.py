@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Protocol, TypeAlias
 
+from flannelette.services.core.cure import lines_of
+
 MOST_REPORTED: Final = 8
 """Conditions of a node that a lease service keeps."""
 LONGEST_TEXT: Final = 500
@@ -193,9 +195,9 @@ def causes_of(told: Sequence[tuple[ConditionLike, Collection[str]]]) -> list[int
     """Returns for each condition the place of the one whose consequence it is; None: it is no consequence.
 
     `told` has the conditions of several services, each with the names of its nodes. A consequence is on the nodes of
-    its cause, or anywhere if the cause is shared. One that commands cure which cure a graver one, too, is its
-    consequence, as the silence of a peer is of the rule that a trace has found. No cause that is returned is a
-    consequence itself.
+    its cause, or anywhere if the cause is shared. A condition whose cure is part of the cure of a graver one is the
+    consequence of that, as the silence of a peer is of the rule that a trace has found. No cause that is returned is
+    a consequence itself.
     """
     causes = [_cause_of(place, told) for place in range(len(told))]
     return [_first(place, causes) if cause is not None else None for place, cause in enumerate(causes)]
@@ -217,15 +219,10 @@ def _cause_of(place: int, told: Sequence[tuple[ConditionLike, Collection[str]]])
         is_said = is_said and not (known is not None and known.sums_up)
         is_shown = cause.code in row.shows and cause.weight is WARNING and not has_certain_cause
         is_shown = is_shown and each.cure in ("", cause.cure)
-        is_cured = bool(each.cure) and _commands(each.cure) <= _commands(cause.cure) and cause.weight < each.weight
+        is_cured = bool(each.cure) and lines_of(each.cure) <= lines_of(cause.cure) and cause.weight < each.weight
         if other != place and is_here and (cause.code in row.after or is_same or is_said or is_cured or is_shown):
             return other
     return None
-
-
-def _commands(cure: str) -> set[str]:
-    """The commands of a cure, without what is said of them."""
-    return {*cure.partition("  # ")[0].split(" && ")}
 
 
 def _first(place: int, causes: Sequence[int | None]) -> int | None:

@@ -16,6 +16,8 @@ from typing import Final
 ArgumentType = Callable[[str], bool]
 """Checks whether a text is an argument of one type."""
 
+_AND, _COMMENT = " && ", "  # "
+"""What stands between the commands of a cure, and before what is said of them."""
 _SYSCTLS: Final = re.compile(
     r"net\.ipv4\.ip_forward=1|net\.ipv6\.conf\.all\.forwarding=1"
     r"|net\.ipv[46]\.conf\.(?P<a>[^\s./]+)\.forwarding=1|net/ipv[46]/conf/(?P<b>[^\s/]+)/forwarding=1"
@@ -119,9 +121,20 @@ class Cure(str):
 
     def __new__(cls, *commands: Command) -> "Cure":
         """Makes a cure of commands that are carried out one after the other."""
-        made = super().__new__(cls, " && ".join(map(str, commands)))
+        made = super().__new__(cls, _AND.join(map(str, commands)))
         made.commands = commands
         return made
+
+
+def written(commands: Iterable[str], keep: str = "") -> str:
+    """Writes a cure for a shell, which reads what is said of it, `keep`, as a comment; empty: there is no command."""
+    text = _AND.join(commands)
+    return f"{text}{_COMMENT}{keep}" if text and keep else text
+
+
+def lines_of(cure: str) -> frozenset[str]:
+    """Returns the commands of a cure as they are typed; see `written`. Empty: there is none."""
+    return frozenset(cure.partition(_COMMENT)[0].split(_AND) if cure else ())
 
 
 def commands_of(cure: str) -> tuple[Command, ...]:

@@ -6,10 +6,12 @@ packets that are lost, right before what drops them, and nothing else.
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
+from flannelette.services.core.cure import written
 from flannelette.services.core.family import Network
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
@@ -72,6 +74,7 @@ _NO_CONNECTION: Final = (
 _OF_IPTABLES: Final = frozenset((table, hook.name) for table, hooks in IPTABLES.items() for hook in hooks)
 _ZONE: Final = re.compile(r"filter_(?:IN|FWD)_(?!policy_)(.+?)(?:_(?:pre|log|deny|allow|post))?$")
 """Names of firewalld's chains from 1.0 on; packets that such a chain does not accept end there."""
+_FIREWALLD: Final = ("firewall-cmd", "--permanent")
 _PANIC: Final = "firewalld_policy_drop"
 """The table of firewalld that drops every packet, in its panic mode and while it loads its rules."""
 _F2B_TABLE: Final = "f2b-table"
@@ -139,11 +142,8 @@ class Cure:
 
     @property
     def text(self) -> str:
-        """Prints the commands for a shell, which reads the last part, what keeps them, as a comment; empty if there
-        is no command.
-        """
-        commands = " && ".join(map(shlex.join, self.commands))
-        return f"{commands}  # {self.keep}" if commands and self.keep else commands
+        """The commands as they are typed, with what keeps them as a comment; empty: there is no command."""
+        return written(map(shlex.join, self.commands), self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,31 +401,33 @@ def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:
 
 def _firewalld(drop: Drop, accepts: Sequence[Accept], _name: str, chains: Collection[str]) -> Cure | None:
     """Commands of firewalld, which makes its rules again whenever it likes, so that only its own commands last."""
-    zone = _ZONE.match(drop.rule.chain) if drop.rule else None
-    reload = ("firewall-cmd", "--reload")
-    base = ("firewall-cmd", "--permanent")
-    between = [each for each in accepts if not each.protocol]
-    if between and len(between) < len(accepts):
-        both = (
-            _firewalld(drop, some, _name, chains) for some in (between, [each for each in accepts if each.protocol])
-        )
-        return Cure(tuple(command for cure in both if cure for command in cure.commands))
     accepts = [each for each in accepts if not each.is_answer or each.is_forwarded]  # firewalld lets answers pass
-    if not accepts:
-        return None
-    rules = [f"--add-rich-rule={rule}" for accept in accepts for rule in _rich_rules(accept)]
-    if all(accept.protocol for accept in accepts):
-        return Cure(((*base, *((f"--zone={zone[1]}",) if zone else ()), *rules), reload))
-    name, ingress = ("flannel-host", "HOST") if all(accept.outgoing for accept in accepts) else ("flannel", "ANY")
-    policy = (*base, f"--policy={name}")
-    made = (
-        (*base, f"--new-policy={name}"),
-        (*policy, "--set-priority=-1"),
-        (*policy, f"--add-ingress-zone={ingress}"),
-        (*policy, "--add-egress-zone=ANY"),
-    )
-    is_there = any(chain.endswith(f"_policy_{name}") for chain in chains)
-    return Cure((*(() if is_there else made), (*policy, *rules), reload))
+    zone = _ZONE.match(drop.rule.chain) if drop.rule else None
+    commands = [
+        *_of_policy("flannel", "ANY", [each for each in accepts if not each.protocol and not each.outgoing], chains),
+        *_of_policy(
+            "flannel-host", "HOST", [each for each in accepts if not each.protocol and each.outgoing], chains
+        ),
+    ]
+    if rules := _rich_rules(each for each in accepts if each.protocol):
+        commands.append((*_FIREWALLD, *((f"--zone={zone[1]}",) if zone else ()), *rules))
+    return Cure((*commands, ("firewall-cmd", "--reload"))) if commands else None
+
+
+def _of_policy(
+    name: str, ingress: str, accepts: Iterable[Accept], chains: Collection[str]
+) -> Iterator[tuple[str, ...]]:
+    """Commands that have a policy of firewalld accept these, and make it where no chain shows that it is there."""
+    rules = _rich_rules(accepts)
+    if not rules:
+        return
+    policy = (*_FIREWALLD, f"--policy={name}")
+    if not any(chain.endswith(f"_policy_{name}") for chain in chains):
+        yield (*_FIREWALLD, f"--new-policy={name}")
+        yield (*policy, "--set-priority=-1")
+        yield (*policy, f"--add-ingress-zone={ingress}")
+        yield (*policy, "--add-egress-zone=ANY")
+    yield (*policy, *rules)
 
 
 def _short(network: Network) -> str:
@@ -433,9 +435,11 @@ def _short(network: Network) -> str:
     return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
 
 
-def _rich_rules(accept: Accept) -> Iterator[str]:
-    for source in accept.sources or (None,):
-        for destination in accept.destinations or (None,):
+def _rich_rules(accepts: Iterable[Accept]) -> list[str]:
+    """Options that add rules of firewalld which accept these."""
+    rules = []
+    for accept in accepts:
+        for source, destination in product(accept.sources or (None,), accept.destinations or (None,)):
             version = next(end.version for end in (source, destination) if end is not None)
             words = [f'rule family="ipv{version}"']
             words += [f'source address="{_short(source)}"'] if source else []
@@ -446,7 +450,8 @@ def _rich_rules(accept: Accept) -> Iterator[str]:
                 words.append(f'icmp-type name="{_ICMP_TYPES[accept.icmp]}"')
             elif accept.protocol:
                 words.append(f'protocol value="{accept.protocol}"')
-            yield " ".join([*words, "accept"])
+            rules.append(f"--add-rich-rule={' '.join(words)} accept")
+    return rules
 
 
 def _ufw(drop: Drop, accepts: Sequence[Accept], _name: str, _chains: Collection[str]) -> Cure | None:

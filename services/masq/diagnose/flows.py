@@ -158,8 +158,9 @@ def flows_of(
             of_pods += [out, *_going_on(out)[:1], *_going_on(answer)[1:]]
         flows += of_pods
         here = dict(around.gateways).get(version)
-        of_host = _of_host(replace(there, source=ip_network(here), destination=own, outgoing=bridge)) if here else []
-        of_host = of_host if bridge else []
+        of_host = list[Flow]()
+        if bridge and here:
+            of_host = _of_host(replace(there, source=ip_network(here), destination=own, outgoing=bridge))
         flows += of_host
         for device in _devices(tunnel, version, around):
             first = own[0] if own in own_subnets and tunnel and device in tunnel.devices.values() else None
@@ -383,8 +384,9 @@ def _of_pods_at_port(flow: Flow, mentioned: Sequence[Network]) -> Iterator[Flow]
 
 
 def _of_protocols(flow: Flow) -> list[Flow]:
-    """Packets between the ends of the flow that stand for others in what they carry. Hosts that take no answers to
-    their own pings are meant to, and ask pods by TCP and UDP: those pings are left out.
+    """Packets between the ends of the flow that stand for others in what they carry.
+
+    Pings of this host to pods are left out: a firewall that takes no answers to its own host's pings is meant to.
     """
     found = [
         replace(flow, protocol=number, length=_SMALL)

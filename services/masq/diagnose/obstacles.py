@@ -85,10 +85,8 @@ def dropping(
     every = [each for each in obstacles(whole, flows) if not is_before_policy(each.drop, kind)]
     every = _joined(every, obstacles(whole, tunnel))
     made = [_finding(each, whole, asked, host) for each in every]
-    certain, of_some = (
-        {each.drop for each in every if each.drop.is_certain},
-        dict[tuple[Network, Drop], dict[Flow, list[Flow]]](),
-    )
+    certain = {each.drop for each in every if each.drop.is_certain}
+    of_some = dict[tuple[Network, Drop], dict[Flow, list[Flow]]]()
     for pod, flow in single_pods(_with_marks(flows, whole), whole, host.pods):
         if is_taken(pod, host):
             continue  # no pod has an address of the host
