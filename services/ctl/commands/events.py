@@ -1,9 +1,10 @@
 """`flannelette events`: the journals of the services of one or all nodes, merged by time, so far or live."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -15,12 +16,11 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.ctl.answers import STUBS
 from flannelette.services.ctl.command import command
-from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, channel_to
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, across_restarts, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
 from flannelette.services.ctl.options import Duration
 from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, moment, phrase, to_json, took
-from flannelette.services.runtime.backoff import Backoff
 
 _CALLS: Final[dict[Service, tuple[Any, str]]] = {
     "lease": (lease_pb2.WatchEventsRequest, "name"),
@@ -39,23 +39,34 @@ class _Source:
     target: Target
     request: Any
 
-    async def read(self) -> AsyncIterator[Any]:
-        """The events from there on. Raises CallFailed."""
-        async with channel_to(self.target) as channel:
-            async for event in STUBS[self.target.service](channel).WatchEvents(self.request):
-                yield event
-                self.request.after = event.position
+    def read(self, channel: Any) -> AsyncIterable[Any]:
+        """The events from there on."""
+        events: AsyncIterable[Any] = STUBS[self.target.service](channel).WatchEvents(self.request)
+        return events
 
     async def remembered(self) -> "list[Any] | CallFailed":
         """The events so far, or why there are none to show."""
         self.request.no_follow = True
         try:
-            async with asyncio.timeout(LIST_SECONDS):
-                return [event async for event in self.read()]
+            async with asyncio.timeout(LIST_SECONDS), channel_to(self.target) as channel:
+                told = [event async for event in self.read(channel)]
         except TimeoutError:
             return CallFailed(f"{self.target.program} at {self.target.where} did not answer in time: look at its log")
         except CallFailed as failure:
             return failure
+        self.request.after = told[-1].position if told else self.request.after
+        return told
+
+    async def follow(self, out: "_Output") -> None:
+        """Shows new events, as they come; ends when the service refuses to tell them."""
+        self.request.no_follow = False
+        try:
+            lost = partial(out.say, self)
+            async for event in across_restarts(self.target, self.read, lost, has_answered=True):
+                out.show(self, event)
+                self.request.after = event.position
+        except CallFailed as failure:
+            out.warn(self, failure)
 
 
 class _Output:
@@ -149,34 +160,10 @@ async def events(
     if follow:
         async with asyncio.TaskGroup() as group:
             for source in followed:
-                group.create_task(_follow(source, out))
+                group.create_task(source.follow(out))
     elif not told and screen.width is not None and not screen.json:
         screen.show(Text(f"there is no event of {name}" if name else "there is no event"))
     return 0
-
-
-async def _follow(source: _Source, out: _Output) -> None:
-    """New events, as they come. Ends when the service refuses to tell them."""
-    source.request.no_follow = False
-    pauses, was_connected = Backoff(), True
-    while True:
-        reason = f"{source.target.program} ended the stream"
-        connected = False
-        try:
-            async for event in source.read():
-                connected = True
-                out.show(source, event)
-        except CallFailed as failure:
-            reason = str(failure)
-            if not failure.may_pass:
-                out.warn(source, failure)
-                return
-            connected = connected or failure.reached
-        if connected or was_connected:
-            out.say(source, f"connection lost: {reason}; trying again")
-            pauses.reset()
-        was_connected = False
-        await asyncio.sleep(pauses.next())
 
 
 def _sources(nodes: Nodes, name: str, services: Collection[str], since: float | None) -> list[_Source]:

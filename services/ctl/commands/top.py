@@ -18,7 +18,7 @@ from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.commands.peers import peers_text
 from flannelette.services.ctl.commands.status import overview_row, status_text
-from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, channel_to
+from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, across_restarts
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.follow import full_screen, run
@@ -91,7 +91,6 @@ _PAUSE: Final = 2.0
 """Seconds between two questions to every node."""
 _FIRST_PAUSE: Final = 1.0
 """Seconds before the second question: traffic is known after two."""
-_RETRY_PAUSE: Final = 3.0
 _KEPT: Final = 200
 _SINCE_SECONDS: Final = 600
 """Events before the start that are shown."""
@@ -234,16 +233,15 @@ class _Top:
         """Takes the events of a node, also after a restart of its dataplane."""
         request = pb.WatchEventsRequest()
         request.since_time.FromSeconds(int(time.time()) - _SINCE_SECONDS)
-        while True:
-            with suppress(CallFailed):
-                async with channel_to(target) as channel:
-                    async for event in DataplaneServiceStub(channel).WatchEvents(request):
-                        request.after = event.position
-                        when = moment(event.time).astimezone()
-                        text = Text.assemble((f"{when:%H:%M:%S}", "dim"), " ", (name, "bold"), f"  {event.what}")
-                        self._events.append((when.timestamp(), text))
-                        self._news.set()
-            await asyncio.sleep(_RETRY_PAUSE)
+        with suppress(CallFailed):
+            async for event in across_restarts(
+                target, lambda c: DataplaneServiceStub(c).WatchEvents(request), lambda _why: None, has_answered=True
+            ):
+                request.after = event.position
+                when = moment(event.time).astimezone()
+                text = Text.assemble((f"{when:%H:%M:%S}", "dim"), " ", (name, "bold"), f"  {event.what}")
+                self._events.append((when.timestamp(), text))
+                self._news.set()
 
 
 def _line(name: str, node: NodeHealth, before: _Traffic | None, time: float) -> _Line:

@@ -1,6 +1,5 @@
 """`flannelette watch`: the lease table's changes, live, across restarts of the lease service."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TypeAlias, cast
@@ -12,7 +11,7 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from flannelette.services.ctl.command import command
-from flannelette.services.ctl.connect.call import CallFailed, channel_to, with_hint
+from flannelette.services.ctl.connect.call import CallFailed, across_restarts, with_hint
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.screen import (
     Screen,
@@ -24,7 +23,6 @@ from flannelette.services.ctl.screen import (
     to_json,
     until,
 )
-from flannelette.services.runtime.backoff import Backoff
 
 Show: TypeAlias = Callable[[pb.WatchLeasesResponse], None]
 
@@ -39,27 +37,23 @@ async def watch(targets: Targets, screen: Screen) -> int:
     # Unlike the feed of the services, which keeps a table, this shows the steps as they come, resets and bookmarks
     # included. It resumes at the last cursor, so that no change is missed or told twice.
     target, show = targets["lease"], _shower(screen)
-    cursor, pauses, ever_connected = "", Backoff(), False
-    while True:
-        connected = False
-        try:
-            async with channel_to(target) as channel:
-                request = pb.WatchLeasesRequest(view=pb.VIEW_ALL, cursor=cursor)
-                async for step in LeaseServiceStub(channel).WatchLeases(request):
-                    if not connected and ever_connected:
-                        _say(screen, Text("= connected again", style="dim"))
-                    connected = ever_connected = True
-                    show(step)
-                    cursor = step.cursor or ("" if step.reset else cursor)
-            reason = "the lease service ended the stream"
-        except CallFailed as failure:
-            if not ever_connected or not failure.may_pass:
-                raise with_hint(target, failure) from None
-            reason = str(failure)
-        if connected:
-            _say(screen, Text(f"! connection lost: {reason}; trying again", style="yellow"))
-            pauses.reset()
-        await asyncio.sleep(pauses.next())
+    request, is_lost = pb.WatchLeasesRequest(view=pb.VIEW_ALL), False
+
+    def lost(sentence: str) -> None:
+        nonlocal is_lost
+        is_lost = True
+        _say(screen, Text(f"! {sentence}", style="yellow"))
+
+    try:
+        async for step in across_restarts(target, lambda c: LeaseServiceStub(c).WatchLeases(request), lost):
+            if is_lost:
+                is_lost = False
+                _say(screen, Text("= connected again", style="dim"))
+            show(step)
+            request.cursor = step.cursor or ("" if step.reset else request.cursor)
+    except CallFailed as failure:
+        raise with_hint(target, failure) from None
+    return 0
 
 
 def _shower(screen: Screen) -> Show:

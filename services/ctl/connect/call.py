@@ -11,7 +11,7 @@ import os
 import pwd
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.text import hide_line_ends, show_line_ends, word_list
 from flannelette.services.ctl.connect.targets import Target, networks_by_socket
+from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.tls.credentials import Credentials, chosen_files
 
@@ -206,6 +207,38 @@ async def channel_to(target: Target) -> AsyncIterator[grpc.aio.Channel]:
             yield channel
         except grpc.aio.AioRpcError as error:
             raise await _failure(target, error, channel) from None
+
+
+async def across_restarts(
+    target: Target,
+    begin: Callable[[grpc.aio.Channel], AsyncIterable[M]],
+    lost: Callable[[str], None],
+    *,
+    has_answered: bool = False,
+) -> AsyncIterator[M]:
+    """Yields what a service streams, also after it was away; never ends by itself.
+
+    `begin` calls it, from where the last stream ended. `lost` gets the sentence why there is no stream, once for each
+    reason. Raises CallFailed where a later call will fail as well, and where the service has never answered.
+    """
+    pauses, said = Backoff(), ""
+    while True:
+        reason = f"{target.program} ended the stream"
+        try:
+            async with channel_to(target) as channel:
+                async for each in begin(channel):
+                    if not has_answered or said:
+                        has_answered, said = True, ""
+                        pauses.reset()
+                    yield each
+        except CallFailed as failure:
+            if not has_answered or not failure.may_pass:
+                raise
+            reason = str(failure)
+        if reason != said:
+            said = reason
+            lost(f"connection lost: {reason}; trying again")
+        await asyncio.sleep(pauses.next())
 
 
 def _channel(target: Target) -> grpc.aio.Channel:
