@@ -14,11 +14,11 @@ from typing import Final
 from bench.result import Bench, BenchFailed, Result
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.firewalls.firewall import Firewall
-from flannelette.services.masq.firewalls.iptables.rule_syntax import chain_form
+from flannelette.services.masq.firewalls.iptables import chain_form
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
-from flannelette.services.masq.rules.model import RuleSettings, wanted_chains
+from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables import NftablesFirewall
+from flannelette.services.masq.rules import RuleSettings, wanted_chains
 
 CHAINS: Final = wanted_chains(
     parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'),

@@ -21,7 +21,7 @@ from flannelette.lease.v1 import lease_pb2, lease_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
 from flannelette.services.masq.firewalls.firewall import Firewall
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
+from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
 
 _NETWORK: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}'
 FIREWALLS: Final = ("nftables", "iptables-nft", "iptables-legacy")

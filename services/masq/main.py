@@ -14,14 +14,12 @@ from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.family import Network
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.api.service import MasqServicer
-from flannelette.services.masq.firewalls.auto import AutoFirewall
-from flannelette.services.masq.firewalls.detect import HostProbe
-from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path
-from flannelette.services.masq.kernel.connected import connected_networks
-from flannelette.services.masq.reconcile.input_cache import InputCache
+from flannelette.services.masq.firewalls.auto import AutoFirewall, HostProbe
+from flannelette.services.masq.kernel.legacy_tables import lock_path
+from flannelette.services.masq.kernel.routing import connected_networks
+from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.journal import MasqEventKind
-from flannelette.services.masq.reconcile.reconciler import Reconciler
-from flannelette.services.masq.rules.inputs import networks_of
+from flannelette.services.masq.reconcile.reconciler import InputCache, Reconciler
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.cache.node_state import CachedTable, StateFile
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness

@@ -14,7 +14,7 @@ from flannelette.services.masq.api.service import MasqServicer
 from flannelette.services.masq.diagnose.host_checks import HostChecks
 from flannelette.services.masq.firewalls.firewall import Placement
 from flannelette.services.masq.reconcile.reconciler import Reconciler
-from flannelette.services.masq.rules.model import RuleSettings, wanted_chains
+from flannelette.services.masq.rules import RuleSettings, wanted_chains
 from flannelette.services.runtime.telemetry.health import Health
 from tests.fakes.firewall import FakeFirewall
 

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from flannelette.services.core.family import IPV4
-from flannelette.services.masq.rules.model import Action, Packet, Rule, deciding_rule
+from flannelette.services.masq.rules import Action, Packet, Rule, deciding_rule
 from tests.hosts.masq import CHAINS
 
 ADDRESSES: Final = {

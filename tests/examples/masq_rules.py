@@ -7,8 +7,8 @@ from typing import Any, Final
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.masq.rules.inputs import RuleInputs, next_inputs
-from flannelette.services.masq.rules.model import (
+from flannelette.services.masq.reconcile.inputs import RuleInputs, next_inputs
+from flannelette.services.masq.rules import (
     Action,
     Packet,
     RuleSettings,

@@ -18,7 +18,7 @@ from flannelette.services.masq.firewalls.firewall import (
     RuleState,
     differences,
 )
-from flannelette.services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.firewalls.iptables import (
     Action,
     Append,
     DeleteRule,
@@ -26,12 +26,13 @@ from flannelette.services.masq.firewalls.iptables.repair import (
     Insert,
     MakeChain,
     RemoveChain,
+    as_text,
+    chain_form,
     chain_state,
     repair_of,
 )
-from flannelette.services.masq.firewalls.iptables.rule_syntax import as_text, chain_form
-from flannelette.services.masq.firewalls.iptables.save_format import find, without_counters
-from flannelette.services.masq.firewalls.nftables.syntax import (
+from flannelette.services.masq.firewalls.iptables_nft import without_counters
+from flannelette.services.masq.firewalls.nftables import (
     PLACES,
     TABLE,
     family_word,
@@ -39,7 +40,8 @@ from flannelette.services.masq.firewalls.nftables.syntax import (
     rule_text,
     writing,
 )
-from flannelette.services.masq.rules.model import Chain
+from flannelette.services.masq.rules import Chain
+from tests.fakes.saved_tables import find
 
 _HOOKS: Final = {"nat": ("POSTROUTING",), "filter": ("FORWARD",)}
 

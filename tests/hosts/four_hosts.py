@@ -16,9 +16,9 @@ from pathlib import Path
 from flannelette.services.core.family import FAMILIES, IPV4, Family, Network
 from flannelette.services.masq.firewalls.firewall import Firewall
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
-from flannelette.services.masq.rules.model import Action, Chain, Packet, deciding_rule
+from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables import NftablesFirewall
+from flannelette.services.masq.rules import Action, Chain, Packet, deciding_rule
 from tests.hosts.masq import DUAL_CHAINS, Host
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE

@@ -18,18 +18,17 @@ from flannelette.services.core.family import IPV4, Family, Network
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.masq.diagnose.flows import flows_of
 from flannelette.services.masq.diagnose.obstacles import dropping
-from flannelette.services.masq.firewalls.auto import AutoFirewall
-from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.auto import AutoFirewall, HostProbe
 from flannelette.services.masq.firewalls.firewall import ChainState, Firewall, FirewallKind, Placement
-from flannelette.services.masq.firewalls.iptables_legacy import worker_process
+from flannelette.services.masq.firewalls.iptables_legacy import firewall as legacy_firewall
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_nft.firewall import IptablesNftFirewall
-from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
+from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
+from flannelette.services.masq.firewalls.nftables import NftablesFirewall
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from flannelette.services.masq.main import free_ranges
+from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.reconciler import Reconciler
-from flannelette.services.masq.rules.inputs import networks_of
-from flannelette.services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from flannelette.services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
 from flannelette.services.runtime.os.claims import Claims
 from flannelette.services.runtime.telemetry.health import Health
 from tests import paths
@@ -144,7 +143,7 @@ def firewall_of(kind: str, host: "Host") -> Any:
 
 def expect_answers_within(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the firewall of legacy tables so impatient with its worker."""
-    monkeypatch.setattr(worker_process, "_ANSWER_SECONDS", seconds)
+    monkeypatch.setattr(legacy_firewall, "_ANSWER_SECONDS", seconds)
 
 
 def dropping_forwarding(kind: str) -> list[Any]:

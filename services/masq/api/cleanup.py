@@ -10,11 +10,10 @@ from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.ip_text import parse_cidr
 from flannelette.services.core.formats.shell_words import read_lines
-from flannelette.services.masq.firewalls.auto import AutoFirewall
-from flannelette.services.masq.firewalls.detect import HostProbe
-from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path
-from flannelette.services.masq.reconcile.repairs import commands_of
-from flannelette.services.masq.rules.model import NFT_TABLE, belonging, no_chains
+from flannelette.services.masq.firewalls.auto import AutoFirewall, HostProbe
+from flannelette.services.masq.firewalls.firewall import commands_of
+from flannelette.services.masq.kernel.legacy_tables import lock_path
+from flannelette.services.masq.rules import NFT_TABLE, belonging, no_chains
 from flannelette.services.runtime.os.names import single_instance
 from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.once import run_once

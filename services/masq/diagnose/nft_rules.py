@@ -1,16 +1,45 @@
-"""Rules of nftables, expression by expression (linux/netfilter/nf_tables.h), as rules of the model."""
+"""Tables of nftables, by netlink alone, read into the model: sets, and rules expression by expression
+(linux/netfilter/nf_tables.h).
+"""
 
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network, summarize_address_range
+from itertools import islice
 from typing import Final
 
 from flannelette.services.core.family import Network
 from flannelette.services.core.tunnel import UDP
-from flannelette.services.masq.diagnose.extensions import (
+from flannelette.services.masq.diagnose.verdict import (
+    ARP,
+    ECHO,
+    IPTABLES,
+    NFT,
+    TCP,
+    WORD,
+    WORDS,
+    Bits,
+    Condition,
+    Effect,
+    Flow,
+    ForeignChain,
+    ForeignRule,
+    ForeignTable,
+    Given,
+    Marking,
+    Match,
+    NfHook,
+    State,
+    Test,
+    of_connection,
+    of_owner,
+    tracked_only,
+)
+from flannelette.services.masq.diagnose.xt_rules import (
     PROTOCOLS,
     QUEUES,
     SHARE,
@@ -26,37 +55,227 @@ from flannelette.services.masq.diagnose.extensions import (
     queueing,
     spanned,
 )
-from flannelette.services.masq.diagnose.nft_sets import (
-    EVERY,
-    RTN_LOCAL,
-    Element,
-    Part,
-    condition_of_element,
-    condition_of_state,
-    condition_of_type,
-    integer,
-    of_part,
-    word_of,
+from flannelette.services.masq.kernel.lookups import is_listening
+from flannelette.services.masq.kernel.nf_tables import (
+    INET,
+    NUMBERS,
+    VERSIONS,
+    ChainName,
+    chain_dump,
+    chains_of,
+    element_dump,
+    has_element,
+    nft_tables,
+    rule_dump,
+    table_flags,
 )
-from flannelette.services.masq.diagnose.verdict import (
-    ARP,
-    ECHO,
-    TCP,
-    WORD,
-    WORDS,
-    Bits,
-    Condition,
-    Effect,
-    ForeignRule,
-    Given,
-    Marking,
-    Match,
-    State,
-    Test,
-    of_owner,
-)
-from flannelette.services.masq.kernel.local_programs import is_listening
 from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
+
+MOST_ELEMENTS: Final = 200
+"""Largest number of elements of a set that is read; about a larger one the kernel is asked."""
+RTN_LOCAL: Final = 2
+_RTN_UNICAST, _RTN_MULTICAST = 1, 5
+_KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10  # NFTA_SET_ELEM_
+_EXPIRATION: Final = 5  # NFTA_SET_ELEM_EXPIRATION
+_END, _CATCH_ALL = 1, 2  # NFT_SET_ELEM_
+_VALUE, _VERDICT = 1, 2  # NFTA_DATA_
+EVERY: Final = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+_HOST_ORDER: Final = frozenset(("mark", "connection mark", "state", "status", "fib type", "time", "hour"))
+_OF_CONNECTION: Final = frozenset(("connection mark", "direction", "status"))
+_NUMBERED: Final = frozenset(
+    (
+        "source port", "icmp type", "length", "udp length", "mac", "time", "hour", "day", "direction", "tos",
+        "version", "ethertype", "kind", "arp operation", "arp mac",
+        "ttl",
+    )
+)  # fmt: skip
+"""Fields of which an element says a range of numbers."""
+_PART_SIZES: Final = {
+    "port": (2,),
+    "source port": (2,),
+    "protocol": (1,),
+    "source": (4, 16),
+    "destination": (4, 16),
+    "state": (4,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What some bytes of a register are."""
+
+    what: str
+    """`source`, `port`, `state`, ...; `padding`; empty: nothing that is understood."""
+    size: int
+    is_swapped: bool = False
+    """The bytes are in another order than the kernel has them."""
+    connection: str = ""
+    """Whether it is of the connection's first packets (`original`) or of answers (`reply`); empty: of this packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a set, or of a map of verdicts."""
+
+    first: bytes
+    """The least of its values; empty: it stands for all that others do not."""
+    last: bytes
+    verdict: Mapping[int, bytes]
+    """NFTA_VERDICT_..., of a map."""
+    data: bytes = b""
+    """The content of registers, of any other map."""
+
+
+def elements(dump: Iterable[Mapping[int, bytes]]) -> list[Element]:
+    """The elements of a set, from their attributes: those of intervals are a beginning and an end each."""
+    read = []
+    for values in dump:
+        flags = int.from_bytes(values.get(_FLAGS, b""), "big")
+        key, end = (attributes(values.get(name, b"")).get(_VALUE, b"") for name in (_KEY, _KEY_END))
+        data = attributes(values.get(_DATA, b""))
+        said = attributes(data.get(_VERDICT, b"")), data.get(_VALUE, b"")
+        read.append((bool(flags & _CATCH_ALL), key, not flags & _END, end, said))
+    read.sort(key=lambda each: each[:3])
+    has_intervals = not all(begins for _, _, begins, _, _ in read)
+    found = []
+    for number, (_, key, begins, end, said) in enumerate(read):
+        if begins and key and has_intervals:
+            after = read[number + 1][1] if number + 1 < len(read) else b""
+            end = _before(after) if after else b"\xff" * len(key)
+        if begins:
+            found.append(Element(key, end or key, *said))
+    return found
+
+
+def has_timeouts(dump: Iterable[Mapping[int, bytes]]) -> bool:
+    """Whether elements of the set go by themselves."""
+    return any(_EXPIRATION in values for values in dump)
+
+
+def condition_of_element(parts: Sequence[Part], element: Element) -> Condition:
+    """Condition that these parts have the values of an element."""
+    if not element.first:
+        return Condition()
+    if sum(part.size for part in parts) < len(element.first) or len(element.first) != len(element.last):
+        return Condition(unknown=True)
+    each, place = [], 0
+    for part in parts:
+        size = part.size if len(parts) > 1 else len(element.first)
+        first, last = (end[place : place + size] for end in (element.first, element.last))
+        place += size
+        if part.what != "padding" and first:
+            each.append(of_part(part, Condition(one_of=tuple(_conditions(part, first, last)))))
+    return each[0] if len(each) == 1 else Condition(each=tuple(each))
+
+
+def of_part(part: Part, condition: Condition) -> Condition:
+    """The condition on what a part is of."""
+    if part.connection:
+        return of_connection(condition, is_answer=part.connection == "reply")
+    return tracked_only(condition) if part.what in _OF_CONNECTION else condition
+
+
+def integer(part: Part, value: bytes) -> int:
+    """The number that a value of a part is, in the byte order that the kernel has it in."""
+    is_host = (part.what in _HOST_ORDER or (part.what == "length" and len(value) == 4)) is not part.is_swapped
+    return int.from_bytes(value, sys.byteorder if is_host else "big")
+
+
+def condition_of_state(number: int) -> Condition:
+    """Condition that connection tracking says this of a packet, which has one state: never two together."""
+    return Condition(states=number) if number.bit_count() == 1 else Condition(always=False)
+
+
+def condition_of_type(number: int) -> Condition:
+    """Condition that the destination is of a type of addresses, RTN_...; none is a broadcast's, or refused."""
+    if number == _RTN_MULTICAST:
+        return Condition(asks=lambda flow: Match.YES if flow.is_multicast else Match.NO)
+    is_asked = number in (_RTN_UNICAST, RTN_LOCAL)
+    return Condition(is_for_us=number == RTN_LOCAL) if is_asked else Condition(always=False)
+
+
+def key_of(parts: Sequence[Part], flow: Flow) -> bytes | None:
+    """Content of the registers for a packet of the flow, if that is one value; None: unknown."""
+    key = b""
+    for part in parts:
+        end = dict(zip(("source", "destination"), flow.ends, strict=True)).get(part.what)
+        number = flow.number(part.what)
+        if part.what == "padding":
+            key += bytes(part.size)
+        elif end is not None and end.prefixlen == end.max_prefixlen and part.size == len(end.network_address.packed):
+            key += end.network_address.packed
+        elif number is not None and not number.unknown and part.what in ("port", "source port", "protocol"):
+            key += number.value.to_bytes(part.size, "big")
+        else:
+            return None
+    return key
+
+
+def word_of(parts: Sequence[Part], element: Element) -> str:
+    """Writes an element as nft does, such as `10.0.0.1-10.0.0.9 . 80`."""
+    if not element.first:
+        return "*"
+    words, place = [], 0
+    for part in parts or (Part("", len(element.first)),):
+        size = part.size if len(parts) > 1 else len(element.first)
+        first, last = (end[place : place + size] for end in (element.first, element.last))
+        ends = dict.fromkeys((first, last))
+        place += size
+        if part.what in ("incoming", "outgoing"):
+            words.append(_interface(first, last).replace("+", "*") or "...")
+        elif part.what != "padding":
+            words.append("-".join(dict.fromkeys(_word(part.what, value) for value in ends)))
+    return " . ".join(words)
+
+
+def _word(what: str, value: bytes) -> str:
+    if what in ("source", "destination") and len(value) in _PART_SIZES[what]:
+        return str(ip_address(value))
+    if what in ("port", "source port", "protocol"):
+        return str(int.from_bytes(value, "big"))
+    return "..."
+
+
+def _conditions(part: Part, first: bytes, last: bytes) -> Iterator[Condition]:
+    what = part.what
+    if len(first) not in _PART_SIZES.get(what, (len(first),)) or first > last:
+        yield Condition(unknown=True)
+    elif what == "port":
+        yield Condition(ports=(int.from_bytes(first, "big"), int.from_bytes(last, "big")))
+    elif what in _NUMBERED:
+        yield Condition(test=Test(what, integer(part, first), integer(part, last)))
+    elif what == "protocol":
+        yield from (Condition(protocol=number) for number in range(first[0], last[0] + 1))
+    elif what in ("source", "destination"):
+        for network in summarize_address_range(ip_address(first), ip_address(last)):
+            yield Condition(source=network) if what == "source" else Condition(destination=network)
+    elif what in ("state", "mark", "connection mark") and first == last:
+        number = integer(part, first)
+        yield condition_of_state(number) if what == "state" else Condition(test=Test(what, number, number))
+    elif what == "owner":
+        yield of_owner()
+    elif what == "fib type" and first == last:
+        yield condition_of_type(integer(part, first))
+    elif what == "family" and first == last:
+        version = {2: 4, 10: 6}.get(int.from_bytes(first, "big"))
+        yield Condition(always=False) if version is None else Condition(source=EVERY[version])
+    elif what in ("incoming", "outgoing") and (name := _interface(first, last)):
+        yield Condition(incoming=name) if what == "incoming" else Condition(outgoing=name)
+    else:
+        yield Condition(unknown=True)
+
+
+def _interface(first: bytes, last: bytes) -> str:
+    """The name of an interface, with `+` at its end if all that begin so are meant; empty: the range is another."""
+    begin = first.rstrip(b"\0")
+    if first == last:
+        return text(first)
+    return f"{text(begin)}+" if begin and last == begin.ljust(len(last), b"\xff") else ""
+
+
+def _before(key: bytes) -> bytes:
+    return max(int.from_bytes(key, "big") - 1, 0).to_bytes(len(key), "big")
+
 
 _OF_NO_SOCKET: Final = Condition(
     asks=lambda flow: Match.NO if flow.is_for_us and flow.is_of_process and flow.is_answer else Match.YES
@@ -683,3 +902,139 @@ def _slot(register: int) -> int:
 
 def _number(values: Mapping[int, bytes], name: int) -> int:
     return int.from_bytes(values.get(name, b""), "big")
+
+
+_MOST_RULES: Final = 1000
+"""Rules of a table: a thousand take about 10 ms."""
+_DORMANT, _UNUSABLE_FLAGS = 1, 1 | 2  # NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
+_KINDS: Final = {"filter": "filter", "nat": "nat"}
+_ARP, _NETDEV, _BRIDGE = 3, 5, 7  # NFPROTO_
+_OTHERS: Final = {_ARP: "arp", _NETDEV: "netdev", _BRIDGE: "bridge"}
+_HOOKS: Final[Mapping[int, Sequence[NfHook]]] = {
+    _ARP: (NfHook.ARP_INPUT, NfHook.ARP_OUTPUT),
+    _NETDEV: (NfHook.INGRESS, NfHook.EGRESS),
+    _BRIDGE: (
+        NfHook.BRIDGE_PREROUTING,
+        NfHook.BRIDGE_INPUT,
+        NfHook.BRIDGE_FORWARD,
+        NfHook.BRIDGE_OUTPUT,
+        NfHook.BRIDGE_POSTROUTING,
+    ),
+}
+"""Hooks of the address families that are not IP's, in the order of the kernel's numbers from 0."""
+_IP_HOOKS: Final = tuple(hook for hook in NfHook if hook <= NfHook.INGRESS)
+
+
+def read_nft(but: Iterable[str] = ()) -> list[ForeignTable]:
+    """Every table in force that sees packets of IP or ARP and has none of these names. Raises Unavailable."""
+    bases: dict[tuple[int, str], dict[str, ForeignChain]] = {}
+    hooked = set[tuple[int, str]]()
+    for family, values in chain_dump():
+        key, name = (family, text(values[1])), text(values[3])
+        if (family in VERSIONS or family in (INET, *_OTHERS)) and key[1] not in but:
+            chain = bases.setdefault(key, {})[name] = _chain(name, family, values)
+            if chain.hook is not None:
+                hooked.add(key)
+    if not hooked:
+        return []
+    flags = table_flags()
+    return [_table(*key, bases[key]) for key in sorted(hooked) if not flags.get(key, 0) & _DORMANT]
+
+
+def has_iptables_rules(but: Collection[str]) -> bool:
+    """Whether iptables-nft has rules here, or a policy that drops: in tables with its names and its base chains.
+
+    Chains of these names do not count, nor do the jumps to them. Raises Unavailable.
+    """
+    found: dict[tuple[int, str], bool] = {}
+    for place, values in chains_of(_base_chains(nft_tables())).items():
+        chain, key = _chain(place.name, NUMBERS[place.version], values), (NUMBERS[place.version], place.table)
+        if (chain.hook, chain.priority) == (NfHook[place.name], IPTABLES[place.table][NfHook[place.name]]):
+            found[key] = found.get(key, False) or chain.drops
+    if any(found.values()):
+        return True
+    rules = (values for key in found for values in rule_dump(*key))
+    others = (values for values in rules if text(values.get(2, b"")) not in but)
+    return any(rule.target not in but for values in others for rule in RuleReader(4).rules(values))
+
+
+def _base_chains(tables: Iterable[tuple[int, str]]) -> list[ChainName]:
+    """The base chains that iptables-nft makes in these of its tables."""
+    iptables = ((version, table) for version, table in tables if version and table in IPTABLES)
+    return [ChainName(version, table, hook.name) for version, table in iptables for hook in IPTABLES[table]]
+
+
+def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
+    """Why iptables-nft can write no rule into one of these chains, each with its table; empty: it can.
+
+    Another program may have made the table, or a chain with the name of iptables'. Raises Unavailable.
+    """
+    tables = {table for table, _ in chains}
+    for (family, table), flags in table_flags().items():
+        if family in VERSIONS and table in tables and flags & _UNUSABLE_FLAGS:
+            word = "is dormant" if flags & _DORMANT else "belongs to a process"
+            return f"table {WORDS[VERSIONS[family]]} {table} {word}, so that no rule of iptables has an effect there"
+    places = (ChainName(version, table, name) for version in NUMBERS for table, name in chains)
+    for place, values in chains_of(places).items():
+        chain, kind, hook = (
+            _chain(place.name, NUMBERS[place.version], values),
+            text(values.get(7, b"")),
+            NfHook[place.name],
+        )
+        if (chain.hook, chain.priority, kind) != (hook, IPTABLES[place.table][hook], _KINDS[place.table]):
+            where = f"chain {place.name} of table {WORDS[place.version]} {place.table}"
+            return f"{where} is not as iptables makes it: another program has made it, and iptables refuses it"
+    return ""
+
+
+def _chain(name: str, family: int, values: Mapping[int, bytes]) -> ForeignChain:
+    hook = attributes(values.get(4, b""))
+    if not hook:
+        return ForeignChain(name, ())
+    number, priority = (int.from_bytes(hook.get(i, bytes(4)), "big", signed=True) for i in (1, 2))
+    hooks = _HOOKS.get(family, _IP_HOOKS)
+    if not 0 <= number < len(hooks):
+        return ForeignChain(name, ())
+    devices = [text(device) for _, device in attribute_list(hook.get(4, b""))] or [text(hook.get(3, b""))]
+    kind = text(values.get(7, b""))
+    return ForeignChain(
+        name, (), hooks[number], priority, values.get(5) == bytes(4), tuple(filter(None, devices)), kind == "nat"
+    )
+
+
+def _table(family: int, name: str, chains: Mapping[str, ForeignChain]) -> ForeignTable:
+    version = VERSIONS.get(family, 0)
+    read = list(islice(rule_dump(family, name), _MOST_RULES + 1))
+    rules: dict[str, list[ForeignRule]] = {}
+    sets: dict[str, list[Element]] = {}
+    is_volatile = False
+
+    def read_set(of: str) -> list[Element]:
+        nonlocal is_volatile
+        if of not in sets:
+            dump = list(islice(element_dump(family, name, of), 2 * MOST_ELEMENTS + 2))
+            sets[of], is_volatile = elements(dump), is_volatile or has_timeouts(dump)
+        return sets[of]
+
+    def ask_set(of: str, parts: tuple[Part, ...]) -> Condition:
+        return Condition(asks=lambda flow: _is_in(family, name, of, parts, flow), of_set=True)
+
+    numbers = Counter[str]()
+    for values in read:
+        chain = text(values.get(2, b""))
+        numbers[chain] += 1
+        reader = RuleReader(
+            ARP if family == _ARP else version, read_set, ask_set, lambda of: len(read_set(of)) > MOST_ELEMENTS
+        )
+        rules.setdefault(chain, []).extend(reader.rules(values, numbers[chain]))
+        is_volatile = is_volatile or reader.is_volatile
+    found = {each: replace(chain, rules=tuple(rules.get(each, ()))) for each, chain in chains.items()}
+    is_plain = all(rule.is_plain for each in rules.values() for rule in each)
+    is_whole, word = len(read) <= _MOST_RULES, _OTHERS.get(family, "")
+    return ForeignTable(NFT, version, name, found, is_whole, word, is_plain, is_volatile)
+
+
+def _is_in(family: int, table: str, name: str, parts: Sequence[Part], flow: Flow) -> Match:
+    key = key_of(parts, flow)
+    found = None if key is None else has_element(family, table, name, key)
+    return Match.MAYBE if found is None else Match.YES if found else Match.NO

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from flannelette.services.masq.rules.model import Chain
+from flannelette.services.masq.rules import Chain
 
 CHAIN_MISSING = "chain missing"
 NOT_WANTED = "not wanted any more"
@@ -175,3 +175,8 @@ def differences(wanted: Sequence[Hashable], found: Sequence[Hashable]) -> list[s
         (RULE_EXTRA, any(key not in want for key in have)),
     ]
     return [sentence for sentence, holds in sentences if holds] or ["rules in another order"]
+
+
+def commands_of(states: Sequence[ChainState]) -> list[str]:
+    """The commands of all chains."""
+    return [command for state in states for command in state.commands]

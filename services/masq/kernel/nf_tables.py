@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.family import FAMILIES
 from flannelette.services.runtime.os.netlink import (
     ACK,
     DUMP,
@@ -53,7 +54,9 @@ _ONLY_GENERATIONS: Final = (
     (0x06, 0, 0, 0xFFFFFFFF),
     (0x06, 0, 0, 0),
 )
-FAMILIES: Final = {2: 4, 10: 6}
+VERSIONS: Final = {family.af: family.version for family in FAMILIES}
+"""The IP version of an address family, whose number is that of NFPROTO_IPV4 or NFPROTO_IPV6."""
+NUMBERS: Final = {version: number for number, version in VERSIONS.items()}
 INET: Final = 1  # NFPROTO_INET
 
 
@@ -73,12 +76,11 @@ def chains_of(names: Iterable[ChainName]) -> dict[ChainName, dict[int, bytes]]:
     The kernel is asked for each by its name: a host may have thousands of chains.
     """
     found: dict[ChainName, dict[int, bytes]] = {}
-    families = {version: family for family, version in FAMILIES.items()}
     with _open_socket() as kernel:
         for name in names:
             about = {_TABLE: name.table, _NAME: name.name}
             try:
-                for _, content in exchange(kernel, _question(_GETCHAIN, family=families[name.version], about=about)):
+                for _, content in exchange(kernel, _question(_GETCHAIN, family=NUMBERS[name.version], about=about)):
                     found[name] = attributes(content[_NFGENMSG:])
             except PermissionError:
                 raise Unavailable("nftables cannot be read: run the service as root with CAP_NET_ADMIN") from None
@@ -128,8 +130,7 @@ def nft_tables() -> frozenset[tuple[int, str]]:
 
     By netlink, because libnftables reads every rule of the host to list the tables.
     """
-    found = (message for message in _dump(_GETTABLE) if message[0] == _NEWTABLE)
-    return frozenset((FAMILIES.get(family, 0), text(values[_TABLE])) for _, family, values in found)
+    return frozenset((VERSIONS.get(family, 0), name) for family, name in table_flags())
 
 
 def table_flags() -> dict[tuple[int, str], int]:
@@ -143,9 +144,8 @@ def nft_rule_versions(tables: Container[str]) -> frozenset[int]:
 
     Of each table a few rules are read, however many there are.
     """
-    families = {version: family for family, version in FAMILIES.items()}
     there = [(version, table) for version, table in nft_tables() if version and table in tables]
-    return frozenset(version for version, table in there if any(rule_dump(families[version], table)))
+    return frozenset(version for version, table in there if any(rule_dump(NUMBERS[version], table)))
 
 
 def generation() -> int:
@@ -165,11 +165,10 @@ def make_base_chain(chain: ChainName, kind: str, hook: int, priority: int) -> No
 
     `hook` is a number of linux/netfilter_ipv4.h. Raises Unavailable.
     """
-    number = next(number for number, version in FAMILIES.items() if version == chain.version)
     where = struct.pack("=HH4sHH4s", 8, _NUMBER_OF_HOOK, hook.to_bytes(4), 8, _PRIORITY, priority.to_bytes(4))
     values = _attribute(_TABLE, chain.table) + _attribute(_NAME, chain.name) + _attribute(_TYPE, kind)
     values += attribute(_HOOK, where, nested=True)
-    family = _family(number)
+    family = _family(NUMBERS[chain.version])
     _transaction(
         (_NEWTABLE, _CREATE, family + _attribute(_TABLE, chain.table)),
         (_NEWCHAIN, _CREATE, family + values),
@@ -179,8 +178,7 @@ def make_base_chain(chain: ChainName, kind: str, hook: int, priority: int) -> No
 
 def delete_rule(chain: ChainName, handle: int) -> None:
     """Deletes one rule by the kernel's number of it. Raises Unavailable."""
-    number = next(number for number, version in FAMILIES.items() if version == chain.version)
-    body = _family(number) + _attribute(_TABLE, chain.table) + _attribute(_CHAIN, chain.name)
+    body = _family(NUMBERS[chain.version]) + _attribute(_TABLE, chain.table) + _attribute(_CHAIN, chain.name)
     body += attribute(_HANDLE, handle.to_bytes(8))
     _transaction((_DELRULE, 0, body), failure=f"rule {handle} of chain {chain.name} cannot be deleted")
 

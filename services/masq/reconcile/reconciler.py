@@ -1,8 +1,12 @@
-"""Compares the firewall with the desired rules, at every change of either and every few seconds, and repairs it."""
+"""Compares the firewall with the desired rules, at every change of either and every few seconds, and repairs it.
+
+The inputs of the rules are those of the feed, or until its first snapshot, those cached before a restart.
+"""
 
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -11,12 +15,11 @@ from typing import Final
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import NotYet, Unavailable
 from flannelette.services.core.family import Network
-from flannelette.services.core.leases.table import Table
+from flannelette.services.core.leases.table import KUBE, Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.flows import flows_of, neighbours_of, tunnel_of
-from flannelette.services.masq.diagnose.host_checks import HostChecks, findings, stale_rules
+from flannelette.services.masq.diagnose.host_checks import HostChecks, findings, stale_rules, traffic_findings
 from flannelette.services.masq.diagnose.obstacles import masqueraded
-from flannelette.services.masq.diagnose.traffic import traffic_findings
 from flannelette.services.masq.firewalls.firewall import (
     JUMP_MISPLACED,
     NOT_WANTED,
@@ -25,26 +28,30 @@ from flannelette.services.masq.firewalls.firewall import (
     Digest,
     HostFirewall,
     Placement,
-)
-from flannelette.services.masq.reconcile.journal import MasqEventKind, Observed, tell_operator
-from flannelette.services.masq.reconcile.repairs import (
-    CHECK_SECONDS,
-    FAILURES,
-    JumpBackoff,
-    RepairLog,
     commands_of,
-    count_rules,
-    what_is_wrong,
 )
-from flannelette.services.masq.rules.inputs import (
+from flannelette.services.masq.reconcile.inputs import (
     CachedInputs,
     Refusal,
     RuleInputs,
     networks_of,
     next_inputs,
     no_refusal,
+    own_lease,
 )
-from flannelette.services.masq.rules.model import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from flannelette.services.masq.reconcile.journal import (
+    CHECK_SECONDS,
+    FAILURES,
+    MOST_MOVES,
+    MasqEventKind,
+    Observed,
+    RepairLog,
+    count_rules,
+    tell_operator,
+    what_is_wrong,
+)
+from flannelette.services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from flannelette.services.runtime.cache.node_state import PATIENCE, CachedTable, CacheWriter, StateFile, stale_reason
 from flannelette.services.runtime.events import Event, Journal
 from flannelette.services.runtime.process.exclusive import Exclusive
 from flannelette.services.runtime.telemetry.health import Health
@@ -56,7 +63,29 @@ _JUDGEMENT_SHARE: Final = 40
 """The rules of other programs are judged at most one part in this many of the time."""
 _LONGEST_SECONDS: Final = 60.0
 """Longest time between two judgements: a ban ends, a curfew begins, and no rule has changed."""
+_MOVES_SECONDS: Final = 60.0
 _TORN_DOWN: Final = "torn down by an operator; `flannelette resync` or a restart ends it"
+
+
+class JumpBackoff:
+    """Limits how often a jump is moved back, by chain: else two programs that both want to be last never end."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[int, str], deque[float]] = {}
+
+    def note(self, chain: Chain, now: float) -> None:
+        """Records that the jump to the chain was moved back. `now` is of a monotonic clock."""
+        self._of(chain).append(now)
+
+    def stays(self, chain: Chain, now: float) -> bool:
+        """Whether the jump was moved back three times within the last minute, and now stays where it is."""
+        times = self._of(chain)
+        while times and times[0] <= now - _MOVES_SECONDS:
+            times.popleft()
+        return len(times) >= MOST_MOVES
+
+    def _of(self, chain: Chain) -> deque[float]:
+        return self._times.setdefault((chain.family.version, chain.table), deque())
 
 
 class Judgements:
@@ -349,3 +378,74 @@ class Reconciler:
             self.journal.note(Event(MasqEventKind.FAILURE, "the firewall cannot be checked; retrying", self._failure))
         if not self._paused:
             self._health.set("firewall", self._failure)
+
+
+_LONGEST_LEASE: Final = 86_400.0
+"""Seconds after which a lease of any store has expired, or was renewed."""
+
+
+class InputCache:
+    """Gives the inputs to the reconciler, and keeps them on disk for a reboot."""
+
+    def __init__(
+        self,
+        node: str,
+        file: StateFile,
+        cached: CachedTable,
+        reconciler: Reconciler,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._reconciler = reconciler
+        self._clock = clock
+        self._cached_table = cached
+        self._cache_writer = CacheWriter(node, file)
+        self._cached: CachedInputs | None = None
+        self._waits_for_feed = True
+        self._received: tuple[Table, str] | None = None
+
+    def update(self, received: Table, away: str) -> None:
+        """Takes the present state of the feed. `away`: why the lease service does not answer; empty if it does."""
+        self._received = received, away
+        store_error = received.store.error if received.store else ""
+        is_away = not self._waits_for_feed and bool(away or store_error or received.network_error)
+        table = self._cached_table.choose(received, is_away=is_away)
+        if table is None or table is received:
+            self._cached = None
+        elif self._cached is None:
+            self._cached = self._recall(table)
+        self._reconciler.learn(received, away, self._cached)
+        inputs = self._reconciler.inputs
+        is_allowed = inputs.network_error == received.network_error
+        if table is received and is_allowed:
+            own = own_lease(received, self._node)
+            allowed = replace(received, leases=dict(received.leases))
+            networks = (inputs.network,) if inputs.network is not None else ()
+            self._cache_writer.update(allowed, own, (), is_current=not (away or store_error), networks=networks)
+
+    async def run(self) -> None:
+        """Ends the wait for the feed after PATIENCE, then writes the cache until cancelled."""
+        await asyncio.sleep(PATIENCE)
+        self._waits_for_feed = False
+        if self._received is not None:
+            self.update(*self._received)
+        await self._cache_writer.run()
+
+    async def close(self) -> None:
+        """Writes unwritten changes; for the end of the process, after the job."""
+        await self._cache_writer.write()
+
+    def _recall(self, table: Table) -> CachedInputs:
+        confirmed_at, reason = self._cached_table.confirmed_at, f"the rules are those of {self._cached_table.since}"
+        own = own_lease(table, self._node)
+        if own is None:
+            return CachedInputs(table, reason)
+        if own.expires_at is None and not own.reserved and (table.store is None or table.store.kind != KUBE):
+            own = own.with_time(confirmed_at + _LONGEST_LEASE)  # only the holder and the store know its end
+        why_not = stale_reason(own, confirmed_at, self._clock())
+        if not why_not:
+            return CachedInputs(table, reason)
+        reason = f"{reason}; the own lease {own.name} may be another node's by now: {why_not}"
+        log.warning("the cached own lease is not used", lease=own.name, reason=why_not)
+        others = {name: lease for name, lease in table.leases.items() if name != own.name}
+        return CachedInputs(replace(table, leases=others), reason)

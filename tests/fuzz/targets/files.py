@@ -32,7 +32,7 @@ from flannelette.services.lease.admission.pipeline import SnapshotCache
 from flannelette.services.lease.stores.store import read_network_file
 from flannelette.services.lease.watch.broker import Broker
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
-from flannelette.services.masq.rules.model import wanted_chains
+from flannelette.services.masq.rules import wanted_chains
 from flannelette.services.runtime.cache.node_state import older_of, state_in
 from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.wire import (

@@ -11,25 +11,27 @@ from unittest.mock import patch
 
 from flannelette.services.core.family import IPV4
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.diagnose import nft_tables
-from flannelette.services.masq.diagnose.legacy_rules import read_legacy
+from flannelette.services.masq.diagnose import nft_rules
 from flannelette.services.masq.diagnose.obstacles import dropping, translating, untracking
 from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable
+from flannelette.services.masq.diagnose.xt_rules import read_legacy
 from flannelette.services.masq.firewalls.firewall import FirewallKind
-from flannelette.services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.firewalls.flannelds import networks_in
+from flannelette.services.masq.firewalls.iptables import (
+    ChainForm,
+    as_text,
+    chain_form,
     repair_of,
 )
-from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
-from flannelette.services.masq.firewalls.iptables.save_format import bare_rule, find, read_chain, read_table
 from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
-from flannelette.services.masq.firewalls.iptables_nft.hook_rules import hook_rule
-from flannelette.services.masq.firewalls.nftables.listing import found_chains, found_rule
+from flannelette.services.masq.firewalls.iptables_nft import bare_rule, hook_rule, read_chain
+from flannelette.services.masq.firewalls.nftables import found_chains, found_rule
 from flannelette.services.masq.kernel.legacy_tables import RawTable
-from flannelette.services.masq.rules.model import belonging, no_chains, wanted_chains
-from flannelette.services.masq.rules.other_networks import networks_in
+from flannelette.services.masq.rules import belonging, no_chains, wanted_chains
 from flannelette.services.runtime.os.netlink import attribute_list, attributes
 from tests.examples.masq_firewall import ALL
 from tests.fakes.firewall import carry_out
+from tests.fakes.saved_tables import find, read_table
 
 _NETWORK: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 _SUBNET: Final = ip_network("10.5.27.0/24")
@@ -179,9 +181,9 @@ def nft_netlink(data: bytes) -> None:
             ("nft_tables", lambda: frozenset(((4, "filter"), (6, "nat"), (0, "filter"), (4, "other")))),
             ("chains_of", lambda names: dict(zip(names, chain, strict=False))),
         ):
-            stack.enter_context(patch.object(nft_tables, name, dump))
-        tables = nft_tables.read_nft()
-        nft_tables.has_iptables_rules(("FLANNEL-FWD",))
+            stack.enter_context(patch.object(nft_rules, name, dump))
+        tables = nft_rules.read_nft()
+        nft_rules.has_iptables_rules(("FLANNEL-FWD",))
     for each in rules:
         hook_rule(each)
     (good,) = (table for table in tables if table.name == "good")

@@ -16,8 +16,8 @@ from flannelette.services.dataplane.backends.alloc import Alloc
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.peers.peer import PeerContext, peers_of
 from flannelette.services.dataplane.underlay import InterfaceChoice, with_chosen
-from flannelette.services.masq.rules.inputs import RuleInputs, next_inputs
-from flannelette.services.masq.rules.model import wanted_chains
+from flannelette.services.masq.reconcile.inputs import RuleInputs, next_inputs
+from flannelette.services.masq.rules import wanted_chains
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.examples.dataplane import DUAL_LINKS, NAMES
 from tests.examples.masq_firewall import ALL

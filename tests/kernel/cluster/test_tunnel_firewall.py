@@ -13,7 +13,7 @@ from flannelette.services.core.conditions import Condition
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import Peer, Surroundings, flows_of, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import findings
-from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.auto import HostProbe
 from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from flannelette.services.masq.firewalls.nftables.firewall import NftablesFirewall
-from flannelette.services.masq.firewalls.nftables.library import Nftables
+from flannelette.services.masq.firewalls.nftables import Nftables, NftablesFirewall
 from tests.hosts.masq import DUAL_CHAINS, Host, HostsFirewall, put_right
 from tests.patience import PATIENCE
 

@@ -12,11 +12,10 @@ import pytest
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import IPV6
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.diagnose.flows import neighbours_of
-from flannelette.services.masq.diagnose.legacy_rules import read_legacy
-from flannelette.services.masq.diagnose.look import surroundings
-from flannelette.services.masq.diagnose.nft_tables import read_nft
+from flannelette.services.masq.diagnose.flows import neighbours_of, surroundings
+from flannelette.services.masq.diagnose.nft_rules import read_nft
 from flannelette.services.masq.diagnose.obstacles import dropping
+from flannelette.services.masq.diagnose.xt_rules import read_legacy
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from tests.hosts.masq import Host, entered
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

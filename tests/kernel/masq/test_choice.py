@@ -171,7 +171,7 @@ async def test_a_service_starts_without_iptables_for_the_network_may_need_none(
 ) -> None:
     """A regression test of defect 9 of flannel v0.28."""
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("flannelette.services.masq.firewalls.iptables_nft.firewall._SYSTEM", ())
+    monkeypatch.setattr("flannelette.services.masq.firewalls.iptables_nft._SYSTEM", ())
     async with opened(host) as firewall:
         await firewall.open()
         with pytest.raises(Unavailable, match="apt-get install iptables"):

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from flannelette.services.masq.diagnose.flows import flows_of
+from flannelette.services.masq.diagnose.flows import flows_of, surroundings
 from flannelette.services.masq.diagnose.host_checks import HostChecks, findings
-from flannelette.services.masq.diagnose.look import surroundings
 from flannelette.services.masq.diagnose.obstacles import dropping
-from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.auto import HostProbe
 from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
 from tests.hosts.masq import DUAL, SETTINGS, SUBNETS, Host
 

@@ -6,9 +6,9 @@ from ipaddress import ip_network
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
-from flannelette.services.masq.diagnose.legacy_rules import read_legacy
-from flannelette.services.masq.diagnose.nft_tables import read_nft
+from flannelette.services.masq.diagnose.nft_rules import read_nft
 from flannelette.services.masq.diagnose.verdict import Drop, Flow, ForeignRule, ForeignTable, NfHook, drops
+from flannelette.services.masq.diagnose.xt_rules import read_legacy
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from tests.hosts.masq import Host
 

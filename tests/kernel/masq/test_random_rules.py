@@ -9,10 +9,10 @@ import pytest
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import FAMILIES
 from flannelette.services.masq.diagnose.flows import probes
-from flannelette.services.masq.diagnose.legacy_rules import read_legacy
-from flannelette.services.masq.diagnose.nft_tables import read_nft
+from flannelette.services.masq.diagnose.nft_rules import read_nft
 from flannelette.services.masq.diagnose.obstacles import dropping
 from flannelette.services.masq.diagnose.verdict import TCP, Flow, ForeignTable, fate
+from flannelette.services.masq.diagnose.xt_rules import read_legacy
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from tests.findings.random_rules import KINDS, Rules, random_rules
 from tests.hosts.asked_packets import SERVICES, AskedPackets, asked_packets

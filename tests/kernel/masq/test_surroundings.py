@@ -13,9 +13,8 @@ import pytest
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV4, Family
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
-from flannelette.services.masq.firewalls.iptables_legacy.lock import lock_path, xtables_lock
-from flannelette.services.masq.kernel.connected import connected_networks
-from flannelette.services.masq.kernel.legacy_tables import TableReader, existing_tables
+from flannelette.services.masq.kernel.legacy_tables import TableReader, existing_tables, lock_path, xtables_lock
+from flannelette.services.masq.kernel.routing import connected_networks
 from tests.hosts.masq import CHAINS, Host, put_right
 from tests.hosts.namespaces import NetworkNamespace
 

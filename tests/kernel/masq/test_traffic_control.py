@@ -12,7 +12,7 @@ import pytest
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
-from flannelette.services.masq.diagnose.traffic import traffic_findings
+from flannelette.services.masq.diagnose.host_checks import traffic_findings
 from flannelette.services.masq.kernel.traffic import filters, queues
 from tests.hosts.masq import Host
 from tests.modules import need_modules

@@ -9,7 +9,7 @@ from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
 from flannelette.services.masq.diagnose.host_checks import findings
 from flannelette.services.masq.diagnose.verdict import Flow
-from flannelette.services.masq.firewalls.detect import HostProbe
+from flannelette.services.masq.firewalls.auto import HostProbe
 from tests.findings.tunnel_rows import TUNNEL_FAULTS
 from tests.findings.words import words
 from tests.hosts.masq import SETTINGS, Host

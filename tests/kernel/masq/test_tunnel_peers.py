@@ -3,7 +3,7 @@
 import pytest
 
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.diagnose.look import surroundings
+from flannelette.services.masq.diagnose.flows import surroundings
 from tests.hosts.masq import Host
 
 PSK = f'"PSK":"{"0123456789abcdef" * 6}"'

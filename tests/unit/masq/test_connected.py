@@ -4,7 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from flannelette.services.masq.kernel.connected import Route, networks_of_underlay
+from flannelette.services.masq.kernel.routing import Route, networks_of_underlay
 
 
 def route(name: str, network: str, *, has_gateway: bool = False) -> Route:

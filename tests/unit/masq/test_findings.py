@@ -24,7 +24,7 @@ from flannelette.services.masq.diagnose.verdict import (
 )
 from flannelette.services.masq.diagnose.verdict import Effect as Does
 from flannelette.services.masq.firewalls.firewall import FirewallKind as Kind
-from flannelette.services.masq.rules.model import RuleSettings
+from flannelette.services.masq.rules import RuleSettings
 
 NETWORK = parse_network(
     '{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:5::/48","Backend":{"Type":"vxlan"}}'

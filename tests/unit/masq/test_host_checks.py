@@ -4,7 +4,7 @@ import pytest
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.masq.firewalls.iptables_legacy.worker import missing_capabilities, why_import_failed
-from flannelette.services.masq.rules.model import RuleSettings
+from flannelette.services.masq.rules import RuleSettings
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.process.settings import parse_settings
 

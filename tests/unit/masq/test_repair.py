@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
-from flannelette.services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.firewalls.iptables import (
     Append,
+    ChainForm,
     DeleteRule,
     EmptyChain,
+    Form,
     FoundChain,
     FoundJump,
     FoundRule,
@@ -19,9 +21,9 @@ from flannelette.services.masq.firewalls.iptables.repair import (
     MakeChain,
     RemoveChain,
     Repair,
+    RuleForm,
     repair_of,
 )
-from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, Form, RuleForm
 
 OURS, HOOK = "FLANNEL-POSTRTG", "POSTROUTING"
 JUMP: Form = {"comment": {"comment": "flanneld masq"}, "target": OURS}

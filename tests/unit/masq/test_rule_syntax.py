@@ -6,8 +6,8 @@ import pytest
 
 from flannelette.services.core.family import IPV4, IPV6, Family
 from flannelette.services.core.network import parse_network
-from flannelette.services.masq.firewalls.iptables.rule_syntax import chain_form
-from flannelette.services.masq.rules.model import Chain, RuleSettings, wanted_chains
+from flannelette.services.masq.firewalls.iptables import chain_form
+from flannelette.services.masq.rules import Chain, RuleSettings, wanted_chains
 from tests import paths
 
 GOLDEN = paths.GOLDEN / "masq"

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from flannelette.services.masq.firewalls.iptables import save_format as saved
-from flannelette.services.masq.firewalls.iptables.repair import FoundJump, FoundRule
-from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, RuleForm
-from flannelette.services.masq.firewalls.iptables.save_format import find, read_chain, read_table
+from flannelette.services.masq.firewalls.iptables import ChainForm, FoundJump, FoundRule, RuleForm
+from flannelette.services.masq.firewalls.iptables_nft import read_chain
+from tests.fakes.saved_tables import SavedTable, find, read_table
 
 ACCEPT = "-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT"
 WANTED = ChainForm(
@@ -55,7 +54,7 @@ def jump(place: int, text: str) -> FoundJump:
 @pytest.mark.parametrize(
     "table", [{name: read_chain(text) for name, text in LISTED.items()}, read_table(SAVED)], ids=["list", "save"]
 )
-def test_both_programs_tell_the_same_rules_and_jumps_with_their_counters(table: saved.SavedTable) -> None:
+def test_both_programs_tell_the_same_rules_and_jumps_with_their_counters(table: SavedTable) -> None:
     found = find(table, WANTED)
     assert found.rules == (rule(ACCEPT, 6),)
     assert found.jumps == (

@@ -7,7 +7,7 @@ import pytest
 
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.diagnose.flows import Peer, Surroundings, tunnel_of
-from flannelette.services.masq.diagnose.traffic import traffic_findings
+from flannelette.services.masq.diagnose.host_checks import traffic_findings
 from flannelette.services.masq.kernel.traffic import Queue, TrafficFilter, filter_in
 
 VXLAN = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

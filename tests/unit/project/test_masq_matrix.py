@@ -1,6 +1,6 @@
 """The table in docs/compatibility.md is the model's."""
 
-from flannelette.services.masq.rules.model import Action
+from flannelette.services.masq.rules import Action
 from tests.examples.masq_matrix import BY_FLANNELDS_NFTABLES, deciding, flannelds_nftables_table, table
 from tests.paths import ROOT
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from flannelette.services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
-from flannelette.services.masq.diagnose.legacy_rules import rule_of
 from flannelette.services.masq.diagnose.verdict import Condition, ForeignRule
-from flannelette.services.masq.firewalls.iptables.old_flannel import BareRule
-from flannelette.services.masq.firewalls.iptables.repair import FoundJump, FoundRule
-from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm
+from flannelette.services.masq.diagnose.xt_rules import rule_of
+from flannelette.services.masq.firewalls.flannelds import BareRule
+from flannelette.services.masq.firewalls.iptables import ChainForm, FoundJump, FoundRule
 from flannelette.services.masq.kernel.legacy_tables import ELEMENT, RawChain, RawTable, layout_of
 
 _GOTO: Final = {4: 0x02, 6: 0x04}  # IPT_F_GOTO, IP6T_F_GOTO

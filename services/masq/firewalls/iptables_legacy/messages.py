@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from flannelette.services.masq.firewalls.firewall import ChainState
-from flannelette.services.masq.rules.model import Chain
+from flannelette.services.masq.rules import Chain
 
 LENGTH: Final = struct.Struct("=I")
 """Length in front of every message."""

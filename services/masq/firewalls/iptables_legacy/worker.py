@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Final
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import IPV4, IPV6, Family
 from flannelette.services.masq.firewalls.firewall import ChainState
-from flannelette.services.masq.firewalls.iptables.repair import FoundChain, chain_state, repair_of
-from flannelette.services.masq.firewalls.iptables.rule_syntax import chain_form
-from flannelette.services.masq.firewalls.iptables_legacy.lock import xtables_lock
+from flannelette.services.masq.firewalls.iptables import FoundChain, chain_form, chain_state, repair_of
 from flannelette.services.masq.firewalls.iptables_legacy.messages import (
     LENGTH,
     CheckRequest,
@@ -29,8 +27,8 @@ from flannelette.services.masq.firewalls.iptables_legacy.messages import (
     decode,
     encode,
 )
-from flannelette.services.masq.kernel.legacy_tables import existing_tables
-from flannelette.services.masq.rules.model import Chain
+from flannelette.services.masq.kernel.legacy_tables import existing_tables, xtables_lock
+from flannelette.services.masq.rules import Chain
 
 if TYPE_CHECKING:
     from flannelette.services.masq.firewalls.iptables_legacy.xtables import LegacyTable

@@ -14,12 +14,14 @@ import iptc.xtables
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import Family
-from flannelette.services.masq.firewalls.iptables.old_flannel import BareRule, bare_set
-from flannelette.services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
+from flannelette.services.masq.firewalls.iptables import (
     Action,
     Append,
+    ChainForm,
     DeleteRule,
     EmptyChain,
+    Form,
     FoundChain,
     FoundJump,
     FoundRule,
@@ -28,7 +30,6 @@ from flannelette.services.masq.firewalls.iptables.repair import (
     RemoveChain,
     without_others,
 )
-from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, Form
 from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import bare_rules, jumps_and_span
 from flannelette.services.masq.kernel.legacy_tables import RawTable, TableReader
 

@@ -1,16 +1,47 @@
-"""The rules of flannel v0.12 to v0.19, which stand straight in the kernel's chains, known by their shape. Pure.
+"""Rules of other flannelds on this host. Pure.
 
-A later flanneld leaves them where they are. Only a whole set about one network is taken for flannel's: one rule that
-looks like theirs may be anybody's.
+Those for other networks share chains with ours, and are known by the addresses in them. Those of flannel v0.12 to
+v0.19 stand straight in the kernel's chains, where a later flanneld leaves them, and are known by their shape: only a
+whole set about one network is taken for flannel's, because one rule that looks like theirs may be anybody's.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
+from typing import Final
 
-from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.family import FAMILIES, Network, family_of
 from flannelette.services.core.network import contains
-from flannelette.services.masq.rules.other_networks import is_another_network
+
+_ADDRESS: Final = re.compile(r"(?:^| )(?:-[sd]|[sd]addr(?: !=)?) (\S+)")
+_MULTICAST: Final = frozenset(family.multicast for family in FAMILIES)
+
+
+def is_another_network(networks: Sequence[Network], ours: Iterable[Network]) -> bool:
+    """Whether a rule with these addresses is about another network: none, beside multicast, touches ours."""
+    named = [network for network in networks if network not in _MULTICAST and network.prefixlen > 0]
+    return bool(named) and not any(a.version == b.version and a.overlaps(b) for a in named for b in ours)
+
+
+def addresses_in(rule: str) -> list[Network]:
+    """The addresses that a rule asks for, from its text in the notation of iptables or nft."""
+    return parse_all(_ADDRESS.findall(rule))
+
+
+def parse_all(texts: Iterable[str]) -> list[Network]:
+    """The networks; none if one of these is no network."""
+    try:
+        return [ip_network(text) for text in texts]
+    except ValueError:
+        return []
+
+
+def networks_in(rules: Iterable[str]) -> list[str]:
+    """The largest networks that rules name, as text, sorted."""
+    found = {network for rule in rules for network in addresses_in(rule)} - _MULTICAST
+    largest = (n for n in found if not any(n != o and n.version == o.version and n.subnet_of(o) for o in found))  # type: ignore[arg-type]  # of one version
+    return sorted(map(str, largest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,35 +2,209 @@
 
 Nothing else may write these tables: their rules hold extensions of xtables, which libnftables can neither write nor
 keep. The programs run when another program has changed nftables or when the rules are to change, never in between.
+
+They list no chain with a rule that they cannot express, as nft(8) and other programs make them. So other rules than
+ours are read by netlink, as far as our jump and its place depend on them.
 """
 
 import asyncio
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
+from flannelette.services.masq.diagnose.nft_rules import RuleReader
 from flannelette.services.masq.firewalls.firewall import ChainState
-from flannelette.services.masq.firewalls.iptables.repair import (
+from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
+from flannelette.services.masq.firewalls.iptables import (
     Action,
+    ChainForm,
     FoundChain,
+    FoundJump,
+    FoundRule,
     Repair,
+    as_text,
     by_handle,
+    chain_form,
     chain_state,
     repair_of,
     without_handles,
+    without_others,
 )
-from flannelette.services.masq.firewalls.iptables.rule_syntax import ChainForm, as_text, chain_form
-from flannelette.services.masq.firewalls.iptables.save_format import NOT_PRINTED, found_chain, read_chain
-from flannelette.services.masq.firewalls.iptables_nft.hook_rules import (
-    jumps_and_span,
-    jumps_in_table,
-    rules_without_counters,
+from flannelette.services.masq.kernel.nf_tables import (
+    ChainName,
+    chains_of,
+    delete_rule,
+    generation,
+    make_base_chain,
+    rule_dump,
 )
-from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, delete_rule, generation, make_base_chain
-from flannelette.services.masq.rules.model import Chain
+from flannelette.services.masq.rules import Chain
+from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
+
+_CHAIN, _HANDLE, _EXPRESSIONS, _USERDATA = 2, 3, 4, 7  # NFTA_RULE_
+_NAME, _DATA = 1, 2  # NFTA_EXPR_
+_TARGET_NAME, _MATCH_NAME, _MATCH_INFO = 1, 1, 3  # NFTA_TARGET_, NFTA_MATCH_
+_PACKETS, _BYTES = 2, 1  # NFTA_COUNTER_
+_COMMENT: Final = 0  # NFTNL_UDATA_RULE_COMMENT
+
+RawRule: TypeAlias = Mapping[int, bytes]
+"""Attributes of a rule by their numbers (NFTA_RULE_...)."""
+Expression: TypeAlias = tuple[str, Mapping[int, bytes]]
+"""Name and attributes of one expression in a rule."""
+
+
+def jumps_and_span(wanted: ChainForm, family: Family) -> tuple[tuple[FoundJump, ...], Span]:
+    """The jumps to our chain in its hook, and where one may stand. Raises Unavailable."""
+    rules = list(rule_dump(family.af, wanted.table, wanted.hook))
+    jumps = tuple(_jumps(wanted, rules))
+    places = {jump.position for jump in jumps}
+    others = [rule for place, rule in enumerate(rules) if place not in places]
+    chains: dict[str, Sequence[HookRule]] = {}
+
+    def chain_of(name: str) -> Sequence[HookRule]:
+        if name not in chains:
+            chains[name] = list(map(hook_rule, rule_dump(family.af, wanted.table, name)))
+        return chains[name]
+
+    return jumps, span_of(wanted.table, len(others), lambda place: hook_rule(others[place]), chain_of)
+
+
+def jumps_in_table(wanted: ChainForm, family: Family) -> tuple[FoundJump, ...]:
+    """The jumps to our chain in all chains of its table. Raises Unavailable."""
+    return tuple(_jumps(wanted, rule_dump(family.af, wanted.table)))
+
+
+def rules_without_counters(family: Family, table: str, chain: str) -> bytes:
+    """What differs if a rule of the chain does, and not if a packet comes. Raises Unavailable."""
+    rules = rule_dump(family.af, table, chain)
+    kept = (element for raw in rules for element in (b"\0rule", *_elements_without_counters(raw)))
+    return b"".join(kept)
+
+
+def _elements_without_counters(raw: RawRule) -> Iterator[bytes]:
+    for _, element in attribute_list(raw.get(_EXPRESSIONS, b"")):
+        if text(attributes(element).get(_NAME, b"")) != "counter":
+            yield element
+    yield raw.get(_USERDATA, b"")
+
+
+def hook_rule(raw: RawRule) -> HookRule:
+    """The rule; a map of verdicts, which has several effects, is one that asks for more."""
+    found = RuleReader(4).rules(raw)
+    if len(found) != 1:
+        return HookRule("...", "", Asks.MORE)
+    names = [_target(name, values) for name, values in _expressions(raw)]
+    logs = sum(name in LOGS for name in names)
+    return hook_rule_of(found[0], is_log=logs == 1 and not set(names) - {"", *LOGS} and not found[0].target)
+
+
+def _target(name: str, values: Mapping[int, bytes]) -> str:
+    """What an expression does, as iptables calls it; empty: it asks or counts."""
+    if name == "target":
+        return text(values.get(_TARGET_NAME, b""))
+    is_written = name in ("meta", "ct", "payload", "exthdr") and 1 not in values
+    return "LOG" if name == "log" else name if is_written or name in ("immediate", "reject") else ""
+
+
+def _jumps(wanted: ChainForm, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
+    """Yields the jumps to our chain. Of thousands of foreign rules, only those are decoded that contain its name."""
+    name, places = wanted.name.encode(), dict[str, int]()
+    for raw in rules:
+        chain = text(raw.get(_CHAIN, b""))
+        place = places[chain] = places.get(chain, -1) + 1
+        if name in raw.get(_EXPRESSIONS, b"") and hook_rule(raw).chain == wanted.name:
+            yield FoundJump(chain, place, _found_jump(wanted, raw), int.from_bytes(raw.get(_HANDLE, b""), "big"))
+
+
+def _found_jump(wanted: ChainForm, raw: RawRule) -> FoundRule:
+    """The jump as iptables-save writes it, if it is of the wanted form: a comment, and nothing else is asked."""
+    packets = octets = 0
+    comment, is_plain = _userdata_comment(raw.get(_USERDATA, b"")), True
+    for name, values in _expressions(raw):
+        if name == "counter":
+            packets, octets = (int.from_bytes(values.get(each, b""), "big") for each in (_PACKETS, _BYTES))
+        elif name == "match" and text(values.get(_MATCH_NAME, b"")) == "comment" and not comment:
+            comment = values.get(_MATCH_INFO, b"").partition(b"\0")[0].decode(errors="replace")
+        else:
+            is_plain = is_plain and name == "immediate"
+    said = hook_rule(raw)
+    is_ours = (
+        is_plain and comment == wanted.comment and said.asks is Asks.NOTHING and " goto " not in f" {said.text} "
+    )
+    return FoundRule({"text": wanted.jump.text} if is_ours else None, packets, octets)
+
+
+def _userdata_comment(data: bytes) -> str:
+    """The comment in the user data of a rule, where older iptables-nft keep it: type, length, value."""
+    while len(data) > 2:
+        kind, size = data[0], data[1]
+        if kind == _COMMENT:
+            return data[2 : 2 + size].partition(b"\0")[0].decode(errors="replace")
+        data = data[2 + size :]
+    return ""
+
+
+def _expressions(raw: RawRule) -> Iterator[Expression]:
+    for _, element in attribute_list(raw.get(_EXPRESSIONS, b"")):
+        expression = attributes(element)
+        yield text(expression.get(_NAME, b"")), attributes(expression.get(_DATA, b""))
+
+
+_COUNTERS: Final = re.compile(r"^\[(\d+):(\d+)\] | -c (\d+) (\d+)(?= -[jg] |$)")
+_BARE: Final = re.compile(
+    r'(?:\[\d+:\d+\] )?-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
+    r"(?: -c \d+ \d+)? -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
+)
+NOT_PRINTED: Final = "-A ... -m nft"
+"""Mark in place of the rules of a chain that the program does not print."""
+
+
+def read_chain(text: str) -> list[str]:
+    """One chain of `iptables -v -S CHAIN`, which puts the counters before the target."""
+    return [line for line in text.splitlines() if line.startswith("-A ")]
+
+
+def found_chain(
+    wanted: ChainForm, ours: Sequence[str] | None, jumps: tuple[FoundJump, ...], span: Span, hook: Sequence[str]
+) -> FoundChain:
+    """The state of a chain, from the lines of its rules (None: there is no chain) and the jumps to it.
+
+    `hook` are the lines in which rules of an old flanneld are searched.
+    """
+    # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
+    may_be_old = wanted.replaces_old and any(" -d " in line for line in hook)
+    old = bare_set(wanted.table, [bare_rule(line) for line in hook], wanted.networks) if may_be_old else []
+    bare = tuple(FoundJump(wanted.hook, place, found_rule(hook[place])) for place in old)
+    rules = None if ours is None else tuple(map(found_rule, ours))
+    is_readable = ours is None or NOT_PRINTED not in ours
+    return without_others(wanted, FoundChain(rules, jumps, bare, span, is_readable=is_readable))
+
+
+def bare_rule(text: str) -> BareRule | None:
+    """The rule, if it asks for addresses only."""
+    found = _BARE.fullmatch(text)
+    if not found:
+        return None
+    not_source, source, not_destination, destination, target = (part or "" for part in found.groups())
+    return BareRule(f"{not_source.strip()}{source}", f"{not_destination.strip()}{destination}", target)
+
+
+def found_rule(line: str) -> FoundRule:
+    """The rule of a line, with its counters."""
+    counters = _COUNTERS.search(line)
+    packets, octets = (int(number) for number in counters.groups() if number) if counters else (0, 0)
+    return FoundRule({"text": without_counters(line)}, packets, octets)
+
+
+def without_counters(line: str) -> str:
+    """The rule of a line, without its counters."""
+    return _COUNTERS.sub("", line, count=1)
+
 
 _SECONDS: Final = 20.0
 _INCOMPATIBLE: Final = "is incompatible, use 'nft' tool"

@@ -1,1 +1,0 @@
-"""Rules in nftables tables of our own, changed with libnftables in one transaction."""
