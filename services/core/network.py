@@ -54,6 +54,8 @@ class NetworkConfig:
     """Where leases lie beside, as long as a change of the network is pending for their nodes: see `pending`."""
     imported: tuple[Network, ...] = ()
     """Where leases lie that are imported from other clusters."""
+    no_masquerade: tuple[Network, ...] = ()
+    """Where hosts have a route back to pods, so that these reach them under their own addresses."""
     revision: int = field(default=0, compare=False, repr=False)
     """When the store got it, in the order of `Lease.claim_order`; 0: it keeps none."""
 
@@ -107,7 +109,22 @@ def parse_network(source: str, *, leases_subnets: bool = True) -> NetworkConfig:
     warnings += [warning for row in families if (warning := network_warning(row.cidr))]
     options, told = parse_options(backend_type, given, tuple(n.family for n in families))
     warnings += told
-    return NetworkConfig(families, backend_type, options, document.flag("EnableNFTables"), source, tuple(warnings))
+    return NetworkConfig(
+        families,
+        backend_type,
+        options,
+        document.flag("EnableNFTables"),
+        source,
+        tuple(warnings),
+        no_masquerade=tuple(map(_unmasked, document.texts("NoMasquerade"))),
+    )
+
+
+def _unmasked(text: str) -> Network:
+    network = parse_cidr(text)
+    if network is None:
+        raise InvalidInput(f'NoMasquerade {text!r} in {WHERE} is no network: write for instance ["10.0.0.0/8"]')
+    return network
 
 
 def _backend(document: GoObject) -> tuple[str, GoObject, list[str]]:

@@ -91,6 +91,8 @@ class RuleSettings:
     """Whether rules let the overlay's packets be forwarded: `--iptables-forward-rules`."""
     fully_random: bool
     """Whether source ports are chosen at random: not `--ip-masq-fully-random-disable`."""
+    excluded: tuple[Network, ...] = ()
+    """`--ip-masq-exclude`: where pods send under their own addresses, beside those of the network configuration."""
     allowed: tuple[Network, ...] = ()
     """`--allowed-network`: no network outside of these is taken. Empty: any."""
     suffix: str = ""
@@ -120,7 +122,10 @@ def wanted_chains(
         if not (settings.masquerade and enabled):
             chains.append(_masquerade_chain(family, ()))
         elif cidrs and subnet:
-            chains.append(_masquerade_chain(family, _masquerade_rules(family, cidrs, subnet, settings.fully_random)))
+            excluded = (*settings.excluded, *(network.no_masquerade if network else ()))
+            kept = [AddressMatch(each) for each in dict.fromkeys(excluded) if each.version == family.version]
+            rules = _masquerade_rules(family, cidrs, subnet, kept, settings.fully_random)
+            chains.append(_masquerade_chain(family, rules))
         if not (settings.forward and enabled):
             chains.append(_forward_chain(family, ()))
         elif cidrs:
@@ -154,7 +159,11 @@ def _forward_chain(family: Family, rules: tuple[Rule, ...]) -> Chain:
 
 
 def _masquerade_rules(
-    family: Family, networks: Sequence[Network], subnet: Network, fully_random: bool
+    family: Family,
+    networks: Sequence[Network],
+    subnet: Network,
+    excluded: Sequence[AddressMatch],
+    fully_random: bool,
 ) -> tuple[Rule, ...]:
     """Makes the rules that masquerade. Packets between the networks count as inside; there are several while a change
     of the network is pending.
@@ -173,6 +182,11 @@ def _masquerade_rules(
         ),
         Rule(Action.RETURN, "Other pods talk to pods of this node under their own address.", inside[0], in_subnet),
         Rule(Action.RETURN, "Clients from outside stay visible to the pods of this node.", outside, in_subnet),
+        *(
+            Rule(Action.RETURN, "These hosts have a route back to pods, as the operator says.", network, kept)
+            for network in inside
+            for kept in excluded
+        ),
         *(
             Rule(
                 Action.MASQUERADE,

@@ -1,5 +1,6 @@
 """The settings of the masq service."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_network
 
@@ -23,6 +24,11 @@ class MasqSettings(NodeSettings):
     ip_masq_fully_random_disable: bool = flag(
         False, "Do not choose the source ports of masqueraded connections at random."
     )
+    ip_masq_exclude: tuple[str, ...] = flag(
+        (),
+        "Let pods reach this network under their own addresses, because its hosts have a route back to them; may be "
+        "repeated. NoMasquerade of the network configuration says it for all nodes.",
+    )
     iptables_forward_rules: bool = flag(True, "Accept the overlay's packets in the FORWARD chain.")
     firewall: str = flag(
         "auto",
@@ -39,18 +45,24 @@ class MasqSettings(NodeSettings):
     def __post_init__(self) -> None:
         if self.iptables_resync < 1:
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
-        self.allowed()
+        self.rules  # noqa: B018 - it raises Misconfigured
         self.node_network  # noqa: B018 - it raises Misconfigured
-
-    def allowed(self) -> tuple[Network, ...]:
-        """What `--allowed-network` says. Raises Misconfigured for what is no network."""
-        try:
-            return tuple(ip_network(text) for text in self.allowed_network)
-        except ValueError as error:
-            raise Misconfigured(f"--allowed-network: {error}; write it like 10.5.0.0/16") from None
 
     @property
     def rules(self) -> RuleSettings:
-        """What the rules depend on."""
-        random = not self.ip_masq_fully_random_disable
-        return RuleSettings(self.ip_masq, self.iptables_forward_rules, random, self.allowed(), self.socket_suffix)
+        """What the rules depend on. Raises Misconfigured for what is no network."""
+        return RuleSettings(
+            self.ip_masq,
+            self.iptables_forward_rules,
+            not self.ip_masq_fully_random_disable,
+            _networks("--ip-masq-exclude", self.ip_masq_exclude),
+            _networks("--allowed-network", self.allowed_network),
+            self.socket_suffix,
+        )
+
+
+def _networks(name: str, texts: Iterable[str]) -> tuple[Network, ...]:
+    try:
+        return tuple(map(ip_network, texts))
+    except ValueError as error:
+        raise Misconfigured(f"{name}: {error}; write it like 10.5.0.0/16") from None

@@ -66,6 +66,14 @@ class GoObject:
             raise InvalidInput(f"{key} in {self._where} must be a string")
         return _LONE_SURROGATE.sub("\ufffd", value)
 
+    def texts(self, key: str) -> Sequence[str]:
+        """The strings of an array; none when absent."""
+        what = "an array of strings"
+        values: list[Any] = self._get(key, list, what, [])
+        if not all(isinstance(each, str) for each in values):
+            raise InvalidInput(f"{key} in {self._where} must be {what}, not {_shown(self._raw[key.casefold()])}")
+        return [_LONE_SURROGATE.sub("\ufffd", each) for each in values]
+
     def flag(self, key: str, default: bool = False) -> bool:
         """Reads a boolean; the default, if the object lacks the key."""
         value: bool = self._get(key, bool, "true or false", default)

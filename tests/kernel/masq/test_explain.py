@@ -6,6 +6,7 @@ Regression tests of hole 18.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -21,6 +22,7 @@ from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.services.masq import Masq, acquire, lease_service, masq_on
+from tests.waiting import eventually
 
 PAGE = ROOT / "docs" / "operations.md"
 HINTS = {
@@ -65,6 +67,23 @@ async def test_explain_accuses_nobody_on_a_healthy_host(node: Node) -> None:
     assert inside.code == 0
     assert inside.out.startswith(f"{IN[4].pod} to {IN[4].other_pod}: the source address stays")
     assert "drop" not in (outside.out + inside.out).lower()
+
+
+async def test_a_network_without_masquerade_is_explained_and_can_be_changed_live(node: Node) -> None:
+    config = node.host.lock.parent / "net-conf.json"
+    before = config.read_text()
+    changed = before.replace("{", '{"NoMasquerade":["192.0.2.0/24"],', 1)
+    for text, words, source in (
+        (changed, "These hosts have a route back to pods", IN[4].pod),
+        (before, "leaves under the address of the interface", IN[4].host),
+    ):
+        config.write_text(text)
+        ran = await eventually(partial(node.ctl, "explain", "pod", IN[4].outside), partial(_says, words))
+        assert await source_seen(node.lab, IPV4, "pod", "outside", next(ports)) == source, ran.out
+
+
+def _says(words: str, ran: Ran) -> bool:
+    return words in ran.out
 
 
 async def test_a_trace_is_refused_and_nft_is_named(node: Node) -> None:

@@ -70,6 +70,20 @@ async def test_packets_between_a_pod_and_another_cluster_keep_their_source(lab: 
             assert seen == getattr(addresses, sender), f"{sender} to {receiver}"
 
 
+async def test_networks_without_masquerade_see_pods_of_all_nodes_and_no_other_packet_changes(lab: Lab) -> None:
+    there = {family: ip_network(IN[family.version].outside).supernet(4) for family in FAMILIES}
+    chosen = chains_of(replace(DUAL, no_masquerade=(there[IPV4],)), excluded=(there[FAMILIES[1]],))
+    of_pods = {(pod, "outside") for pod in ("pod", "other_pod", "gateway")}
+    for chains, kept in ((chosen, of_pods), (DUAL_CHAINS, set())):
+        await put_right(lab.firewall, chains)
+        for family in FAMILIES:
+            for sender, receiver in PAIRS:
+                seen = await source_seen(lab, family, sender, receiver, next(ports))
+                assert seen == source_expected(family, sender, receiver, mark=0, chains=chains), (sender, receiver)
+                is_kept = seen == getattr(IN[family.version], sender)
+                assert is_kept is ((sender, receiver) not in MASQUERADED - kept), (sender, receiver)
+
+
 async def test_the_rules_count_what_they_matched(lab: Lab) -> None:
     for _ in range(3):
         await source_seen(lab, IPV4, "pod", "outside", next(ports))

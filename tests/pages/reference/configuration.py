@@ -45,6 +45,8 @@ NETWORK_KEYS: Final[Mapping[str, str]] = {
     "IPv6SubnetMin": "The first IPv6 subnet that a node may get",
     "IPv6SubnetMax": "The last IPv6 subnet that a node may get",
     "EnableNFTables": "Whether masq keeps its rules in nftables tables of its own, with `--firewall=auto`",
+    "NoMasquerade": "Networks that pods reach under their own addresses, with `--ip-masq`: "
+    '`["10.0.0.0/8"]`. Their hosts need a route back to pods. `--ip-masq-exclude` of masq says it for one node',
     "Backend": "How packets travel: an object with `Type` and the options of that backend, below. "
     "Name one: flannel's documentation says that the default is vxlan, its code that it is udp",
 }

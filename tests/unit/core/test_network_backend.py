@@ -1,12 +1,19 @@
 """The backend of a network configuration, and what is no configuration at all."""
 
 import json
+import re
 
 import pytest
 
 from flannelette.services.core.backend_types import BACKEND_TYPES, UdpOptions
 from flannelette.services.core.network import parse_network
 from tests.examples.networks import refusal
+
+
+@pytest.mark.parametrize("text", ['"10.0.0.0/8"', '["10.0.0.0/8", 4]', '["10.0.0.0"]', '["10.0.0.0/33"]'])
+def test_what_is_no_list_of_networks_is_refused_with_an_example(text: str) -> None:
+    message = refusal(f'{{"Network":"10.5.0.0/16","NoMasquerade":{text},"Backend":{{"Type":"vxlan"}}}}')
+    assert re.match(r'NoMasquerade .*(array of strings|\["10.0.0.0/8"\])', message), message
 
 
 @pytest.mark.parametrize("key", ["EnableIPv4", "EnableIPv6", "EnableNFTables"])
