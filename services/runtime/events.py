@@ -155,8 +155,6 @@ def note_readiness(journal: Journal, kind: Enum, ready: bool, reasons: Sequence[
 _KIND: Final = "events"
 _OLDER: Final = b"{"
 """How a line of a release before 0.3 begins: it is the JSON alone."""
-_RETRY: Final = 10.0
-"""Seconds from a write that has failed to the next one: the next events push out those that are not written."""
 _LARGEST: Final = 1 << 53
 
 
@@ -211,7 +209,7 @@ class EventFile:
     async def run(self, journal: Journal) -> None:
         """Writes new events, until it is cancelled."""
         if self._log is not None:
-            await keep(lambda: journal.news(self._written), lambda: self.write(journal), retry=_RETRY)
+            await keep(lambda: journal.news(self._written), lambda: self.write(journal))
 
     async def write(self, journal: Journal) -> bool:
         """Writes what is new; returns whether that succeeded. A thread waits for the disk."""

@@ -53,8 +53,8 @@ _LONGEST_NAME: Final = 256
 _PLAIN: Final = bytes(byte if 0x20 < byte < 0x7F else ord("?") for byte in range(256))
 _DELAY: Final = 1.0
 """Seconds from a change to the write: changes come in groups."""
-_RETRY: Final = 40.0
-"""Seconds from a write that has failed to the next one."""
+_RETRY: Final = 10.0
+"""Seconds from a write that has failed to the next one, at least: the disk may have room again."""
 _TO_JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -384,14 +384,13 @@ async def keep(
     write: Callable[[], Awaitable[bool]],
     *,
     pause: Callable[[], float] = lambda: 0.0,
-    retry: float = _RETRY,
     every: float | None = None,
     urgent: asyncio.Event | None = None,
 ) -> None:
     """Keeps a file current until it is cancelled; who stops the service calls `write` once more.
 
     `news` returns while there is something to write; a second later `write` writes it, and says whether that
-    succeeded: if not, it is called again after `retry` seconds. From one write to the next one it is at least `pause`
+    succeeded: if not, it is called again some seconds later. From one write to the next one it is at least `pause`
     seconds, unless something is `urgent`, and at most about `every`.
     """
     urgent, is_written = urgent or asyncio.Event(), True
@@ -403,7 +402,7 @@ async def keep(
         urgent.clear()
         is_written = await write()
         with suppress(TimeoutError):
-            await asyncio.wait_for(urgent.wait(), pause() if is_written else retry)
+            await asyncio.wait_for(urgent.wait(), pause() if is_written else max(pause(), _RETRY))
 
 
 class MayFail(Protocol):

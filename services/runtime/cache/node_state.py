@@ -291,7 +291,6 @@ class CacheWriter:
             self._has_news.wait,
             self.write,
             pause=lambda: max(_WRITE_INTERVAL, _WRITE_INTERVAL_PER_LEASE * len(self._table.leases)),
-            retry=_CONFIRM_INTERVAL,
             every=_CONFIRM_INTERVAL,
             urgent=self._has_new_networks,
         )

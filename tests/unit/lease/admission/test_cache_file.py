@@ -128,12 +128,12 @@ def test_a_table_that_a_full_disk_has_not_taken_is_written_once_it_does(
                 process.tells(Upserted(LEASES[0]))
                 await asyncio.sleep(300)
                 assert process.problem
-            await asyncio.sleep(120)
+            await asyncio.sleep(20)
             assert not process.problem
             assert recall(path).leases == by_name(LEASES[0])
 
     run_virtually(life())
-    assert 2 <= len(tries) <= 10, "without another change, and not without pause"
+    assert 20 <= len(tries) <= 30, "without another change, and not without pause"
 
 
 def test_a_table_that_never_changes_is_worth_remembering_as_long_as_the_process_lives(tmp_path: Path) -> None:
