@@ -27,11 +27,10 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.core.leases.flannel_json import format_value
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
-from flannelette.services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of, parse_holder
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.prefix import Keyspace, format_holder, holder_of, parse_holder
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.values import Put, Transaction
 from lab.programs import NoEtcd, find_etcd
 
 _ENDPOINT: Final = "http://127.0.0.1:2379"

@@ -10,14 +10,14 @@ import sys
 from dataclasses import replace
 
 from flannelette.services.core.errors import NotYet
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, choose_subnets
+from flannelette.services.core.ipam import SubnetPool, choose_subnets
 from flannelette.services.core.leases.flannel_json import format_value, parse_lease
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.network import parse_network
 from flannelette.services.lease.main import main
-from flannelette.services.lease.stores.etcd.keys import KeyKind
-from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction, Unchanged
+from flannelette.services.lease.stores.etcd.prefix import KeyKind
 from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.etcd.values import Put, Transaction, Unchanged
 
 _turn = asyncio.Lock()
 """Hundreds of listings at once would only need more memory."""

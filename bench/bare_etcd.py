@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bench.result import BenchFailed
-from flannelette.services.lease.stores.etcd.rpc.messages import rpc
+from flannelette.services.lease.stores.etcd.client import rpc
 
 _DATA, _HEADERS, _SETTINGS, _PING, _WINDOW_UPDATE = 0, 1, 4, 6, 8
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4

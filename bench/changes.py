@@ -21,8 +21,8 @@ from bench.node import node_on
 from bench.process import cpu_seconds, resident_mib, running
 from bench.result import BenchFailed
 from flannelette.services.core.leases.flannel_json import format_value
-from flannelette.services.lease.stores.etcd.keys import Keyspace
-from flannelette.services.lease.stores.etcd.rpc.values import end_of
+from flannelette.services.lease.stores.etcd.prefix import Keyspace
+from flannelette.services.lease.stores.etcd.values import end_of
 from lab.netns import NetworkNamespace
 
 PATIENCE: Final = 120.0

@@ -12,11 +12,10 @@ from bench.leases import lease as lease_of
 from bench.result import BenchFailed
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.flannel_json import format_value
-from flannelette.services.lease.stores.etcd.keys import Keyspace, format_holder, holder_of
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.prefix import Keyspace, format_holder, holder_of
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.values import Put, Transaction
 from lab.programs import NoEtcd, find_etcd
 
 PREFIX: Final = "/coreos.com/network"

@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc.aio
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.lease.watch.steps import SYNCED
+from flannelette.services.lease.watch import SYNCED
 
 STREAMS_A_CHANNEL: Final = 125
 _SECONDS: Final = 20.0

@@ -48,9 +48,8 @@ class Round:
 async def _ours(url: str) -> tuple[int, Fold]:
     from flannelette.services.core.network import parse_network
     from flannelette.services.lease.stores.kube.client import KubeClient
-    from flannelette.services.lease.stores.kube.settings import Access, annotations
     from flannelette.services.lease.stores.kube.store import Mirror
-    from flannelette.services.lease.stores.kube.values import Timing, read_batch
+    from flannelette.services.lease.stores.kube.values import Access, Timing, annotations, read_batch
 
     keys = annotations()
     network = parse_network('{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}', leases_subnets=False)

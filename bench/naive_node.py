@@ -9,7 +9,7 @@ import queue
 import sys
 from ipaddress import IPv4Address
 
-import flannelette.services.lease.stores.etcd.rpc.messages  # noqa: F401 - makes etcd3 importable with today's protobuf
+import flannelette.services.lease.stores.etcd.client  # noqa: F401 - makes etcd3 importable with today's protobuf
 
 import etcd3  # isort: skip
 from pyroute2 import IPRoute

@@ -22,7 +22,7 @@ from bench.process import cpu_seconds
 from bench.result import Bench, Result
 
 _NAIVE: Final = """
-import flannelette.services.lease.stores.etcd.rpc.messages  # makes etcd3 importable with today's protobuf
+import flannelette.services.lease.stores.etcd.client  # makes etcd3 importable with today's protobuf
 import etcd3
 import threading
 client = etcd3.client(host="127.0.0.1", port={port})

@@ -25,7 +25,7 @@ from bench.result import Bench, BenchFailed, Result
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.flannel_json import parse_lease
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace
+from flannelette.services.lease.stores.etcd.prefix import KeyKind, Keyspace
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 
 _PATIENCE: Final = 60.0

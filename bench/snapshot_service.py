@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from bench.etcd import PREFIX
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.requests import Identity
-from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
+from flannelette.services.lease.service import SERVICE, Identity, LeaseService, add_to_server
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.process.process import Process
+from flannelette.services.runtime.process.settings import ProcessSettings
 
 
 async def main(directory: str, endpoint: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, Self
 
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL
-from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
+from flannelette.services.runtime.networks import NAMED_PROTOCOLS
 from lab.netns import NetworkNamespace
 
 _GROUPS: Final = 0x4 | 0x40  # RTMGRP_NEIGH (also forwarding entries), RTMGRP_IPV4_ROUTE: rtnetlink(7)

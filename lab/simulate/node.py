@@ -10,8 +10,7 @@ from typing import Final
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.family import IPV4, Network
-from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Progress
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeLinks

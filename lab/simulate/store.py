@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace, decode
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.prefix import KeyKind, Keyspace, decode
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.values import Put, Transaction
 
 PREFIX: Final = "/coreos.com/network"
 _KEYS: Final = Keyspace(PREFIX)

@@ -36,11 +36,10 @@ from flannelette.services.runtime.events import (
     watch,
 )
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
-from flannelette.services.runtime.process.options import ProcessSettings
+from flannelette.services.runtime.networks import moved_address, socket_address
 from flannelette.services.runtime.process.process import Process, run
-from flannelette.services.runtime.process.settings import flag
+from flannelette.services.runtime.process.settings import ProcessSettings, flag
 from flannelette.services.runtime.process.version import version
-from flannelette.services.runtime.rpc.socket_paths import moved_address, socket_address
 from flannelette.services.runtime.state import unwritten
 from flannelette.services.runtime.telemetry.health import Health
 

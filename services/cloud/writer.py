@@ -31,7 +31,7 @@ from flannelette.services.cloud.routes import (
     wanted_routes,
 )
 from flannelette.services.cloud.routes import Table as RoutingTable
-from flannelette.services.core.backend_options import CLOUDS
+from flannelette.services.core.backend_types import CLOUDS
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import FlanneletteError, NotYet, Unavailable
 from flannelette.services.core.family import IPV4
@@ -44,6 +44,8 @@ from flannelette.services.runtime.state import Record, RecordFile, UnreadableSta
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Counter, Gauge
+
+log = get_logger()
 
 _Result = TypeVar("_Result")
 
@@ -164,8 +166,6 @@ def _read(file: RecordFile) -> Iterator[Key]:
         except (UnreadableState, ValueError, TypeError) as error:
             file.reject(error)
 
-
-log = get_logger()
 
 MakeCloud = Callable[[NetworkConfig], Cloud]
 

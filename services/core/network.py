@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass, field
 
-from flannelette.services.core.backend_options import WHERE, BackendOptions
-from flannelette.services.core.backend_types import BACKEND_TYPES, SECRETS, parse_options
+from flannelette.services.core.addresses import network_warning, parse_address, parse_cidr
+from flannelette.services.core.backend_types import (
+    BACKEND_TYPES,
+    SECRETS,
+    WHERE,
+    BackendOptions,
+    Tunnel,
+    parse_options,
+)
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
 from flannelette.services.core.formats.gojson import GoObject, without_secrets
-from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
-from flannelette.services.core.special_addresses import network_warning
-from flannelette.services.core.tunnel import Tunnel
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from flannelette.services.ctl.connect.targets import (
 from flannelette.services.ctl.node_health import Answers, NodeHealth, assess, words_of
 from flannelette.services.ctl.problems import headline
 from flannelette.services.ctl.screen import to_json
-from flannelette.services.runtime.process.networks import is_network_name
-from flannelette.services.runtime.rpc.socket_paths import DEFAULT
+from flannelette.services.runtime.networks import DEFAULT, is_network_name
 
 STUBS: Final[Mapping[Service, Any]] = {
     "lease": LeaseServiceStub,

@@ -17,9 +17,9 @@ from ipaddress import ip_network
 from itertools import chain, count, repeat
 from typing import Final, NamedTuple, TypeAlias
 
+from flannelette.services.core.backend_types import Tunnel
 from flannelette.services.core.errors import InvalidInput, NotYet, Unavailable
 from flannelette.services.core.family import Address, Network
-from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.probes.sockets import obstacle_of
 
 Instruction: TypeAlias = tuple[int, int, int, int]

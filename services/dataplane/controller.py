@@ -10,7 +10,7 @@ from typing import Final
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.lease import Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backends
@@ -27,7 +27,7 @@ from flannelette.services.dataplane.node.progress_reporter import Reporter, prog
 from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.runtime.cache.node_state import PATIENCE, CachedTable, CacheWriter, StateFile
+from flannelette.services.runtime.cache import PATIENCE, CachedTable, CacheWriter, StateFile
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.process.exclusive import Exclusive
 from flannelette.services.runtime.process.version import version

@@ -42,14 +42,12 @@ from flannelette.services.dataplane.probes.record import Answering
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.dataplane.underlay import lacking_findings
 from flannelette.services.dataplane.watch import watch_kernel
-from flannelette.services.runtime.cache.machine import MachineToken
-from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.runtime.cache import MachineToken, StateFile
 from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.feed import LeaseConnection
-from flannelette.services.runtime.os.claims import Claims, claims_of
-from flannelette.services.runtime.os.names import lock_name, single_instance, stranger_findings
-from flannelette.services.runtime.process.options import node_name
+from flannelette.services.runtime.os.names import Claims, claims_of, lock_name, single_instance, stranger_findings
 from flannelette.services.runtime.process.process import Process, run
+from flannelette.services.runtime.process.settings import node_name
 from flannelette.services.runtime.state import unwritten
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import REGISTRY

@@ -7,15 +7,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.addresses import parse_address, parse_cidr
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import FAMILIES, Address, Network
-from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
 from flannelette.services.dataplane.backends.backend import NodeFiles
 from flannelette.services.dataplane.peers.validation import OperatorLimits
 from flannelette.services.dataplane.underlay import InterfaceChoice, compile_pattern
-from flannelette.services.runtime.process.networks import NodeNetwork
-from flannelette.services.runtime.process.options import NodeSettings
-from flannelette.services.runtime.process.settings import flag
+from flannelette.services.runtime.networks import NodeNetwork
+from flannelette.services.runtime.process.settings import NodeSettings, flag
 
 ROUTE_PROTOCOL: Final = 77
 """Protocol number of the routes in the network without a name."""

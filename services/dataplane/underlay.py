@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from flannelette.services.core.addresses import parse_address
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family, Network
-from flannelette.services.core.formats.ip_text import parse_address
 from flannelette.services.core.formats.text import word_list
 from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of

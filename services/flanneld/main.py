@@ -24,22 +24,25 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.os.this_process import with_parent
-from flannelette.services.runtime.process.networks import suffix_of
-from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
+from flannelette.services.runtime.networks import suffix_of
+from flannelette.services.runtime.os.processes import with_parent
 from flannelette.services.runtime.process.settings import (
     HelpRequested,
+    ProcessSettings,
+    listen_addresses,
     parse_settings,
     split_flags,
+    transport_of,
     unknown_variables,
     variable_of,
 )
 from flannelette.services.runtime.process.start_notice import StartNotice, notify_status
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
-from flannelette.services.runtime.telemetry.http import http_server, is_served
 from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
-from flannelette.services.runtime.telemetry.metrics import exposition
+from flannelette.services.runtime.telemetry.metrics import exposition, http_server, is_served
+
+log = get_logger()
 
 SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
     "lease": LeaseSettings,
@@ -121,9 +124,6 @@ def _prefixes(flags: Sequence[str], environment: Mapping[str, str]) -> dict[str,
     if len({name for name, _, _ in rows}) < len(rows):
         raise Misconfigured("--network names a network twice: each network once")
     return {name: prefix for name, _, prefix in rows}
-
-
-log = get_logger()
 
 
 _PATIENCE_SECONDS: Final = 10.0

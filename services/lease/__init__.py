@@ -1,8 +1,8 @@
 """The lease service: it watches one store and streams the store's leases to many nodes.
 
-A change goes through these packages: `stores` reads it, `admission` decides whether nodes may have it, `watch` puts
-it into the table and sends it, `progress` records which nodes have carried it out. `ipam` chooses subnets for the
-stores that hand them out; `api` is the gRPC service.
+A change goes through these modules: `stores` reads it, `admission` decides whether nodes may have it, `watch` puts
+it into the table and sends it, `progress` records which nodes have carried it out. `service` is the gRPC
+service.
 """
 
 import os

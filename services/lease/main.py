@@ -16,28 +16,27 @@ from typing import TYPE_CHECKING
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.leases.table import Table
-from flannelette.services.lease.admission.pipeline import GuardSettings, SnapshotCache, StorePipeline
-from flannelette.services.lease.api.requests import Identity
-from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
+from flannelette.services.lease.admission import GuardSettings, SnapshotCache, StorePipeline
 from flannelette.services.lease.events import LeaseEventKind, LeaseJournal
 from flannelette.services.lease.imports.cluster import ImportedCluster, Imports
 from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.metrics import HELD_REMOVALS, follow_subnets
+from flannelette.services.lease.service import SERVICE, Identity, LeaseService, add_to_server
 from flannelette.services.lease.settings import IN_MEMORY, LeaseSettings
 from flannelette.services.lease.stores.store import Store
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.events import Event, EventFile, note_readiness
-from flannelette.services.runtime.process.options import listen_addresses, node_name
+from flannelette.services.runtime.networks import directory_of
 from flannelette.services.runtime.process.process import Process, run
+from flannelette.services.runtime.process.settings import listen_addresses, node_name
 from flannelette.services.runtime.process.version import version
-from flannelette.services.runtime.rpc.socket_paths import directory_of
 from flannelette.services.runtime.state import MayFail, unwritten
 from flannelette.services.runtime.telemetry.health import Health
-from flannelette.services.runtime.tls.credentials import pair_findings
+from flannelette.services.runtime.tls import pair_findings
 
 if TYPE_CHECKING:
-    from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-    from flannelette.services.lease.stores.kube.settings import KubeSettings
+    from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+    from flannelette.services.lease.stores.kube.values import KubeSettings
 
 _LARGEST_LISTING = 64 << 20
 """Bytes: ListLeases of the lease service above has every lease in one message."""
@@ -186,7 +185,7 @@ def _etcd(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 def etcd_settings(settings: LeaseSettings) -> "EtcdSettings":
     """Where etcd is, and how to be let in. Raises Misconfigured."""
-    from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+    from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 
     return EtcdSettings(
         endpoints=tuple(settings.etcd_endpoints.split(",")),
@@ -208,7 +207,7 @@ def _kube(settings: LeaseSettings, node: str, broker: Broker, process: Process) 
 
 
 def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
-    from flannelette.services.lease.stores.kube.settings import KubeSettings, annotations
+    from flannelette.services.lease.stores.kube.values import KubeSettings, annotations
 
     return KubeSettings(
         api_url=settings.kube_api_url,
@@ -220,7 +219,7 @@ def _kube_settings(settings: LeaseSettings) -> "KubeSettings":
 
 
 def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+    from flannelette.services.lease.stores.embedded import EmbeddedStore
 
     store = EmbeddedStore(
         None if settings.store_file == Path(IN_MEMORY) else settings.store_file,
@@ -233,7 +232,7 @@ def _embedded(settings: LeaseSettings, node: str, broker: Broker, process: Proce
 
 
 def _relay(settings: LeaseSettings, node: str, broker: Broker, process: Process) -> Store:
-    from flannelette.services.lease.stores.relay.store import RelayStore
+    from flannelette.services.lease.stores.relay import RelayStore
     from flannelette.services.runtime.lease.feed import LeaseConnection
 
     if settings.upstream in listen_addresses(settings, "lease"):

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from flannelette.services.core.family import FAMILIES, Family
-from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.ipam import Usage
 from flannelette.services.runtime.telemetry.metrics import Counter, Gauge, Histogram
 
 LEASES: Final = Gauge("flannelette_lease_leases", "Leases in the table")

@@ -9,9 +9,8 @@ from typing import Final
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.limits import LONGEST
 from flannelette.services.lease.imports.policy import Export, Import, parse_export, parse_imports
-from flannelette.services.runtime.process.networks import network_name, only_one
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import flag, given
+from flannelette.services.runtime.networks import network_name, only_one
+from flannelette.services.runtime.process.settings import ProcessSettings, flag, given
 
 IN_MEMORY: Final = "memory"
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {

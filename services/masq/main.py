@@ -21,13 +21,20 @@ from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.journal import MasqEventKind
 from flannelette.services.masq.reconcile.reconciler import InputCache, Reconciler
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.cache.node_state import CachedTable, StateFile
+from flannelette.services.runtime.cache import CachedTable, StateFile
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
-from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim, claims_of
-from flannelette.services.runtime.os.names import lock_name, single_instance_within, stranger_findings
-from flannelette.services.runtime.process.options import node_name
+from flannelette.services.runtime.os.names import (
+    RANGE,
+    Claims,
+    NameClaim,
+    claims_of,
+    lock_name,
+    single_instance_within,
+    stranger_findings,
+)
 from flannelette.services.runtime.process.process import Process, run
+from flannelette.services.runtime.process.settings import node_name
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.state import unwritten
 

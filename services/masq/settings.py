@@ -7,8 +7,7 @@ from ipaddress import ip_network
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
 from flannelette.services.masq.rules import RuleSettings
-from flannelette.services.runtime.process.options import NodeSettings
-from flannelette.services.runtime.process.settings import flag
+from flannelette.services.runtime.process.settings import NodeSettings, flag
 
 
 @dataclass(frozen=True, kw_only=True)

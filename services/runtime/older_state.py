@@ -54,7 +54,7 @@ def rows(data: bytes) -> Iterable[Record] | None:
 
 
 def _table(messages: Iterable[bytes]) -> Iterator[Record]:
-    """The records of a lease table: see cache/table_records.py."""
+    """The records of a lease table: see cache.py."""
     head, leases = pb.WatchLeasesResponse(), list[Record]()
     try:
         for message in messages:

@@ -13,9 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, moved_address, socket_address
+from flannelette.services.runtime.networks import SOCKET_DIR, moved_address, socket_address
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.tls.credentials import Credentials, chosen_files
+from flannelette.services.runtime.tls import Credentials, chosen_files
 
 _USAGE: Final = """\
 Usage: flannelette-probe lease|dataplane|masq|cloud|unix:PATH|HOST:PORT

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from flannelette.services.lease.stores.etcd.rpc.messages import rpc
+from flannelette.services.lease.stores.etcd.client import rpc
 
 Lie = Callable[[bytes], bytes]
 _STREAMS = ("Watch", "LeaseKeepAlive")

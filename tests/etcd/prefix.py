@@ -9,11 +9,10 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from flannelette.services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.etcd.values import Delete, Item, Put, Transaction, Write
 from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 

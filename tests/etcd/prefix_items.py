@@ -7,12 +7,12 @@ event = seen.happens(deleted(KEYS.subnet(NAME), 11))   # what the watch of etcd 
 from typing import Any
 
 from flannelette.services.core.family import Family
-from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.ipam import Usage
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Upserted
-from flannelette.services.lease.stores.etcd.keys import Holder, Keyspace, decode, format_holder
-from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of
-from flannelette.services.lease.stores.etcd.rpc.values import (
+from flannelette.services.lease.stores.etcd.prefix import Holder, Keyspace, Prefix, decode, format_holder, orphans_of
+from flannelette.services.lease.stores.etcd.transactor import with_released
+from flannelette.services.lease.stores.etcd.values import (
     Delete,
     DeletedKey,
     Event,
@@ -22,7 +22,6 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Transaction,
     WatchBatch,
 )
-from flannelette.services.lease.stores.etcd.transactor import with_released
 from flannelette.services.lease.stores.store import Snapshot
 
 KEYS = Keyspace("/net")

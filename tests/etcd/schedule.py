@@ -14,8 +14,8 @@ from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.leases.table import Table
 from flannelette.services.lease.main import build
 from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.etcd.client import Timing
+from flannelette.services.lease.stores.etcd.values import Put
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.process.process import Process
 from tests.etcd.expected import Truth, truth_of

@@ -9,13 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction
-from flannelette.services.lease.stores.etcd.sessions import SessionTiming
-from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.store import EtcdStore, SessionTiming
+from flannelette.services.lease.stores.etcd.values import Delete, Item, Put, Transaction
 from tests.etcd.keys import item_at
 from tests.etcd.server import EtcdServer
 from tests.services.follower import following

@@ -16,12 +16,10 @@ from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
 from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.objects import Hook
-from flannelette.services.lease.admission.pipeline import SnapshotCache
+from flannelette.services.lease.admission import SnapshotCache
 from flannelette.services.lease.stores.store import Snapshot
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.steps import SYNCED
-from flannelette.services.runtime.cache.node_state import StateFile
-from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.lease.watch import SYNCED, Broker
+from flannelette.services.runtime.cache import StateFile, table_records
 from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.wire import step_to_bytes
 from flannelette.services.runtime.state import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flannelette.services.core.leases.table import Step
 from flannelette.services.masq.reconcile.reconciler import InputCache
-from flannelette.services.runtime.cache.node_state import CachedTable, StateFile
+from flannelette.services.runtime.cache import CachedTable, StateFile
 from tests.examples.masq_firewall import ALL, Running
 from tests.virtual_time import run_virtually
 

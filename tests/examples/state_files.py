@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.cache.node_state import NodeState, kind_of, records_of, state_in
+from flannelette.services.runtime.cache import NodeState, kind_of, records_of, state_in
 from flannelette.services.runtime.state import Named, pack, sealed, unpack
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from ipaddress import ip_address, ip_network
 
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, Use, choose_subnets
+from flannelette.services.core.ipam import SubnetPool, Use, choose_subnets
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest
 from flannelette.services.core.network import NetworkConfig, parse_network
 

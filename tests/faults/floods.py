@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
-from flannelette.services.runtime.tls.credentials import TlsFiles
+from flannelette.services.runtime.tls import TlsFiles
 
 ADDRESSES: Final = 100
 HELLO: Final = b"\x16\x03\x01\x3c\x00\x01\x00\x3b\xfc\x03\x03" + bytes(15_000)

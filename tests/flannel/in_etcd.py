@@ -14,11 +14,10 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.flannel_json import parse_key, parse_lease
 from flannelette.services.core.leases.lease import lease_key
 from flannelette.services.core.network import FamilyNetwork, parse_network
-from flannelette.services.lease.stores.etcd.keys import Keyspace
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import EtcdLeaseGone, Put, Transaction, Unchanged
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.prefix import Keyspace
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.values import EtcdLeaseGone, Put, Transaction, Unchanged
 from tests.etcd.keys import item_at
 
 _LIVES: Final = 86_400

@@ -11,10 +11,9 @@ import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.core.leases.table import Table
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.values import Put, Transaction
 from tests.etcd.server import EtcdServer
 from tests.examples.leases import SMALL_JSON
 from tests.services.lease import ServiceProcess, next_step, stub_of

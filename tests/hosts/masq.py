@@ -29,7 +29,7 @@ from flannelette.services.masq.main import free_ranges
 from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
-from flannelette.services.runtime.os.claims import Claims
+from flannelette.services.runtime.os.names import Claims
 from flannelette.services.runtime.telemetry.health import Health
 from tests import paths
 from tests.hosts.namespaces import NetworkNamespace

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
-from flannelette.services.runtime.cache.node_state import NodeState
+from flannelette.services.runtime.cache import NodeState
 from tests.examples.state_files import decode
 from tests.hosts.dataplane import Cluster, Running
 from tests.hosts.namespaces import NamespaceMaker

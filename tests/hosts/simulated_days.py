@@ -15,8 +15,7 @@ import grpc.aio
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.errors import NotFound, Unavailable
-from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, VxlanData, lease_key
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress, Subnet, VxlanData, lease_key
 from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.controller import Controller
@@ -24,12 +23,11 @@ from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.monitor import Monitor
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.dataplane.watch import watch_kernel
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.requests import Identity
-from flannelette.services.lease.api.service import LeaseService
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
+from flannelette.services.lease.service import Identity, LeaseService
 from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.lease.watch import Broker
+from flannelette.services.runtime.cache import StateFile
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.lease.wire import lease_from_proto, request_to_proto
 from flannelette.services.runtime.telemetry.health import Health

@@ -19,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from flannelette.services.lease.stores.kube.settings import Access
+from flannelette.services.lease.stores.kube.values import Access
 from tests.etcd.server import EtcdMaker
 from tests.patience import PATIENCE
 from tests.ports import free_port

@@ -1,8 +1,7 @@
 """Nodes as the Kubernetes store knows them, for its unit tests."""
 
 from flannelette.services.core.network import parse_network
-from flannelette.services.lease.stores.kube.settings import annotations
-from flannelette.services.lease.stores.kube.values import Node
+from flannelette.services.lease.stores.kube.values import Node, annotations
 
 KEYS = annotations()
 F = "flannel.alpha.coreos.com/"

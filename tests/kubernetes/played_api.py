@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from flannelette.services.lease.stores.kube.settings import Access
+from flannelette.services.lease.stores.kube.values import Access
 from tests.patience import PATIENCE
 
 Document = dict[str, Any]

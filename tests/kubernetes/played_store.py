@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.kube.settings import KubeSettings
 from flannelette.services.lease.stores.kube.store import KubeStore
-from flannelette.services.lease.stores.kube.values import Timing
+from flannelette.services.lease.stores.kube.values import KubeSettings, Timing
 from tests.kubernetes.played_api import ScriptedApi, node, scripted_api
 from tests.services.follower import Follower
 

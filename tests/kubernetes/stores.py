@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.lease import BackendData, FamilyRequest, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.kube.settings import KubeSettings, annotations
 from flannelette.services.lease.stores.kube.store import KubeStore
-from flannelette.services.lease.stores.kube.values import Timing
+from flannelette.services.lease.stores.kube.values import KubeSettings, Timing, annotations
 from tests.kubernetes.api_server import ApiServer
 
 V4 = '{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}'

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from flannelette.services.core.backend_options import Option, declared_options
-from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES, Option, declared_options
 from tests.paths import ROOT
 
 CHART: Final = ROOT / "deploy" / "helm" / "flannelette"

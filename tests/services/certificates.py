@@ -17,7 +17,7 @@ from flannelette.services.ctl.certificates import (
     read_authority,
 )
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.tls.credentials import Credentials, TlsFiles
+from flannelette.services.runtime.tls import Credentials, TlsFiles
 
 URIS = {
     "h1": Principal(Role.DATAPLANE, "h1").uri,

@@ -9,10 +9,9 @@ from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.flanneld.main import children
 from flannelette.services.lease.main import etcd_settings
 from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.lease.stores.etcd.rpc.settings import read_tls_files
+from flannelette.services.lease.stores.etcd.settings import read_tls_files
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import parse_settings, usage
+from flannelette.services.runtime.process.settings import ProcessSettings, parse_settings, usage
 
 _SETTINGS: Final[Mapping[str, type[ProcessSettings]]] = {
     "lease": LeaseSettings,

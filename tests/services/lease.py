@@ -19,19 +19,17 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.core.errors import NotFound
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam.reservations import Reclaim
-from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.ipam import Reclaim
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress, Subnet, lease_key
 from flannelette.services.core.leases.table import Change, Step
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.requests import Identity
-from flannelette.services.lease.api.service import SERVICE, LeaseService, add_to_server
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
+from flannelette.services.lease.service import SERVICE, Identity, LeaseService, add_to_server
 from flannelette.services.lease.stores.store import Changed, Reclaimed, Snapshot, StoreEvent
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.lease.wire import step_from_proto
-from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.process import Process
+from flannelette.services.runtime.process.settings import ProcessSettings
 from tests import process_logs
 from tests.examples.leases import NETWORK, by_name
 from tests.hosts.namespaces import NetworkNamespace

@@ -15,7 +15,7 @@ import grpc.aio
 
 from flannelette.dataplane.v1 import dataplane_pb2, dataplane_pb2_grpc
 from flannelette.masq.v1 import masq_pb2, masq_pb2_grpc
-from flannelette.services.runtime.process.networks import suffix_of
+from flannelette.services.runtime.networks import suffix_of
 from lab.directory import end_proxies
 from lab.pings import Pinger
 from lab.stream import Path as PingPath

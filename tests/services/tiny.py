@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.runtime.process.options import ProcessSettings
 from flannelette.services.runtime.process.process import Process, run
-from flannelette.services.runtime.process.settings import flag
+from flannelette.services.runtime.process.settings import ProcessSettings, flag
 
 
 @dataclass(frozen=True, kw_only=True)

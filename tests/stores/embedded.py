@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+from flannelette.services.lease.stores.embedded import EmbeddedStore
 from tests.examples.leases import SMALL_JSON
 
 DAY = 86_400.0

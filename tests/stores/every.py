@@ -11,13 +11,12 @@ from typing import Final, Protocol
 import pytest
 
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData, WireguardData
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.stores.embedded.store import EmbeddedStore
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Delete, Put, Transaction
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.stores.embedded import EmbeddedStore
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.etcd.values import Delete, Put, Transaction
 from flannelette.services.lease.stores.store import Store
 from tests.etcd.server import EtcdServer
 

@@ -12,9 +12,9 @@ from structlog.typing import EventDict
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Table
 from flannelette.services.lease import metrics
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
 from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from tests.examples.leases import NETWORK, make_lease
 from tests.services.lease import FakeStore
 from tests.virtual_time import now, run_virtually

@@ -5,7 +5,7 @@ from typing import Any
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Removed, Upserted
-from flannelette.services.lease.admission.mass_removal import WINDOW, MassRemovalGuard
+from flannelette.services.lease.admission import WINDOW, MassRemovalGuard
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import NETWORK, by_name, make_lease
 

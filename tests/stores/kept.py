@@ -8,8 +8,8 @@ from typing import Any
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Table
-from flannelette.services.lease.admission.pipeline import SnapshotCache
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.admission import SnapshotCache
+from flannelette.services.lease.watch import Broker
 from tests.examples.leases import NETWORK, by_name
 from tests.services.lease import listing, news
 from tests.virtual_time import run_virtually

@@ -14,12 +14,11 @@ from typing import Any
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, StoreStatus
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.requests import Identity
-from flannelette.services.lease.api.service import LeaseService
-from flannelette.services.lease.progress.connected import ConnectedNodes
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.service import Identity, LeaseService
 from flannelette.services.lease.stores.store import StoreEvent
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.leases import NETWORK, by_name
 from tests.services.lease import FakeStore, listing, news

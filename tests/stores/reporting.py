@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import NotFound
 from flannelette.services.core.leases.table import Upserted
-from flannelette.services.lease.progress import reports
+from flannelette.services.lease import progress
 from tests.examples.leases import make_lease
 from tests.stores.played import PlayedService
 
@@ -26,7 +26,7 @@ class Scene:
         """`memory`: changes whose times, and nodes whose last reports are kept; 0: thousands."""
         self.now = 100_000.0
         for limit in ("_MOST_TIMES", "_MOST_DEPARTED") if memory else ():
-            monkeypatch.setattr(reports, limit, memory)
+            monkeypatch.setattr(progress, limit, memory)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         self.service = PlayedService(now=lambda: self.now)
         self.last = 0

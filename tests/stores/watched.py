@@ -14,12 +14,11 @@ from contextlib import aclosing, asynccontextmanager
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.table import Table
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.service import list_quarantine
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
 from flannelette.services.lease.imports.cluster import Imports
+from flannelette.services.lease.service import list_quarantine
 from flannelette.services.lease.stores.store import Store, StoreEvent
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.streams import watch_all
+from flannelette.services.lease.watch import Broker, watch_all
 from tests.examples.leases import read
 from tests.patience import PATIENCE
 from tests.services.lease import FakeStore

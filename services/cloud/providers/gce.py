@@ -20,7 +20,7 @@ from requests import RequestException
 
 from flannelette.services.cloud.providers.provider import Metadata, understood
 from flannelette.services.cloud.routes import Change, CloudError, Failure, Route, RouteTables, Table, Target, Verb
-from flannelette.services.core.backend_options import BackendOptions
+from flannelette.services.core.backend_types import BackendOptions
 from flannelette.services.core.family import Address, Network
 
 MOST_ROUTES: Final = 250

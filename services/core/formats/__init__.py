@@ -1,4 +1,4 @@
-"""Text formats of other programs, read and written strictly (Go's JSON, IP addresses, subnet.env), and word lists.
+"""Text formats of other programs, read and written strictly (Go's JSON, subnet.env), and word lists.
 
 The package knows no leases.
 """

@@ -6,10 +6,10 @@ from functools import lru_cache
 from sys import intern
 from typing import Final, NoReturn
 
+from flannelette.services.core.addresses import exact_network, ordinary_network, parse_address
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
 from flannelette.services.core.formats.gojson import GoObject
-from flannelette.services.core.formats.ip_text import exact_network, ordinary_network, parse_address
 from flannelette.services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
 from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME
 

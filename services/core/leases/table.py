@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.light_dataclass import light_dataclass
+from flannelette.services.core.leases.lease import Lease, light_dataclass
 from flannelette.services.core.network import NetworkConfig
 
 

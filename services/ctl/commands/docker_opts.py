@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from flannelette.services.core.formats.ip_text import parse_cidr
+from flannelette.services.core.addresses import parse_cidr
 from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.ctl.options import fail
 

@@ -25,7 +25,7 @@ from flannelette.services.ctl.connect.targets import Service, Target, Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each
 from flannelette.services.ctl.options import node_file, watched
 from flannelette.services.ctl.screen import Screen, count, lines, to_json
-from flannelette.services.runtime.process.networks import suffix_of
+from flannelette.services.runtime.networks import suffix_of
 
 Done: TypeAlias = (
     pb.ResyncKernelResponse

@@ -59,9 +59,8 @@ from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.options import Duration
 from flannelette.services.ctl.problems import problems
 from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, shown_nodes, to_json
-from flannelette.services.runtime.process.networks import NodeNetwork
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import FLAGS, variable_of
+from flannelette.services.runtime.networks import NodeNetwork
+from flannelette.services.runtime.process.settings import FLAGS, ProcessSettings, variable_of
 from flannelette.services.runtime.process.version import version
 
 Part: TypeAlias = tuple[str, Callable[[], Awaitable[Any]]]

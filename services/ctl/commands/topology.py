@@ -22,7 +22,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
-from flannelette.services.core.backend_options import CLOUDS
+from flannelette.services.core.backend_types import CLOUDS
 from flannelette.services.core.formats.text import visible
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command

@@ -27,7 +27,7 @@ from flannelette.services.core.formats.text import hide_line_ends, show_line_end
 from flannelette.services.ctl.connect.targets import Target, networks_by_socket
 from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.tls.credentials import Credentials, chosen_files
+from flannelette.services.runtime.tls import Credentials, chosen_files
 
 
 def on_one_line(channel: grpc.aio.Channel) -> grpc.aio.Channel:

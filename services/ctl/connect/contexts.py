@@ -31,7 +31,7 @@ from flannelette.services.ctl.connect.call import CallFailed, transport
 from flannelette.services.ctl.connect.dial import dialer
 from flannelette.services.ctl.connect.targets import Service, Target, Targets, read_address, targets
 from flannelette.services.ctl.options import Shared
-from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR
+from flannelette.services.runtime.networks import SOCKET_DIR
 
 Nodes: TypeAlias = Mapping[str, Targets]
 """The services of several nodes, by the name of the node, in the order of the file.

@@ -9,8 +9,15 @@ from typing import Final, Literal, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.ctl.connect.dial import Dialer
-from flannelette.services.runtime.process.networks import is_network_name, network_name, suffix_of
-from flannelette.services.runtime.rpc.socket_paths import SOCKET_DIR, directory_of, lock_of, moved_address
+from flannelette.services.runtime.networks import (
+    SOCKET_DIR,
+    directory_of,
+    is_network_name,
+    lock_of,
+    moved_address,
+    network_name,
+    suffix_of,
+)
 from flannelette.services.runtime.rpc.transport import Transport, host_and_port
 
 Service: TypeAlias = Literal["lease", "dataplane", "masq", "cloud"]

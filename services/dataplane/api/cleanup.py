@@ -31,10 +31,9 @@ from flannelette.services.dataplane.netlink.objects import KernelObject, Neighbo
 from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
 from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
-from flannelette.services.runtime.os.claims import DEVICE, MARK, Claims
-from flannelette.services.runtime.os.names import single_instance
+from flannelette.services.runtime.networks import NodeNetwork
+from flannelette.services.runtime.os.names import DEVICE, MARK, Claims, single_instance
 from flannelette.services.runtime.os.processes import processes
-from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.once import run_once
 from flannelette.services.runtime.process.settings import flag
 

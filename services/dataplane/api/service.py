@@ -17,7 +17,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1 import dataplane_pb2_grpc
 from flannelette.services.core.errors import Exhausted, InvalidInput, NotFound, NotYet, Unavailable
 from flannelette.services.core.family import Address, Family
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.lease import Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.api.probes import add_round_trips, probe_addresses, probe_peers, probes_of
@@ -64,6 +64,8 @@ from flannelette.services.runtime.events import MOST_NAMED, Reading, RecordedEve
 from flannelette.services.runtime.rpc.authorization import caller
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
 
 _STOPPING = "the dataplane service is stopping; the kernel stays as it is"
 _SHORTEST_PAUSE = 0.1
@@ -198,9 +200,6 @@ class DataplaneServicer(dataplane_pb2_grpc.DataplaneServiceServicer):
 
     def _status(self) -> pb.Status:
         return status_of(self._dataplane, self._prober, self._health, self._started_at)
-
-
-log = get_logger()
 
 
 async def resync(dataplane: Controller, *, dry_run: bool) -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
-from flannelette.services.core.backend_options import BackendOptions
+from flannelette.services.core.backend_types import BackendOptions
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import IPV4, Address, Family, Network
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
@@ -22,7 +22,7 @@ from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkS
 from flannelette.services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, KernelObject, Route
 from flannelette.services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
 from flannelette.services.dataplane.underlay import ConnectedRoutes, Underlay
-from flannelette.services.runtime.os.claims import Claims
+from flannelette.services.runtime.os.names import Claims
 
 
 @dataclass(frozen=True, slots=True)

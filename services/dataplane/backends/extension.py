@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self
 
-from flannelette.services.core.backend_options import declared_options
-from flannelette.services.core.backend_types import ExtensionOptions
+from flannelette.services.core.backend_types import ExtensionOptions, declared_options
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network, family_of
 from flannelette.services.core.formats.shell_words import split_words
 from flannelette.services.core.leases.lease import BackendData, OpaqueData, Subnet

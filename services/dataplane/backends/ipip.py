@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import IpipOptions
+from flannelette.services.core.backend_types import IPIP_DEVICE, IpipOptions
 from flannelette.services.core.family import IPV4, Address, Family, Network
 from flannelette.services.core.leases.lease import Subnet
-from flannelette.services.core.tunnel import IPIP_DEVICE
 from flannelette.services.dataplane.backends.backend import (
     Backend,
     NodeIdentity,

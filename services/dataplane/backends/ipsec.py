@@ -10,10 +10,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import IpsecOptions
+from flannelette.services.core.backend_types import IPSEC_DEVICE, IpsecOptions
 from flannelette.services.core.family import IPV4, Family, Network, family_of
 from flannelette.services.core.leases.lease import Subnet
-from flannelette.services.core.tunnel import IPSEC_DEVICE
 from flannelette.services.dataplane.backends.backend import (
     Backend,
     Host,

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any, ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import UdpOptions
+from flannelette.services.core.backend_types import FOU_DEVICE, UDP_DEVICE, UdpOptions
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import IPV4, Family, Network, family_of
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.core.tunnel import FOU_DEVICE, UDP_DEVICE
 from flannelette.services.dataplane.backends.backend import (
     Backend,
     Host,

@@ -6,12 +6,16 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import ClassVar, Final, Self
 
-from flannelette.services.core.backend_types import WIREGUARD_OVERHEAD, WireguardOptions
+from flannelette.services.core.backend_types import (
+    WIREGUARD_DEVICE,
+    WIREGUARD_DEVICE_V6,
+    WIREGUARD_OVERHEAD,
+    Secret,
+    WireguardOptions,
+)
 from flannelette.services.core.family import IPV4, Address, Family, Network, family_of
 from flannelette.services.core.leases.lease import BackendData, Subnet, WireguardData
 from flannelette.services.core.network import contains
-from flannelette.services.core.secret import Secret
-from flannelette.services.core.tunnel import WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6
 from flannelette.services.dataplane.backends.backend import (
     Backend,
     NodeFiles,

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.errors import InvalidInput, Unavailable
-from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.ike.vici import REGISTRATION, Charon, Tunnel, away
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.ipsec.values import (
@@ -24,6 +24,8 @@ from flannelette.services.dataplane.netlink.ipsec.values import (
 )
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan
 from flannelette.services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
 
 PATIENCE_SECONDS: Final = 15.0
 """A tunnel that is not up after this long counts as failed."""
@@ -140,8 +142,6 @@ def _fault(item: IkeConnection, tunnel: Tunnel) -> str:
         "through?"
     )
 
-
-log = get_logger()
 
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 8.0

@@ -4,8 +4,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from flannelette.services.core.backend_types import FOU_DEVICE
 from flannelette.services.core.network import contains
-from flannelette.services.core.tunnel import FOU_DEVICE
 from flannelette.services.dataplane.links.desired import TUN, Device, InterfaceAddress, LinkEdit, LinkSpec
 from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_network
 from typing import Protocol
 
+from flannelette.services.core.backend_types import UDP
 from flannelette.services.core.errors import FlanneletteError, InvalidInput
 from flannelette.services.core.family import FAMILIES, Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.network_moves import PendingMove, hands_out, in_force, pending_move
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig, contains
-from flannelette.services.core.tunnel import UDP
 from flannelette.services.dataplane.events import metrics
 from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.links import actual as links
@@ -21,8 +21,8 @@ from flannelette.services.dataplane.links.interfaces import Interface
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings
-from flannelette.services.runtime.os.claims import DEVICE, MARK, RANGE, UDP_PORT, Claims, NameClaim
-from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
+from flannelette.services.runtime.networks import NAMED_PROTOCOLS
+from flannelette.services.runtime.os.names import DEVICE, MARK, RANGE, UDP_PORT, Claims, NameClaim
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam.subnet_pool import fits
+from flannelette.services.core.ipam import fits
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
 from flannelette.services.core.leases.network_moves import takes_away
 from flannelette.services.core.leases.table import Table
@@ -17,7 +17,7 @@ from flannelette.services.dataplane.node.subnet_file import subnet_file, what_po
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.peers.validation import reject_own
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.runtime.cache.node_state import stale_reason
+from flannelette.services.runtime.cache import stale_reason
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
+from flannelette.services.core.addresses import network_refusal
 from flannelette.services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family
 from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig, contains
-from flannelette.services.core.special_addresses import network_refusal
 from flannelette.services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
 from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.links import actual as links

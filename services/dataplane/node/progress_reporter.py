@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import FlanneletteError, NotImplementedYet
-from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.core.leases.lease import FailedLease, Progress
 from flannelette.services.runtime.backoff import Backoff, jittered
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.logs import get_logger

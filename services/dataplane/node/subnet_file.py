@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.addresses import parse_cidr
 from flannelette.services.core.family import FAMILIES, Network, family_of
-from flannelette.services.core.formats.ip_text import parse_cidr
 from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig

@@ -11,8 +11,7 @@ from typing import Final, TypeAlias
 from flannelette.services.core.backend_types import shares_addresses
 from flannelette.services.core.family import FAMILIES, Network, family_of
 from flannelette.services.core.leases.conflicts import KINDS, Claim, ConflictIndex, Loss, losses
-from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
-from flannelette.services.core.light_dataclass import light_dataclass
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, light_dataclass
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
 from flannelette.services.dataplane.links.desired import Device

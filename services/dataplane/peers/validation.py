@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from flannelette.services.core.addresses import Block, address_blocks, not_hosts, subnet_blocks
 from flannelette.services.core.family import Address, Family, Network, family_of
 from flannelette.services.core.leases.lease import Subnet, VxlanData
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.core.special_addresses import Block, address_blocks, not_hosts, subnet_blocks
 from flannelette.services.dataplane.netlink.objects import packed_mac
 from flannelette.services.dataplane.underlay import Underlay
 

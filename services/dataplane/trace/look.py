@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 
+from flannelette.services.core.backend_types import Tunnel
 from flannelette.services.core.errors import InvalidInput, NotFound
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
-from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.look import carrier_port

@@ -20,15 +20,13 @@ from flannelette.services.core.leases.table import Removed, Step, StoreStatus, T
 from flannelette.services.core.limits import MOST_LEASES
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
-from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
+from flannelette.services.lease.admission import MassRemovalGuard
 from flannelette.services.lease.events import LeaseEventKind, tell_ended, tell_held
-from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
-from flannelette.services.lease.imports.policy import Import, mismatch, shown_options
-from flannelette.services.lease.stores.relay.events import TableEvents
+from flannelette.services.lease.imports.policy import ClusterLeases, Foreign, Import, mismatch, shown_options
+from flannelette.services.lease.stores.relay import TableEvents
 from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.steps import MOST_CHANGES, NOTHING
-from flannelette.services.runtime.cache.table_records import table_of, table_records
+from flannelette.services.lease.watch import MOST_CHANGES, NOTHING, Broker
+from flannelette.services.runtime.cache import table_of, table_records
 from flannelette.services.runtime.events import Event, Subject
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.lease.wire import step_to_bytes
@@ -36,7 +34,7 @@ from flannelette.services.runtime.older_state import lease_import
 from flannelette.services.runtime.rpc.transport import Transport
 from flannelette.services.runtime.state import Named, RecordFile, keep
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
-from flannelette.services.runtime.tls.credentials import Credentials, TlsFiles, expiry_findings
+from flannelette.services.runtime.tls import Credentials, TlsFiles, expiry_findings
 
 log = get_logger()
 

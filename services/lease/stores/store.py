@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam.reservations import Reclaim
-from flannelette.services.core.leases.lease import Lease, LeaseRequest
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.ipam import Reclaim
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress
 from flannelette.services.core.leases.table import Change, PublicIpOverrides, StoreStatus
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.runtime.os.files import why_unreadable

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flannelette.masq.v1 import masq_pb2 as pb
+from flannelette.services.core.addresses import parse_cidr
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.formats.ip_text import parse_cidr
 from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.masq.firewalls.auto import AutoFirewall, HostProbe
 from flannelette.services.masq.firewalls.firewall import commands_of
 from flannelette.services.masq.kernel.legacy_tables import lock_path
 from flannelette.services.masq.rules import NFT_TABLE, belonging, no_chains
+from flannelette.services.runtime.networks import NodeNetwork
 from flannelette.services.runtime.os.names import single_instance
-from flannelette.services.runtime.process.networks import NodeNetwork
 from flannelette.services.runtime.process.once import run_once
 from flannelette.services.runtime.process.settings import flag
 

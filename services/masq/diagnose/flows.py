@@ -11,10 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.backend_types import UDP, Tunnel
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Address, Network, family_of
 from flannelette.services.core.network import NetworkConfig, contains
-from flannelette.services.core.tunnel import UDP, Tunnel
 from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
 from flannelette.services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
 from flannelette.services.masq.kernel.routing import (

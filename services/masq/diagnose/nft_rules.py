@@ -12,8 +12,8 @@ from ipaddress import ip_address, ip_network, summarize_address_range
 from itertools import islice
 from typing import Final
 
+from flannelette.services.core.backend_types import UDP
 from flannelette.services.core.family import Network
-from flannelette.services.core.tunnel import UDP
 from flannelette.services.masq.diagnose.verdict import (
     ARP,
     ECHO,

@@ -11,10 +11,10 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from itertools import islice, pairwise
 from typing import Final
 
+from flannelette.services.core.backend_types import UDP, Tunnel
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Network
 from flannelette.services.core.network import contains
-from flannelette.services.core.tunnel import UDP, Tunnel
 from flannelette.services.masq.diagnose.cures import (
     UNKNOWN_HOST,
     Accept,

@@ -40,8 +40,10 @@ from flannelette.services.masq.kernel.nf_tables import (
     nft_tables,
 )
 from flannelette.services.masq.rules import Chain, no_chains
-from flannelette.services.runtime.os.inotify import CLOSED, Watch
+from flannelette.services.runtime.os.files import CLOSED, Watch
 from flannelette.services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
 
 T = TypeVar("T")
 
@@ -299,8 +301,6 @@ def _insert_failed() -> int:
     column = head.split().index("insert_failed") if "insert_failed" in head.split() else None
     return sum(int(row.split()[column], 16) for row in rows) if column is not None else 0
 
-
-log = get_logger()
 
 _POLL_SECONDS: Final = 1.25
 """Interval between two reads of the sizes of the legacy tables, for programs that do not take the xtables lock."""

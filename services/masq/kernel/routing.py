@@ -14,8 +14,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.backend_types import IPSEC_MARK
 from flannelette.services.core.family import Address, Network
-from flannelette.services.core.tunnel import IPSEC_MARK
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.netlink import DUMP, attribute, attribute_list, attributes, text
 

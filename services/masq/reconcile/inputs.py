@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from flannelette.services.core.addresses import network_refusal
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.network_moves import in_force
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig, contains
-from flannelette.services.core.special_addresses import network_refusal
 
 Refusal: TypeAlias = Callable[[NetworkConfig], str]
 """Why a network cannot be in force here, beside the others of the host; empty: it can."""

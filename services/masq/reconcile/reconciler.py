@@ -51,7 +51,7 @@ from flannelette.services.masq.reconcile.journal import (
     what_is_wrong,
 )
 from flannelette.services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
-from flannelette.services.runtime.cache.node_state import PATIENCE, CachedTable, CacheWriter, StateFile, stale_reason
+from flannelette.services.runtime.cache import PATIENCE, CachedTable, CacheWriter, StateFile, stale_reason
 from flannelette.services.runtime.events import Event, Journal
 from flannelette.services.runtime.process.exclusive import Exclusive
 from flannelette.services.runtime.telemetry.health import Health

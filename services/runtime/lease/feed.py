@@ -11,8 +11,7 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.core.errors import Exhausted, InvalidInput, Unavailable
-from flannelette.services.core.leases.lease import Lease, LeaseRequest
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress
 from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.core.limits import MOST_LEASES, seconds_of
 from flannelette.services.runtime.backoff import Backoff

@@ -10,27 +10,29 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.core.conditions import MOST_REPORTED, Condition
-from flannelette.services.core.errors import InvalidInput, Unavailable
-from flannelette.services.core.family import FAMILIES, Address, Network
-from flannelette.services.core.formats.ip_text import (
+from flannelette.services.core.addresses import (
     exact_cidr,
     format_address,
     format_network,
+    never_public,
     parse_address,
     parse_cidr,
 )
+from flannelette.services.core.conditions import MOST_REPORTED, Condition
+from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.family import FAMILIES, Address, Network
 from flannelette.services.core.leases.lease import (
     BackendData,
+    FailedLease,
     FamilyRequest,
     Lease,
     LeaseRequest,
     OpaqueData,
+    Progress,
     Subnet,
     VxlanData,
     WireguardData,
 )
-from flannelette.services.core.leases.progress import FailedLease, Progress
 from flannelette.services.core.leases.table import (
     Change,
     NodeOverrides,
@@ -43,7 +45,6 @@ from flannelette.services.core.leases.table import (
 )
 from flannelette.services.core.limits import LONGEST, LONGEST_DATA, LONGEST_NAME, nearest_time, seconds_of, unix_time
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.core.special_addresses import never_public
 from flannelette.services.runtime.conditions import condition_to_proto, conditions_from, older_finding
 
 

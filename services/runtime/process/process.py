@@ -21,14 +21,19 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from flannelette.services.runtime.os.inotify import REMOVED, Watch
-from flannelette.services.runtime.os.this_process import end_with_parent, limit_arenas
-from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses, transport_of
-from flannelette.services.runtime.process.settings import HelpRequested, parse_settings, unknown_variables
+from flannelette.services.runtime.os.files import REMOVED, Watch
+from flannelette.services.runtime.os.processes import end_with_parent, limit_arenas
+from flannelette.services.runtime.process.settings import (
+    HelpRequested,
+    ProcessSettings,
+    listen_addresses,
+    parse_settings,
+    transport_of,
+    unknown_variables,
+)
 from flannelette.services.runtime.process.start_notice import StartNotice, notify_status
 from flannelette.services.runtime.process.version import version
-from flannelette.services.runtime.rpc.authorization import Authorizer
-from flannelette.services.runtime.rpc.callers import Callers
+from flannelette.services.runtime.rpc.authorization import Authorizer, Callers
 from flannelette.services.runtime.rpc.server import (
     AddToServer,
     Server,
@@ -40,10 +45,11 @@ from flannelette.services.runtime.rpc.server import (
 )
 from flannelette.services.runtime.rpc.transport import PLAIN, Transport
 from flannelette.services.runtime.telemetry.health import Health
-from flannelette.services.runtime.telemetry.http import http_server
 from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
-from flannelette.services.runtime.telemetry.metrics import Gauge, label_network
-from flannelette.services.runtime.tls.credentials import Credentials, expiry_findings
+from flannelette.services.runtime.telemetry.metrics import Gauge, http_server, label_network
+from flannelette.services.runtime.tls import Credentials, expiry_findings
+
+log = get_logger()
 
 _POLL_SECONDS: Final = 1.0
 _REFRESH_SECONDS: Final = 60.0
@@ -93,8 +99,6 @@ def _read(record: Path) -> str:
     except FileNotFoundError:
         return ""
 
-
-log = get_logger()
 
 S = TypeVar("S", bound=ProcessSettings)
 Job = Callable[[], Coroutine[Any, Any, None]]
@@ -294,7 +298,7 @@ async def _serve(name: str, settings: S, build: Build[S]) -> None:
 
 def _limiter(ports: frozenset[int], most: int, credentials: Credentials | None, callers: Callers) -> Job:
     """Limits connections over TCP. What does it is imported here, because a service on a unix socket has none."""
-    from flannelette.services.runtime.rpc.connection_limits import ConnectionLimiter
+    from flannelette.services.runtime.rpc.server import ConnectionLimiter
 
     limiter = ConnectionLimiter(ports, most, callers if credentials else None)
     if credentials is not None:

@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from flannelette.services.core import errors
-from flannelette.services.runtime.rpc.socket_paths import DEFAULT
+from flannelette.services.runtime.networks import DEFAULT
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()

@@ -14,8 +14,7 @@ import grpc
 import grpc.aio
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.tls.certificate import Certificate
-from flannelette.services.runtime.tls.credentials import Credentials, Material
+from flannelette.services.runtime.tls import Certificate, Credentials, Material
 
 Options = Sequence[tuple[str, str | int]]
 

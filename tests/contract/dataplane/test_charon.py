@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.core.secret import Secret
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.ike import charon as ours
 from flannelette.services.dataplane.ike.charon import CharonActuator, follow_charon
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, connection_name

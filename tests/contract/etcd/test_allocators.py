@@ -18,12 +18,11 @@ import pytest
 
 from flannelette.services.core.errors import Exhausted, InvalidInput, LostRace, NotFound, NotYet, Unavailable
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
-from flannelette.services.lease.stores.etcd.keys import KeyKind, Keyspace, parse_holder
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.prefix import KeyKind, Keyspace, parse_holder
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.etcd.values import Put
 from tests.etcd.keys import PREFIX, QUICK, lease_put, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable

@@ -19,11 +19,11 @@ import pytest
 
 from flannelette.services.core.errors import LostRace, NotFound, Unavailable
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, VxlanData
-from flannelette.services.lease.stores.etcd.keys import Keyspace
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, Put
+from flannelette.services.lease.stores.etcd.client import EtcdClient
+from flannelette.services.lease.stores.etcd.prefix import Keyspace
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.etcd.values import DeletedKey, Event, Item, Position, Put
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import PREFIX, QUICK, item_at, write
 from tests.etcd.server import EtcdServer

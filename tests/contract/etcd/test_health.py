@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from flannelette.services.core.conditions import Condition
-from flannelette.services.lease.stores.etcd.rpc import members
-from flannelette.services.lease.stores.etcd.rpc.members import EtcdHealth
+from flannelette.services.lease.stores.etcd import client
+from flannelette.services.lease.stores.etcd.client import EtcdHealth
 from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.cluster import EtcdCluster, cluster_on_loopback
 from tests.etcd.keys import CONFIG, PREFIX, QUICK, opened, wants
@@ -22,7 +22,7 @@ NOSY = replace(QUICK, call=0.6, check=0.1)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_PASSING_SECONDS", 0.5)
+    monkeypatch.setattr(client, "_PASSING_SECONDS", 0.5)
 
 
 @pytest.fixture(scope="module")

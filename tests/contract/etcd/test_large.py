@@ -4,8 +4,8 @@ from typing import Final
 
 import pytest
 
-from flannelette.services.lease.stores.etcd.rpc import members
-from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.etcd import client
+from flannelette.services.lease.stores.etcd.values import Put
 from tests.etcd.keys import CONFIG_PUT, PREFIX, lease_delete, lease_put, name, opened, wants, write
 from tests.etcd.server import EtcdServer
 from tests.faults.cable import Cable
@@ -19,11 +19,11 @@ def poison(number: int) -> Put:
     return Put(f"{PREFIX}/subnets/10.5.{number}.0-24".encode(), ALMOST_TOO_LARGE)
 
 
-@pytest.mark.parametrize("most", [members.LARGEST_MESSAGE, 4 << 20], ids=["at once", "in smaller pages"])
+@pytest.mark.parametrize("most", [client.LARGEST_MESSAGE, 4 << 20], ids=["at once", "in smaller pages"])
 async def test_values_of_more_than_a_megabyte_are_refused_and_hide_nothing(
     own_etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(members, "LARGEST_MESSAGE", most)
+    monkeypatch.setattr(client, "LARGEST_MESSAGE", most)
     await write(own_etcd, CONFIG_PUT, *(poison(number) for number in range(8)), lease_put(100), lease_put(200))
     async with opened(own_etcd.endpoint) as store, following(store) as seen:
         await seen.until(lambda f: f.connected)
@@ -40,7 +40,7 @@ async def test_values_of_more_than_a_megabyte_are_refused_and_hide_nothing(
 async def test_a_watch_that_has_missed_more_than_we_take_at_once_lists_anew(
     own_etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "LARGEST_MESSAGE", 4 << 20)
+    monkeypatch.setattr(client, "LARGEST_MESSAGE", 4 << 20)
     await write(own_etcd, lease_put(1))
     cable = Cable(own_etcd)
     await cable.mend()

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from tests.etcd.keys import CONFIG_PUT, PREFIX, lease_put, name, opened, wants, write
 from tests.etcd.server import EtcdMaker, EtcdServer
 from tests.faults.cable import Cable

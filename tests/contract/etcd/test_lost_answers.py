@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.stores.etcd.rpc.client import Cluster
+from flannelette.services.lease.stores.etcd.client import Cluster
 from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.expected import truth_of
 from tests.etcd.keys import CONFIG_PUT, opened, wants, write

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.stores.etcd.keys import format_holder, holder_of, parse_holder
+from flannelette.services.lease.stores.etcd.prefix import format_holder, holder_of, parse_holder
 from tests.examples.leases import make_lease
 from tests.upgrade.releases import COMMITS, unpacked
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd.keys import opened, wants
 from tests.etcd.server import EtcdMaker, EtcdServer

@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.client import Timing
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
 from tests.etcd import liar as lies
 from tests.etcd.liar import Lie, lying

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flannelette.services.core.backend_options import Option, declared_options
-from flannelette.services.core.backend_types import BACKEND_TYPES, VxlanOptions
+from flannelette.services.core.backend_types import BACKEND_TYPES, Option, VxlanOptions, declared_options
 from flannelette.services.core.network import NetworkConfig, parse_network
 from tests.kubernetes.api_server import Document
 from tests.kubernetes.manifests import parse, pick, pod_of, run_tool

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from flannelette.services.core.errors import NotYet
-from flannelette.services.lease.stores.kube.settings import KubeSettings
 from flannelette.services.lease.stores.kube.store import KubeStore
+from flannelette.services.lease.stores.kube.values import KubeSettings
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.kubernetes.api_server import ApiServer, Document
 from tests.kubernetes.manifests import OVERLAYS, Kubectl

@@ -12,10 +12,8 @@ import pytest
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import parse_network
-from flannelette.services.lease.stores.kube.node_leases import lease_of
-from flannelette.services.lease.stores.kube.settings import KubeSettings, annotations
-from flannelette.services.lease.stores.kube.store import KubeStore
-from flannelette.services.lease.stores.kube.values import Timing, read_node
+from flannelette.services.lease.stores.kube.store import KubeStore, lease_of
+from flannelette.services.lease.stores.kube.values import KubeSettings, Timing, annotations, read_node
 from tests.kubernetes.played_api import PREFIX, Document, ScriptedApi, answer, cut, node, scripted_api, text
 from tests.services.follower import following
 

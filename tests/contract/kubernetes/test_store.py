@@ -8,9 +8,8 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from flannelette.services.core.errors import NotImplementedYet, NotYet, Unavailable
-from flannelette.services.core.ipam.reservations import Reclaim
-from flannelette.services.core.leases.lease import LeaseRequest, VxlanData, WireguardData
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.ipam import Reclaim
+from flannelette.services.core.leases.lease import LeaseRequest, Progress, VxlanData, WireguardData
 from tests.kubernetes.api_server import ApiServer
 from tests.kubernetes.stores import DUAL, MAC, MAC6, QUICK, V4, Open, asks, asks_dual, flannels
 from tests.patience import PATIENCE

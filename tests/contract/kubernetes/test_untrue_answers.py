@@ -8,7 +8,7 @@ import pytest
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.lease.stores.kube.client import KubeClient
-from flannelette.services.lease.stores.kube.settings import annotations
+from flannelette.services.lease.stores.kube.values import annotations
 from tests.kubernetes.played_api import Fault, ScriptedApi, endless, node, packed, redirect, scripted_api
 from tests.kubernetes.played_store import QUICK, Open
 from tests.services.follower import following

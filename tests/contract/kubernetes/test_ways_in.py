@@ -12,8 +12,8 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.leases.table import Table, Upserted
 from flannelette.services.lease.stores.kube.client import node_of_our_pod
-from flannelette.services.lease.stores.kube.settings import KubeSettings
 from flannelette.services.lease.stores.kube.store import KubeStore
+from flannelette.services.lease.stores.kube.values import KubeSettings
 from flannelette.services.lease.stores.store import Changed
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.kubernetes.api_server import ApiServer

@@ -91,7 +91,7 @@ async def test_an_acquired_lease_is_answered_when_the_table_shows_it(tmp_path: P
 async def test_an_acquired_lease_is_answered_after_two_seconds_even_if_the_watch_is_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flannelette.services.lease.api.service._READ_OWN_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr("flannelette.services.lease.service._READ_OWN_WRITE_SECONDS", 0.01)
     store = FakeStore()
     store.on_acquire = lambda request: A
     async with serving(store, tmp_path) as running:

@@ -16,7 +16,7 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.table import Table
-from flannelette.services.lease.stores.embedded.database import Database
+from flannelette.services.lease.stores.embedded import Database
 from flannelette.services.runtime.lease.wire import request_to_proto, step_from_proto
 from tests.examples.leases import NETWORK_JSON, make_lease, make_request
 from tests.patience import PATIENCE

@@ -11,7 +11,7 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.limits import LONGEST_DATA, LONGEST_NAME
-from flannelette.services.lease.progress.reports import MOST_FAILED
+from flannelette.services.lease.progress import MOST_FAILED
 from flannelette.services.runtime.lease.wire import request_to_proto
 from tests.contract.tls.test_process import embedded
 from tests.examples.leases import make_request

@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.core.leases.lease import FailedLease, Progress
 from flannelette.services.core.leases.table import Upserted
 from flannelette.services.runtime.lease import feed
 from flannelette.services.runtime.lease.feed import LeaseConnection

@@ -12,9 +12,8 @@ import pytest
 
 from flannelette.services.core.errors import NotYet
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData, WireguardData
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.values import Put, Transaction
+from flannelette.services.lease.stores.etcd.client import EtcdClient, Timing
+from flannelette.services.lease.stores.etcd.values import Put, Transaction
 from tests.etcd.keys import item_at
 from tests.services.follower import following
 from tests.stores.every import EtcdWorld, World, asks, asks_wireguard

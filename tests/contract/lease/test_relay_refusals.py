@@ -17,10 +17,10 @@ from flannelette.services.core.errors import NotYet
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, Subnet, lease_key
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.stores.relay.store import RelayStore
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.stores.relay import RelayStore
 from flannelette.services.lease.stores.store import Changed, Refusal, RefusalKind, Snapshot
-from flannelette.services.lease.watch.log import ChangeLog
+from flannelette.services.lease.watch import ChangeLog
 from flannelette.services.runtime.lease.feed import LeaseConnection
 from tests.examples.leases import NETWORK, SMALL_JSON, make_lease, make_request
 from tests.patience import PATIENCE
@@ -42,7 +42,7 @@ def relay_of(address: str) -> Iterator[RelayStore]:
 async def test_what_is_refused_above_is_refused_below_and_can_be_listed_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flannelette.services.lease.stores.relay.store._QUARANTINE_SECONDS", 0.05)
+    monkeypatch.setattr("flannelette.services.lease.stores.relay._QUARANTINE_SECONDS", 0.05)
     lease = make_lease(1)
     async with serving(FakeStore(lease), tmp_path) as above:
         with relay_of(above.address) as store:

@@ -13,10 +13,10 @@ from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
 from flannelette.services.dataplane.events.journal import NodeJournal
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, Put, Transaction, Write
+from flannelette.services.lease.stores.etcd.client import EtcdClient
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
 from flannelette.services.lease.stores.etcd.store import EtcdStore
+from flannelette.services.lease.stores.etcd.values import Delete, Item, Put, Transaction, Write
 from tests.etcd.keys import CONFIG_PUT, PREFIX, QUICK, item_at, wants, write
 from tests.etcd.server import EtcdServer
 from tests.patience import PATIENCE

@@ -9,7 +9,7 @@ import pytest
 
 from flannelette.services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFound, NotYet
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam.reservations import Reclaim
+from flannelette.services.core.ipam import Reclaim
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
 from tests.etcd.server import EtcdServer
 from tests.services.follower import following

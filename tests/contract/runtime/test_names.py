@@ -11,8 +11,16 @@ import pytest
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.os import names
-from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim
-from flannelette.services.runtime.os.names import HeldName, holders, rightful, single_instance, stranger_findings
+from flannelette.services.runtime.os.names import (
+    RANGE,
+    Claims,
+    HeldName,
+    NameClaim,
+    holders,
+    rightful,
+    single_instance,
+    stranger_findings,
+)
 from tests.faults.squatter import WITHOUT_RIGHTS
 
 OURS = f"test-{os.getpid()}"

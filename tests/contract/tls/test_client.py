@@ -17,7 +17,7 @@ from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
 from flannelette.services.runtime.probe import ask
 from flannelette.services.runtime.rpc.server import Server, bound
 from flannelette.services.runtime.rpc.transport import PLAIN, ServerChannel, Transport
-from flannelette.services.runtime.tls.credentials import TlsFiles
+from flannelette.services.runtime.tls import TlsFiles
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.services.certificates import Certificates, transport

@@ -21,7 +21,7 @@ import pytest
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.runtime.lease.wire import request_to_proto
-from flannelette.services.runtime.tls.credentials import TlsFiles
+from flannelette.services.runtime.tls import TlsFiles
 from tests.contract.tls.test_process import client, embedded
 from tests.examples.leases import make_request
 from tests.faults.silent_connections import silent

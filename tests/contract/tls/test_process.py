@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
 from flannelette.services.runtime.lease.wire import request_to_proto
-from flannelette.services.runtime.tls.credentials import TlsFiles
+from flannelette.services.runtime.tls import TlsFiles
 from tests.examples.leases import SMALL_JSON, make_request
 from tests.patience import PATIENCE
 from tests.ports import free_port

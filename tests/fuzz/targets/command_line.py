@@ -14,9 +14,8 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.process.networks import NAMED_PROTOCOLS
-from flannelette.services.runtime.process.options import listen_addresses
-from flannelette.services.runtime.process.settings import HelpRequested, parse_settings
+from flannelette.services.runtime.networks import NAMED_PROTOCOLS
+from flannelette.services.runtime.process.settings import HelpRequested, listen_addresses, parse_settings
 from tests.examples.leases import make_lease
 
 _KINDS: Final[dict[str, Any]] = {

@@ -9,9 +9,8 @@ from typing import Final
 from flannelette.services.core.leases.flannel_json import format_value, parse_lease
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Upserted
-from flannelette.services.lease.stores.etcd.keys import Decoded, KeyKind, decode
-from flannelette.services.lease.stores.etcd.prefix import Prefix, orphans_of
-from flannelette.services.lease.stores.etcd.rpc.values import DeletedKey, Event, Item, Position, WatchBatch
+from flannelette.services.lease.stores.etcd.prefix import Decoded, KeyKind, Prefix, decode, orphans_of
+from flannelette.services.lease.stores.etcd.values import DeletedKey, Event, Item, Position, WatchBatch
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.runtime.lease.wire import step_from_bytes, step_to_bytes
 from tests.etcd.prefix_items import CONFIG, KEYS, config

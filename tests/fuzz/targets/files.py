@@ -28,12 +28,12 @@ from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.wireguard.key_file import private_key
 from flannelette.services.dataplane.node.cni import read_configuration
 from flannelette.services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
-from flannelette.services.lease.admission.pipeline import SnapshotCache
+from flannelette.services.lease.admission import SnapshotCache
 from flannelette.services.lease.stores.store import read_network_file
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.masq.diagnose.flows import flows_of, tunnel_of
 from flannelette.services.masq.rules import wanted_chains
-from flannelette.services.runtime.cache.node_state import older_of, state_in
+from flannelette.services.runtime.cache import older_of, state_in
 from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.wire import (
     network_from_proto,

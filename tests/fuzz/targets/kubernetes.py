@@ -8,8 +8,12 @@ from typing import Final
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Step, Upserted
-from flannelette.services.lease.stores.kube.node_leases import annotations_patch, require_pod_cidrs, withdrawal_patch
-from flannelette.services.lease.stores.kube.store import Mirror
+from flannelette.services.lease.stores.kube.store import (
+    Mirror,
+    annotations_patch,
+    require_pod_cidrs,
+    withdrawal_patch,
+)
 from flannelette.services.lease.stores.kube.values import (
     Expired,
     Lines,

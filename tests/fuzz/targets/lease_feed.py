@@ -18,7 +18,7 @@ from flannelette.services.lease.imports import cluster as module
 from flannelette.services.lease.imports.cluster import ImportedCluster, Imports
 from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.stores.store import Snapshot
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.lease.feed import Feed
 from flannelette.services.runtime.lease.wire import held_lease, step_from_bytes, step_to_bytes, step_to_proto
 from flannelette.services.runtime.rpc.transport import PLAIN

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import FAMILIES
-from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.diagnose import answers
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader

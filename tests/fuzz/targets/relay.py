@@ -15,13 +15,12 @@ from google.protobuf.message import DecodeError
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import FlanneletteError
-from flannelette.services.core.ipam.reservations import Reclaim
-from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.ipam import Reclaim
+from flannelette.services.core.leases.lease import Lease, Progress
 from flannelette.services.core.leases.table import Step, Upserted
-from flannelette.services.lease.stores.relay.store import RelayStore
+from flannelette.services.lease.stores.relay import RelayStore
 from flannelette.services.lease.stores.store import Reclaimed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto, step_to_proto
 from tests.examples.leases import NETWORK, make_lease, make_request
 from tests.fuzz.targets.calls.request import run

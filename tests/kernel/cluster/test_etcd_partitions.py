@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.etcd.rpc.values import Put
+from flannelette.services.lease.stores.etcd.values import Put
 from tests.etcd.cluster import EtcdCluster, cluster_in_namespaces
 from tests.etcd.keys import CONFIG_PUT, QUICK, lease_put, name, opened, wants, write
 from tests.services.follower import following

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
-from flannelette.services.runtime.cache import machine
-from flannelette.services.runtime.cache.machine import MachineToken
+from flannelette.services.runtime import cache
+from flannelette.services.runtime.cache import MachineToken
 from tests.etcd.server import EtcdServer
 from tests.hosts.nodes import Node, Nodes, cluster_of_nodes
 from tests.services.lease import stub_of
@@ -23,7 +23,7 @@ async def as_clone(cluster: Nodes, node: Node, name: str, monkeypatch: pytest.Mo
     await node.end()
     shutil.rmtree(node.directory / "state")
     with monkeypatch.context() as patched:
-        patched.setattr(machine, "_BOOT", Path("/nowhere"))
+        patched.setattr(cache, "_BOOT", Path("/nowhere"))
         assert MachineToken(str(node.directory / "state"), Path("/nowhere")).token
     node.name = name
     if cluster.central is None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from flannelette.services.runtime.process.networks import NodeNetwork
+from flannelette.services.runtime.networks import NodeNetwork
 from tests.ctl.sysdump import unpacked
 from tests.hosts.dataplane import environment
 from tests.hosts.namespaces import NamespaceMaker

@@ -8,8 +8,7 @@ from pathlib import Path
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.dataplane.api.status import status_of
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.runtime.cache.node_state import StateFile
-from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.runtime.cache import StateFile, table_records
 from tests.examples.leases import SMALL
 from tests.examples.state_files import encode
 from tests.hosts.namespaces import NetworkNamespace

@@ -13,7 +13,7 @@ import pytest
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-from flannelette.services.core.secret import Secret
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.ike import vici
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
 from tests.charon.hosts import Node, Wire, nodes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flannelette.services.core.access import Principal, Role
-from flannelette.services.runtime.tls.credentials import TlsFiles
+from flannelette.services.runtime.tls import TlsFiles
 from tests.hosts.dataplane import Cluster, Running, cluster_of, environment
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE

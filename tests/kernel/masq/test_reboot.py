@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from flannelette.masq.v1 import masq_pb2 as pb
-from flannelette.services.runtime.cache.node_state import NodeState
+from flannelette.services.runtime.cache import NodeState
 from tests.examples.state_files import decode, encode
 from tests.hosts.masq import Host, entered, golden
 from tests.hosts.namespaces import NamespaceMaker

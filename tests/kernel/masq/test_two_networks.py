@@ -15,7 +15,7 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.leases.table import Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.runtime.os.claims import RANGE, Claims, NameClaim
+from flannelette.services.runtime.os.names import RANGE, Claims, NameClaim
 from tests.flannel.old_rules import leave
 from tests.hosts.masq import Host, HostsFirewall, free_of, reconciler_of, reconcilers_of
 from tests.services.masq import acquire, lease_service, masq_on

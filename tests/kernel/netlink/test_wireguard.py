@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.family import IPV4, IPV6
-from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.backends.backend import NodeLinks, device_route
 from flannelette.services.dataplane.links.desired import Device
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator

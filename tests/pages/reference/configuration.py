@@ -11,18 +11,16 @@ from typing import Any, Final
 import click
 
 from flannelette.services.cloud.main import CloudSettings
-from flannelette.services.core.backend_options import Option, declared_options
-from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES, Option, declared_options
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.ctl.connect.contexts import DaemonSet
 from flannelette.services.ctl.main import cli
 from flannelette.services.dataplane.backends import BACKENDS
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.lease.stores.kube.settings import annotations
+from flannelette.services.lease.stores.kube.values import annotations
 from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import variable_of
+from flannelette.services.runtime.process.settings import ProcessSettings, variable_of
 from tests.pages.reference.since import dated, record, recorded
 from tests.pages.reference.tables import Rows, filled, table
 from tests.paths import ROOT

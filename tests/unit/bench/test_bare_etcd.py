@@ -7,7 +7,7 @@ import pytest
 
 from bench.bare_etcd import BareEtcd
 from bench.result import BenchFailed
-from flannelette.services.lease.stores.etcd.rpc.messages import rpc
+from flannelette.services.lease.stores.etcd.client import rpc
 
 _DATA, _HEADERS, _WINDOW_UPDATE, _END = 0, 1, 8, 1
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -7,9 +7,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
-from flannelette.services.core.ipam.allocation import Allocation, allocate
-from flannelette.services.core.ipam.claims import Claim, Claims
-from flannelette.services.core.ipam.reservations import set_aside
+from flannelette.services.core.ipam import Allocation, Claim, Claims, allocate, set_aside
 from flannelette.services.core.leases.conflicts import identities_of
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet
 from flannelette.services.core.network import NetworkConfig

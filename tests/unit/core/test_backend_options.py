@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from flannelette.services.core.backend_options import Option, declared_options
-from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES, Option, declared_options
 from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.backends import BACKENDS
 from tests.examples.networks import refusal

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flannelette.services.core.errors import InvalidInput
-from flannelette.services.core.family import Address
-from flannelette.services.core.formats.ip_text import (
+from flannelette.services.core.addresses import (
     exact_cidr,
     format_address,
     format_network,
     parse_address,
     parse_cidr,
 )
+from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.family import Address
 from flannelette.services.core.leases import flannel_json as flannel
 from flannelette.services.core.leases.flannel_json import format_value, parse_lease
 from flannelette.services.core.leases.lease import Lease

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.limits import LATEST, LONGEST, nearest_time, seconds_of, stored_time, unix_time
-from flannelette.services.lease.stores.embedded.database import Database
-from flannelette.services.runtime.cache.node_state import CachedTable, StateFile, state_in
+from flannelette.services.lease.stores.embedded import Database
+from flannelette.services.runtime.cache import CachedTable, StateFile, state_in
 from flannelette.services.runtime.older_state import node_state
 from flannelette.services.runtime.state import Record, UnreadableState, pack, sealed
 from tests.examples.leases import make_lease

@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from flannelette.services.core.formats.ip_text import parse_address, parse_cidr
+from flannelette.services.core.addresses import parse_address, parse_cidr
 
 
 @pytest.mark.parametrize(

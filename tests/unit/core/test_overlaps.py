@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.core.family import Network
-from flannelette.services.core.leases.overlap_index import OverlapIndex
+from flannelette.services.core.leases.conflicts import OverlapIndex
 
 CIDRS = [
     ip_network(text)

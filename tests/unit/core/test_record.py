@@ -1,6 +1,6 @@
 """Records: values that are quick to make."""
 
-from flannelette.services.core.light_dataclass import light_dataclass
+from flannelette.services.core.leases.lease import light_dataclass
 
 
 @light_dataclass

@@ -4,8 +4,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from flannelette.services.core.addresses import network_refusal, network_warning
 from flannelette.services.core.network import parse_network
-from flannelette.services.core.special_addresses import network_refusal, network_warning
 
 UNDERLAY = (ip_network("192.168.7.0/24"), ip_network("fd99::/64"))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.errors import Exhausted
 from flannelette.services.core.family import IPV4, IPV6, Family, Network
-from flannelette.services.core.ipam.subnet_pool import (
+from flannelette.services.core.ipam import (
     CANDIDATES,
     FamilyPool,
     SubnetPool,

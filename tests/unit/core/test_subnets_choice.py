@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 
 from flannelette.services.core.errors import Exhausted
-from flannelette.services.core.ipam.subnet_pool import SubnetPool, Usage, choose_subnets
+from flannelette.services.core.ipam import SubnetPool, Usage, choose_subnets
 from flannelette.services.core.network import parse_network
 from tests.examples.subnet_requests import DUAL, V4, choose, no_draw, occupied, request
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from flannelette.services.core.backend_types import UDP_DEVICE, WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6
 from flannelette.services.core.network import parse_network
-from flannelette.services.core.tunnel import UDP_DEVICE, WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6
 
 ALL = (WIREGUARD_DEVICE, WIREGUARD_DEVICE_V6, UDP_DEVICE)
 NETWORK = '{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:10:5::/48", "Backend": %s}'

@@ -3,7 +3,7 @@
 import pytest
 
 from flannelette.services.core.errors import Forbidden, InvalidInput
-from flannelette.services.lease.api.requests import Identity
+from flannelette.services.lease.service import Identity
 
 OWN, CENTRAL = Identity("a"), Identity()
 

@@ -16,11 +16,17 @@ from flannelette.services.core.leases.conflicts import losses
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.core.leases.table import Removed, Upserted
 from flannelette.services.lease.imports.cluster import ImportedCluster, exported
-from flannelette.services.lease.imports.foreign import ClusterLeases, Foreign
-from flannelette.services.lease.imports.policy import Export, mismatch, parse_export, parse_imports
+from flannelette.services.lease.imports.policy import (
+    ClusterLeases,
+    Export,
+    Foreign,
+    mismatch,
+    parse_export,
+    parse_imports,
+)
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime import state
 from flannelette.services.runtime.lease.wire import network_from_proto, network_to_proto
 from flannelette.services.runtime.rpc.transport import PLAIN

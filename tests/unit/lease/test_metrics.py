@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 
 from flannelette.services.core.family import IPV4, Family
-from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.ipam import Usage
 from flannelette.services.lease.metrics import follow_subnets
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.leases.progress import Progress
+from flannelette.services.core.leases.lease import Progress
 from flannelette.services.core.leases.table import (
     NodeOverrides,
     PublicIpOverride,
@@ -19,11 +19,9 @@ from flannelette.services.core.leases.table import (
     Table,
     Upserted,
 )
-from flannelette.services.lease.stores.relay.events import TableEvents
-from flannelette.services.lease.stores.relay.store import Cursors, NodeStreams, ReportForwarder
+from flannelette.services.lease.stores.relay import Cursors, NodeStreams, ReportForwarder, TableEvents
 from flannelette.services.lease.stores.store import Changed, Snapshot
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.log import ChangeLog, LogEntry
+from flannelette.services.lease.watch import Broker, ChangeLog, LogEntry
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 from tests.stores.played import settle
 

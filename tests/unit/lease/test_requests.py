@@ -6,7 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import BackendData, OpaqueData, VxlanData
-from flannelette.services.lease.api.requests import checked_request, leases_to_reclaim
+from flannelette.services.lease.service import checked_request, leases_to_reclaim
 
 
 def data_of(subnet: pb.Subnet, backend_type: str = "vxlan") -> BackendData | None:

@@ -3,8 +3,8 @@
 import asyncio
 
 from flannelette.services.core.leases.table import StoreStatus, Upserted
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.watch import Broker
 from tests.examples.leases import NETWORK, by_name, make_lease
 from tests.services.lease import listing, news
 from tests.stores.played import settle

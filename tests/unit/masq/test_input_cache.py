@@ -10,8 +10,7 @@ import pytest
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.core.network import parse_network
-from flannelette.services.runtime.cache.node_state import StateFile
-from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.runtime.cache import StateFile, table_records
 from tests.examples.masq_firewall import ALL, LEASE, LEASE_KNOWN, MOVED, NETWORK, NETWORK_KNOWN, rules_for
 from tests.examples.masq_memory import Scene, played
 from tests.examples.state_files import decode, encode

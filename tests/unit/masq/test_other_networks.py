@@ -2,7 +2,7 @@
 
 from flannelette.services.core.network import parse_network
 from flannelette.services.masq.main import refusal_by_others
-from flannelette.services.runtime.os.claims import Claims
+from flannelette.services.runtime.os.names import Claims
 from tests.faults.descriptors import without_descriptors
 
 

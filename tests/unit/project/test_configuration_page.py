@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from flannelette.services.core import network
-from flannelette.services.core.backend_options import declared_options
-from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES, declared_options
 from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.ctl.connect.contexts import DaemonSet, Place
 from tests.pages.reference import since

@@ -45,7 +45,7 @@ def test_the_etcd_store_starts_without_a_client_that_it_does_not_use() -> None:
 
 
 def test_all_of_etcd3_can_be_imported_after_its_parts() -> None:
-    parts = "from flannelette.services.lease.stores.etcd.rpc.messages import rpc"
+    parts = "from flannelette.services.lease.stores.etcd.client import rpc"
     check = (
         "from etcd3 import Etcd3Client; from etcd3.etcdrpc import rpc_pb2; print(rpc_pb2 is rpc, bool(Etcd3Client))"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.runtime.cache.node_state import CacheWriter, StateFile
+from flannelette.services.runtime.cache import CacheWriter, StateFile
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network
 from tests.examples.state_files import decode

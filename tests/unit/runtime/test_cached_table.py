@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.leases.table import Step, Table, Upserted
-from flannelette.services.runtime.cache.node_state import CachedTable, StateFile, stale_reason
-from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.runtime.cache import CachedTable, StateFile, stale_reason, table_records
 from flannelette.services.runtime.state import Record
 from tests.examples.dataplane import CAPTURED, lease
 from tests.examples.leases import SMALL_JSON, network

@@ -9,8 +9,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.ctl.certificates import CertificateRequest, issue, make_authority, read_authority
 from flannelette.services.runtime.process.process import Process
 from flannelette.services.runtime.rpc.transport import Transport
-from flannelette.services.runtime.tls.certificate import date, not_after
-from flannelette.services.runtime.tls.credentials import Credentials, TlsFiles, expiry_findings, pair_findings
+from flannelette.services.runtime.tls import Credentials, TlsFiles, date, expiry_findings, not_after, pair_findings
 from tests.services.certificates import Certificates
 
 DAY = 86_400.0

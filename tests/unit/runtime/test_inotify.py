@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.runtime.os.inotify import CLOSED, REMOVED, Watch
+from flannelette.services.runtime.os.files import CLOSED, REMOVED, Watch
 
 
 class File:

@@ -16,8 +16,7 @@ from zlib import crc32
 import pytest
 
 from flannelette.services.runtime import state
-from flannelette.services.runtime.cache.machine import MachineToken
-from flannelette.services.runtime.cache.node_state import StateFile, records_of
+from flannelette.services.runtime.cache import MachineToken, StateFile, records_of
 from flannelette.services.runtime.state import (
     Record,
     RecordFile,

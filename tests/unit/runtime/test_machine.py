@@ -13,10 +13,9 @@ from zlib import crc32
 
 import pytest
 
+from flannelette.services.runtime import cache as module
 from flannelette.services.runtime import state
-from flannelette.services.runtime.cache import machine as module
-from flannelette.services.runtime.cache.machine import MachineToken, hardware_addresses
-from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.runtime.cache import MachineToken, StateFile, hardware_addresses
 from flannelette.services.runtime.events import EventFile
 
 SOAK = os.environ.get("FLANNELETTE_SOAK") == "1"
@@ -101,7 +100,7 @@ def test_a_running_machine_that_was_cloned_with_its_memory_gets_a_token_of_its_o
 
 def in_namespace_of_its_own(state: Path) -> str:
     """The token of a container that has no cards, and a network namespace of its own."""
-    module = "flannelette.services.runtime.cache.machine"
+    module = "flannelette.services.runtime.cache"
     code = f"from {module} import MachineToken; print(MachineToken({str(state)!r}).token)"
     command = ["unshare", "--net", "--mount", "sh", "-euc", 'mount -t sysfs sysfs /sys; exec "$@"', "sh"]
     return subprocess.check_output([*command, sys.executable, "-c", code], text=True).strip()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.runtime.os.inotify import Watch
+from flannelette.services.runtime.os.files import Watch
 from flannelette.services.runtime.process import process as whereabouts
 from flannelette.services.runtime.process.process import this_namespace, until_deleted, until_moved
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flannelette.services.core.errors import InvalidInput, Misconfigured
-from flannelette.services.runtime.os.claims import DEVICE, RANGE, UDP_PORT, Claims, NameClaim
-from flannelette.services.runtime.process.options import listen_addresses
+from flannelette.services.runtime.os.names import DEVICE, RANGE, UDP_PORT, Claims, NameClaim
+from flannelette.services.runtime.process.settings import listen_addresses
 from tests.services.command_lines import ON_A_NODE, parsed
 
 

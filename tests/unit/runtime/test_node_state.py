@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import PublicIpOverride
-from flannelette.services.runtime.cache.table_records import table_records
+from flannelette.services.runtime.cache import table_records
 from flannelette.services.runtime.state import RecordFile, UnreadableState, sealed
 from tests.examples.dataplane import CAPTURED, lease, subnet
 from tests.examples.leases import SMALL_JSON, network

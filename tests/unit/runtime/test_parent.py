@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flannelette.services.runtime.os.this_process import with_parent
+from flannelette.services.runtime.os.processes import with_parent
 from tests.patience import PATIENCE
 
 MASQ = (sys.executable, "-P", "-m", "flannelette.services.masq.main", "--version")
@@ -20,7 +20,7 @@ CHILD = """
 import sys, time
 while "gone" in sys.argv and sys.stdin.read():
     pass
-from flannelette.services.runtime.os.this_process import end_with_parent
+from flannelette.services.runtime.os.processes import end_with_parent
 end_with_parent()
 print("runs", flush=True)
 time.sleep(1000)

@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.process.options import ProcessSettings, node_name
-from flannelette.services.runtime.process.settings import HelpRequested, flag, parse_settings, usage, variable_of
-from flannelette.services.runtime.rpc.socket_paths import socket_address
+from flannelette.services.runtime.networks import socket_address
+from flannelette.services.runtime.process.settings import (
+    HelpRequested,
+    ProcessSettings,
+    flag,
+    node_name,
+    parse_settings,
+    usage,
+    variable_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,9 @@ import pytest
 
 from flannelette.services.ctl.connect import targets as connect
 from flannelette.services.ctl.connect.targets import cloud_beside, targets
-from flannelette.services.runtime import probe
-from flannelette.services.runtime.process.networks import network_of
-from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
-from flannelette.services.runtime.rpc import socket_paths
-from flannelette.services.runtime.rpc.socket_paths import directory_of, moved_address
+from flannelette.services.runtime import networks, probe
+from flannelette.services.runtime.networks import directory_of, moved_address, network_of
+from flannelette.services.runtime.process.settings import ProcessSettings, listen_addresses
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     found = Host(tmp_path / "flannelette")
     found.common.mkdir()
-    for module in (socket_paths, connect, probe):
+    for module in (networks, connect, probe):
         monkeypatch.setattr(module, "SOCKET_DIR", found.common)
     return found
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.runtime.cache import StateFile
 from tests.unit.runtime.test_node_state import OWN, written
 
 

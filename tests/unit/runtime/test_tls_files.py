@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.runtime.tls.certificate import certificate_of
-from flannelette.services.runtime.tls.credentials import TlsFiles, chosen_files, read
+from flannelette.services.runtime.tls import TlsFiles, certificate_of, chosen_files, read
 from tests.services.certificates import URIS, Certificates
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.probe import address_of
-from flannelette.services.runtime.process.options import ProcessSettings, listen_addresses
+from flannelette.services.runtime.process.settings import ProcessSettings, listen_addresses
 from flannelette.services.runtime.rpc.transport import PLAIN, Transport, host_and_port
 
 

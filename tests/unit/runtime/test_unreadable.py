@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings, read_tls_files
-from flannelette.services.lease.stores.kube.settings import KubeSettings, find_access
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings, read_tls_files
+from flannelette.services.lease.stores.kube.values import KubeSettings, find_access
 from flannelette.services.lease.stores.store import read_network_file
 from flannelette.services.runtime.os.files import why_unreadable
-from flannelette.services.runtime.tls.credentials import TlsFiles, read
+from flannelette.services.runtime.tls import TlsFiles, read
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
 NOBODY = 65534

@@ -2,8 +2,7 @@
 
 import pytest
 
-from flannelette.services.runtime.process.options import ProcessSettings
-from flannelette.services.runtime.process.settings import parse_settings, unknown_variables
+from flannelette.services.runtime.process.settings import ProcessSettings, parse_settings, unknown_variables
 
 
 def told(**environment: str) -> list[str]:

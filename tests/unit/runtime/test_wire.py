@@ -7,10 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.addresses import never_public
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
-from flannelette.services.core.special_addresses import never_public
 from flannelette.services.runtime.lease.wire import (
     change_to_bytes,
     lease_from_proto,

@@ -7,8 +7,7 @@ from collections.abc import Hashable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from flannelette.services.core.secret import Secret
-from flannelette.services.core.tunnel import IPSEC_MARK
+from flannelette.services.core.backend_types import IPSEC_MARK, Secret
 
 XFRM_POLICY: Final = -6
 IKE_KEY: Final = -5

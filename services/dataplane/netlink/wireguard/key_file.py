@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.netlink.wireguard.values import KEY_BYTES
 
 _MODE: Final = 0o400

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from flannelette.services.core.secret import Secret
+from flannelette.services.core.backend_types import Secret
 
 WIREGUARD_DEVICE: Final = -2
 WIREGUARD_PEER: Final = -1

@@ -14,7 +14,7 @@ from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
 from functools import partial
 from typing import Final, Self, TypeAlias
 
-from flannelette.services.core.secret import Secret
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.iproute2_text import refusal

@@ -12,25 +12,26 @@ from dataclasses import replace
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from flannelette.services.core.errors import LostRace, Unavailable
-from flannelette.services.core.ipam.allocation import Allocation
-from flannelette.services.core.ipam.reservations import set_aside
+from flannelette.services.core.ipam import Allocation, set_aside
 from flannelette.services.core.leases.conflicts import identities_of
 from flannelette.services.core.leases.flannel_json import format_value
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.stores.etcd.keys import (
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.stores.etcd.client import EtcdClient
+from flannelette.services.lease.stores.etcd.prefix import (
     Decoded,
+    Entry,
     Holder,
     KeyKind,
     Keyspace,
+    Prefix,
     decode,
     format_holder,
     format_released,
     holder_of,
+    orphans_of,
 )
-from flannelette.services.lease.stores.etcd.prefix import Entry, Prefix, orphans_of
-from flannelette.services.lease.stores.etcd.rpc.client import EtcdClient
-from flannelette.services.lease.stores.etcd.rpc.values import (
+from flannelette.services.lease.stores.etcd.values import (
     Delete,
     EtcdLeaseGone,
     Guard,

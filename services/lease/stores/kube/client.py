@@ -19,12 +19,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from flannelette.services.core.errors import Misconfigured, NotYet, Unavailable
-from flannelette.services.lease.stores.kube.settings import Access, Annotations, KubeSettings, find_access
 from flannelette.services.lease.stores.kube.values import (
     UNAUTHORIZED,
     WRITE_EVENT,
+    Access,
+    Annotations,
     Busy,
     Gone,
+    KubeSettings,
     Lines,
     Node,
     Silent,
@@ -33,6 +35,7 @@ from flannelette.services.lease.stores.kube.values import (
     WatchBatch,
     away,
     broken,
+    find_access,
     read_batch,
     read_page,
     refusal,

@@ -6,11 +6,10 @@ from typing import Any
 
 from flannelette.services.core.leases.flannel_json import format_value, parse_lease
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Subnet, lease_key
-from flannelette.services.lease.admission.pipeline import GuardSettings, StorePipeline
-from flannelette.services.lease.api.requests import Identity
-from flannelette.services.lease.api.service import LeaseService
+from flannelette.services.lease.admission import GuardSettings, StorePipeline
+from flannelette.services.lease.service import Identity, LeaseService
 from flannelette.services.lease.stores.store import Snapshot
-from flannelette.services.lease.watch.broker import Broker
+from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto
 from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.leases import NETWORK, make_lease

@@ -27,7 +27,7 @@ from flannelette.services.masq.diagnose.verdict import (
     ForeignTable,
     NfHook,
 )
-from flannelette.services.runtime.cache.node_state import StateFile
+from flannelette.services.runtime.cache import StateFile
 from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.dataplane import FakeKernel
 from tests.examples.masq_firewall import LEASE_KNOWN, NETWORK_KNOWN, Running

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
+from flannelette.services.core.backend_types import Tunnel
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.network import parse_network
-from flannelette.services.core.tunnel import Tunnel
 from flannelette.services.dataplane.api.service import filters
 from flannelette.services.dataplane.backends.ipip import Ipip
 from flannelette.services.dataplane.capture import AnyOf, Expression, attach, inner, outer, program

@@ -7,9 +7,9 @@ from ipaddress import ip_address, ip_network
 from textwrap import dedent
 from typing import Final
 
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.family import IPV4
 from flannelette.services.core.leases.lease import Lease, Subnet, WireguardData
-from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.wireguard import Wireguard
 from flannelette.services.dataplane.kernel.programmer import PeerState, state_of

@@ -5,9 +5,8 @@ from ipaddress import ip_interface, ip_network
 
 import pytest
 
-from flannelette.services.core.backend_types import BACKEND_TYPES
+from flannelette.services.core.backend_types import BACKEND_TYPES, Secret
 from flannelette.services.core.family import IPV4
-from flannelette.services.core.secret import Secret
 from flannelette.services.dataplane.backends import BACKENDS
 from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity
 from flannelette.services.dataplane.backends.ipip import Ipip, IpipLink

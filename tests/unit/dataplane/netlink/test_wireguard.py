@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from pyroute2.netlink.generic.wireguard import wgmsg
 
-from flannelette.services.core.secret import Secret
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.netlink.objects import Plan
 from flannelette.services.dataplane.netlink.uapi import KernelError

@@ -1,6 +1,6 @@
 """What is worth reporting after a turn."""
 
-from flannelette.services.core.leases.progress import FailedLease
+from flannelette.services.core.leases.lease import FailedLease
 from flannelette.services.dataplane.node.progress_reporter import MOST_FAILED, progress_after
 
 

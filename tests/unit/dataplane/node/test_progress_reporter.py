@@ -9,7 +9,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from flannelette.services.core.errors import FlanneletteError, Forbidden, NotImplementedYet, Unavailable
-from flannelette.services.core.leases.progress import FailedLease, Progress
+from flannelette.services.core.leases.lease import FailedLease, Progress
 from flannelette.services.dataplane.node.progress_reporter import Reporter
 from tests.virtual_time import now, run_virtually
 

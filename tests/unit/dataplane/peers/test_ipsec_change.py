@@ -3,7 +3,7 @@
 from dataclasses import replace
 from ipaddress import ip_network
 
-from flannelette.services.core.secret import Secret
+from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection

@@ -10,10 +10,10 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.addresses import BLOCKS, Block, never_public, never_routed, not_hosts
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import Subnet, VxlanData
 from flannelette.services.core.network import parse_network
-from flannelette.services.core.special_addresses import BLOCKS, Block, never_public, never_routed, not_hosts
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.peers.peer import PeerContext
 from flannelette.services.dataplane.peers.validation import OperatorLimits, reject, reject_own

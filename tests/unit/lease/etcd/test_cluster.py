@@ -10,11 +10,9 @@ import grpc.aio
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.stores.etcd.rpc.client import Cluster
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.messages import rpc
-from flannelette.services.lease.stores.etcd.rpc.settings import EtcdSettings
-from flannelette.services.lease.stores.etcd.rpc.values import NotAllowed
+from flannelette.services.lease.stores.etcd.client import Cluster, Timing, rpc
+from flannelette.services.lease.stores.etcd.settings import EtcdSettings
+from flannelette.services.lease.stores.etcd.values import NotAllowed
 from tests.virtual_time import run_virtually
 
 TIMING = Timing(call=5.0)
@@ -72,7 +70,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
         for member in members:
             member.name = f"{member.name}:2379"
         monkeypatch.setattr(
-            "flannelette.services.lease.stores.etcd.rpc.members.Member", lambda target, *others: by_name[target.name]
+            "flannelette.services.lease.stores.etcd.client.Member", lambda target, *others: by_name[target.name]
         )
         return Cluster(settings, TIMING, "test")
 

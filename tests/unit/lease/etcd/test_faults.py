@@ -4,7 +4,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from flannelette.services.lease.stores.etcd.rpc.client import may_pass, reason_in
+from flannelette.services.lease.stores.etcd.client import may_pass, reason_in
 
 
 def unavailable(details: str) -> grpc.aio.AioRpcError:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from flannelette.services.lease.stores.etcd.rpc.messages import rpc, stubs
+from flannelette.services.lease.stores.etcd.client import rpc, stubs
 
 
 def test_messages_survive_the_wire() -> None:
@@ -25,7 +25,7 @@ import os
 before = dict(os.environ)
 from google.protobuf import descriptor_pool, symbol_database
 from google.protobuf.internal import api_implementation
-import flannelette.services.lease.stores.etcd.rpc.messages
+import flannelette.services.lease.stores.etcd.client
 assert os.environ == before
 assert api_implementation.Type() != "python", api_implementation.Type()
 for pool in (descriptor_pool.Default(), symbol_database.Default().pool):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.core.family import IPV4, IPV6
-from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.ipam import Usage
 from flannelette.services.core.leases.table import Upserted
 from tests.etcd.prefix_items import KEYS, Followed, config, deleted, holder_value
 from tests.etcd.prefix_items import key as item

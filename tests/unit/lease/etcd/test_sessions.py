@@ -1,7 +1,7 @@
 """Which sessions a lease service writes and deletes, given who is connected to it and what etcd holds."""
 
-from flannelette.services.lease.stores.etcd.rpc.values import Item
-from flannelette.services.lease.stores.etcd.sessions import differences
+from flannelette.services.lease.stores.etcd.store import differences
+from flannelette.services.lease.stores.etcd.values import Item
 
 OURS, THEIRS = 7, 8
 

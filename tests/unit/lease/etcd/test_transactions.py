@@ -4,14 +4,21 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import chain
 
-from flannelette.services.core.ipam.allocation import Allocation, allocate
+from flannelette.services.core.ipam import Allocation, allocate
 from flannelette.services.core.leases.flannel_json import format_value
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, VxlanData
 from flannelette.services.core.network import NetworkConfig, parse_network
-from flannelette.services.lease.stores.etcd.keys import Holder, Keyspace, decode, digest, format_holder, holder_of
-from flannelette.services.lease.stores.etcd.prefix import Prefix
-from flannelette.services.lease.stores.etcd.rpc.values import Delete, Item, NothingPutSince, Position, Put, Unchanged
+from flannelette.services.lease.stores.etcd.prefix import (
+    Holder,
+    Keyspace,
+    Prefix,
+    decode,
+    digest,
+    format_holder,
+    holder_of,
+)
 from flannelette.services.lease.stores.etcd.transactor import clearing, extending, giving_back, taking
+from flannelette.services.lease.stores.etcd.values import Delete, Item, NothingPutSince, Position, Put, Unchanged
 
 KEYS = Keyspace("/net")
 NETWORK = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.stores.etcd.keys import Keyspace
-from flannelette.services.lease.stores.etcd.rpc.members import Timing
-from flannelette.services.lease.stores.etcd.rpc.values import (
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.stores.etcd.client import Timing
+from flannelette.services.lease.stores.etcd.prefix import Keyspace
+from flannelette.services.lease.stores.etcd.store import Watcher
+from flannelette.services.lease.stores.etcd.transactor import Replica
+from flannelette.services.lease.stores.etcd.values import (
     HistoryLost,
     Newest,
     NotAllowed,
@@ -17,8 +19,6 @@ from flannelette.services.lease.stores.etcd.rpc.values import (
     Position,
     WatchBatch,
 )
-from flannelette.services.lease.stores.etcd.store import Watcher
-from flannelette.services.lease.stores.etcd.transactor import Replica
 from flannelette.services.lease.stores.store import Snapshot
 from tests.virtual_time import run_virtually
 

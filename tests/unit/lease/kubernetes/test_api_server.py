@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.lease.stores.kube.settings import Access, KubeSettings, find_access
-from flannelette.services.lease.stores.kube.values import Busy, Expired, Gone, away, refusal
+from flannelette.services.lease.stores.kube.values import (
+    Access,
+    Busy,
+    Expired,
+    Gone,
+    KubeSettings,
+    away,
+    find_access,
+    refusal,
+)
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from flannelette.services.lease.stores.kube.events import NodeEvents
+from flannelette.services.lease.stores.kube.store import NodeEvents
 from flannelette.services.lease.stores.kube.values import NodeProblem, Problem, Timing
 
 

@@ -7,14 +7,13 @@ import pytest
 from flannelette.services.core.errors import InvalidInput, Misconfigured, NotYet
 from flannelette.services.core.family import FAMILIES, IPV4
 from flannelette.services.core.leases.lease import FamilyRequest, LeaseRequest, OpaqueData, VxlanData
-from flannelette.services.lease.stores.kube.node_leases import (
+from flannelette.services.lease.stores.kube.store import (
     annotations_patch,
     condition_patch,
     lease_of,
     require_pod_cidrs,
 )
-from flannelette.services.lease.stores.kube.settings import annotations
-from flannelette.services.lease.stores.kube.values import Node
+from flannelette.services.lease.stores.kube.values import Node, annotations
 from tests.kubernetes.node_examples import DUAL, KEYS, MAC, V4, F, make_node
 
 

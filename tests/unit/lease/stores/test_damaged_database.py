@@ -12,8 +12,7 @@ import pytest
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.stores.embedded.database import Database
-from flannelette.services.lease.stores.embedded.store import Ledger
+from flannelette.services.lease.stores.embedded import Database, Ledger
 from tests.examples.leases import by_name, make_lease
 
 LEASES: Final = [make_lease(number).with_time(2_000_000_000.0 + number) for number in range(1, 9)]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.core.ipam.reservations import set_aside
+from flannelette.services.core.ipam import set_aside
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.lease.stores.embedded.database import Database
+from flannelette.services.lease.stores.embedded import Database
 from tests.examples.leases import by_name, make_lease
 from tests.examples.strategies import leases
 

@@ -7,10 +7,10 @@ from prometheus_client import generate_latest
 
 from flannelette.services.core.errors import NotYet
 from flannelette.services.core.family import IPV4, IPV6
-from flannelette.services.core.ipam.subnet_pool import Usage
+from flannelette.services.core.ipam import Usage
 from flannelette.services.lease import metrics
-from flannelette.services.lease.progress.connected import ConnectedNodes
-from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+from flannelette.services.lease.progress import ConnectedNodes
+from flannelette.services.lease.stores.embedded import EmbeddedStore
 from tests.examples.leases import SMALL_JSON, make_request
 
 ADDRESS = "172.16.0.1"

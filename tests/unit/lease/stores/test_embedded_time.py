@@ -4,9 +4,8 @@ import pytest
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
-from flannelette.services.lease.stores.embedded import store as module
-from flannelette.services.lease.stores.embedded.database import Database
-from flannelette.services.lease.stores.embedded.store import EmbeddedStore
+from flannelette.services.lease.stores import embedded as module
+from flannelette.services.lease.stores.embedded import Database, EmbeddedStore
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from tests.examples.leases import SMALL, by_name, make_request
 from tests.stores.embedded import DAY, Clock, Open

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, Upserted
 from flannelette.services.core.network import NetworkConfig
+from flannelette.services.lease import watch
 from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
-from flannelette.services.lease.watch import steps
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.lease.watch.streams import watch_all, watch_own
+from flannelette.services.lease.watch import Broker, watch_all, watch_own
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, read
 
 NODES = ("node0", "node1", "node2")
@@ -121,7 +120,7 @@ class Watcher:
 
     def _fold(self, step: Step) -> None:
         before = set(self.table.leases)
-        assert len(step.changes) <= steps.MOST_CHANGES or self._node
+        assert len(step.changes) <= watch.MOST_CHANGES or self._node
         self._staged = self._staged or step.reset
         if step.reset:
             assert step.network or step.network_error
@@ -179,5 +178,5 @@ def test_every_watcher_ends_with_the_table_and_never_removes_early(
     script: list[StoreEvent | Read | Reconnect], most_entries: int, most_changes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "MOST_CHANGES", most_changes)
+        patch.setattr(watch, "MOST_CHANGES", most_changes)
         asyncio.run(_play(script, most_entries))

@@ -1,14 +1,20 @@
 """The pipeline from a store to the lease table: filter, quarantine, mass-removal guard, then the broker.
 
-What the guard holds back is confirmed by a second listing of the store, or by an operator. The table is kept in a
-file, with which the next process compares the first snapshot of its store: without the file, a lease service that is
+A lease is untrusted data: nodes would route a subnet outside the network, which may have real hosts. Such a lease
+stays in the store and reaches no node. Which of two leases that claim the same counts is decided on the nodes
+(services/core/leases/conflicts.py); both are served.
+
+An empty listing, a wrong prefix, a store restored from an old backup and a mistaken `del --prefix` all look like the
+end of every lease, and would empty every node. A node that leaves is everyday life, and its lease goes at once. What
+the guard holds back is confirmed by a second listing of the store, or by an operator. The table is kept in a file,
+with which the next process compares the first snapshot of its store: without the file, a lease service that is
 restarted while its store is empty would tell every node that there are no leases.
 """
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Set
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +22,14 @@ from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
-from flannelette.services.core.ipam.claims import is_own, publishes_same
+from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.ipam import is_own, publishes_same
+from flannelette.services.core.leases.conflicts import OverlapIndex
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
-from flannelette.services.core.leases.table import Removed, StoreStatus, Table, Upserted
+from flannelette.services.core.leases.network_moves import beside
+from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Table, Upserted, apply
+from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
-from flannelette.services.lease.admission.lease_filter import LeaseFilter
-from flannelette.services.lease.admission.mass_removal import MassRemovalGuard
 from flannelette.services.lease.events import LeaseEventKind, LeaseJournal, log_network, tell_ended, tell_held
 from flannelette.services.lease.stores.store import (
     Changed,
@@ -32,14 +40,268 @@ from flannelette.services.lease.stores.store import (
     Store,
     StoreEvent,
 )
-from flannelette.services.lease.watch.broker import Broker
-from flannelette.services.runtime.cache.table_records import records_of_pieces, table_of
+from flannelette.services.lease.watch import Broker
+from flannelette.services.runtime.cache import records_of_pieces, table_of
 from flannelette.services.runtime.events import Subject
 from flannelette.services.runtime.older_state import lease_table
 from flannelette.services.runtime.state import RecordFile, keep
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
+
+
+class LeaseFilter:
+    """Follows the events of a store, and passes on what is served.
+
+    * What is served depends on what the store holds now, not on the order of its changes.
+    * Outside the network is a lease with a subnet that does not lie in the network of its family (or is all of it),
+      or with no subnet in an enabled family. A lease that lacks a family, or has one that is not enabled, is served:
+      clusters change their families node by node. Without a network nothing is outside.
+    * A lease outside that a node holds, and that is older than the configuration, is served: its node keeps it until
+      an operator says otherwise (ADR 25). The subnets of such leases go with the network, as `beside`. So is one that
+      this node had in the table before: its key may have been lost or written again since.
+    """
+
+    def __init__(self, network: NetworkConfig | None = None) -> None:
+        self.leases: dict[str, Lease] = {}
+        """All that the store holds."""
+        self.refused: dict[str, Refusal] = {}
+        """Leases of the store that are not served, and why."""
+        self.changed: frozenset[str] | None = None
+        """The leases that the last event concerned; None: all."""
+        self._network = network
+        self._ranges: dict[int, tuple[Network, int, int]] = {}
+        """The network with its first and last address, by IP version."""
+        self._outsiders: set[str] = set()
+        """Leases outside the network that are served all the same."""
+        self._admitted: set[tuple[str, tuple[Network, ...]]] = set()
+        """The nodes that have held one of these, with its subnets: they may write it again."""
+        self._before: Mapping[str, Lease] = {}
+        """The lease table before the event."""
+        self._is_beside_due = False
+        """`beside` may have changed since it was last passed on."""
+        self._is_network_good = True
+        """The store has no newer configuration that cannot be used."""
+
+    def take(self, event: Snapshot | Changed, table: Mapping[str, Lease] | None = None) -> Snapshot | Changed:
+        """The same event with what is served, in its order. A change that changes nothing is left out.
+
+        `table` has the leases that nodes know up to now.
+        """
+        self.changed, self._before = None, table or {}
+        if event.network is not None:
+            before = self._network.beside if self._network else ()
+            event = replace(event, network=replace(event.network, beside=before))
+        self._is_network_good = event.network is not None or (self._is_network_good and not event.network_error)
+        if isinstance(event, Snapshot):
+            self.leases = dict(event.leases)
+            self._network = event.network or self._network
+            self._judge_all()
+            return self._with_beside(replace(event, leases=self.served()))
+        if event.network is not None and event.network != self._network:
+            return self._with_beside(replace(event, changes=self._with_network(event.network, event.changes)))
+        return self._with_beside(replace(event, changes=self._with_changes(event.changes)))
+
+    def served(self) -> dict[str, Lease]:
+        """What is served now."""
+        refused = self.refused
+        return {name: lease for name, lease in self.leases.items() if name not in refused}
+
+    def _with_beside(self, event: Snapshot | Changed) -> Snapshot | Changed:
+        """The same, with what is beside the network, if that or the network has changed."""
+        if self._network is None or not (self._is_beside_due or event.network):
+            return event
+        self._is_beside_due = False
+        cidrs = [cidr for name in self._outsiders for cidr in self.leases[name].cidrs]
+        network = replace(self._network, beside=beside(self._network, cidrs))
+        has_changed = network != self._network
+        self._network = network
+        if event.network is not None or (has_changed and self._is_network_good):
+            return replace(event, network=network)
+        return event
+
+    def _with_network(self, network: NetworkConfig, changes: Iterable[Change]) -> tuple[Change, ...]:
+        before = self.served()
+        self._network = network
+        self._admitted.clear()
+        apply(changes, self.leases)
+        self._judge_all()
+        after = self.served()
+        return _changes(before, {name: after.get(name) for name in (*before, *after)})
+
+    def _with_changes(self, changes: Sequence[Change]) -> tuple[Change, ...]:
+        before: dict[str, Lease | None] = {}
+        for change in changes:
+            name = change.name
+            before.setdefault(name, self._served(name))
+            self.leases.pop(name, None)
+            self.refused.pop(name, None)
+            if name in self._outsiders:
+                self._outsiders.remove(name)
+                self._is_beside_due = True
+            if (lease := change.after) is not None:
+                self.leases[name] = lease
+                self._judge(lease)
+        self.changed = frozenset(before)
+        return _changes(before, {name: self._served(name) for name in before})
+
+    def _judge_all(self) -> None:
+        self._ranges = {
+            n.cidr.version: (n.cidr, int(n.cidr.network_address), int(n.cidr.broadcast_address))
+            for n in (self._network.families if self._network else ())
+        }
+        self._outsiders, self._is_beside_due, self.refused = set(), True, {}
+        for lease in self.leases.values():
+            self._judge(lease)
+
+    def _judge(self, lease: Lease) -> None:
+        """Refuses a lease outside the network, or records that it is served nevertheless."""
+        reason = "" if lease.cluster else self._outside(lease)  # a relay gets them imported already
+        if not reason:
+            return
+        revision, claim = self._network.revision if self._network else 0, (lease.node, lease.cidrs)
+        known = self._before.get(lease.name)
+        was_served = claim in self._admitted or (known is not None and claim == (known.node, known.cidrs))
+        is_older = not revision or lease.claim_order < revision
+        if not lease.node or lease.is_idle:
+            pass  # without a node, nobody keeps it
+        elif is_older or was_served:
+            self._admitted.add(claim)
+            self._outsiders.add(lease.name)
+            self._is_beside_due = True
+            return
+        self.refused[lease.name] = Refusal(RefusalKind.OUTSIDE_NETWORK, reason)
+
+    def _outside(self, lease: Lease) -> str:
+        """Why a lease lies outside the network; empty: it does not."""
+        is_enabled = not self._ranges
+        for subnet in lease.subnets:
+            cidr = subnet.cidr
+            found = self._ranges.get(cidr.version)
+            if found is not None:
+                is_enabled = True
+                whole, first, last = found
+                if cidr.prefixlen <= whole.prefixlen or not first <= int(cidr.network_address) <= last:
+                    where = f"subnet {cidr} lies outside the network {whole}"
+                    return f"{where}: release it, or correct the network"
+        family = family_of(lease.subnets[0].cidr)
+        return "" if is_enabled else f"the network has no {family}: release it, or enable {family}"
+
+    def _served(self, name: str) -> Lease | None:
+        return None if name in self.refused else self.leases.get(name)
+
+
+def _changes(before: Mapping[str, Lease | None], after: Mapping[str, Lease | None]) -> tuple[Change, ...]:
+    """What is different, in the order of `after`."""
+    differing = ((name, lease) for name, lease in after.items() if lease != before.get(name))
+    return tuple(Removed(name) if lease is None else Upserted(lease) for name, lease in differing)
+
+
+WINDOW: Final = 2.0
+"""Seconds in which removals count together."""
+SINGLE: Final = 1
+"""So many removals within a WINDOW are never held back, however few leases there are: a node leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that the store has no more and the table keeps."""
+
+    lease: Lease
+    since: float
+
+
+class MassRemovalGuard:
+    """Lets events pass to a table: removals only within the limit, all else always and in order.
+
+    * The limit: within any WINDOW no more than `share` of the leases that are known in it, or a SINGLE one: of two
+      leases one, of nine four. What is beyond it is held back, and then every later removal, until the first are
+      confirmed.
+    * Of a store that was replaced, emptied or restored nothing passes: its nodes take their leases again one by one,
+      and the last of them looks like a node that left.
+    * An event is judged as a whole: removals that come together pass together or not at all.
+    * A lease that appears again is held no longer. One whose subnets another lease takes over was not lost but
+      replaced, and one that a node or an operator asked a lease service to remove was released: these go at once
+      and do not count.
+    * Leases that are deleted slowly, some at a time for minutes, pass: that looks like a cluster that shrinks. Only
+      the store's access rights prevent it.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.held: dict[str, Held] = {}
+        self._share = share
+        self._passed: deque[tuple[float, int]] = deque()
+        """When removals passed, and how many."""
+
+    def take(self, event: Snapshot | Changed, table: Mapping[str, Lease], now: float) -> Snapshot | Changed:
+        """What may pass of the event. `table` has the leases that all that passed before has made."""
+        lost, present = _difference(table, event) if isinstance(event, Snapshot) else _net(table, event)
+        for lease in present:
+            self.held.pop(lease.name, None)
+        lost = [lease for lease in lost if lease.name not in self.held]
+        believed = self._replaced(table, present, lost) if lost or self.held else set()
+        if isinstance(event, Changed) and event.released:
+            believed |= event.released & {*self.held, *(lease.name for lease in lost)}
+        for name in believed:
+            self.held.pop(name, None)
+        lost = [lease for lease in lost if lease.name not in believed]
+        is_accident = isinstance(event, Snapshot) and event.is_other_history
+        if self.held or is_accident or not self._may_pass(len(lost), len(table), now):
+            self.held |= {lease.name: Held(lease, now) for lease in lost}
+        elif lost:
+            self._passed.append((now, len(lost)))
+        if not self.held and not believed:
+            return event
+        if isinstance(event, Snapshot):
+            return replace(event, leases={**event.leases, **{name: held.lease for name, held in self.held.items()}})
+        gone = believed.union(lease.name for lease in lost if lease.name not in self.held)
+        return replace(event, changes=(*map(Removed, sorted(gone)), *map(Upserted, present)))
+
+    def confirm(self, listed: Collection[str], asked_at: float) -> tuple[Removed, ...]:
+        """A complete listing, asked for at that time, has only these: what was held before and is not there goes."""
+        return self._release(
+            name for name, held in self.held.items() if name not in listed and held.since <= asked_at
+        )
+
+    def confirm_all(self) -> tuple[Removed, ...]:
+        """An operator says that all of them may go."""
+        return self._release(self.held)
+
+    def _release(self, names: Iterable[str]) -> tuple[Removed, ...]:
+        released = sorted(names)
+        for name in released:
+            del self.held[name]
+        return tuple(map(Removed, released))
+
+    def _may_pass(self, removals: int, known: int, now: float) -> bool:
+        while self._passed and self._passed[0][0] <= now - WINDOW:
+            self._passed.popleft()
+        passed = sum(count for _, count in self._passed)
+        together = passed + removals
+        return not removals or together <= max(SINGLE, self._share * (known + passed))
+
+    def _replaced(self, table: Mapping[str, Lease], present: Iterable[Lease], lost: Iterable[Lease]) -> set[str]:
+        """The leases that are gone and whose subnets a lease has that nodes did not know with these subnets."""
+        gone = (*lost, *(held.lease for held in self.held.values()))
+        index = OverlapIndex((cidr, lease.name) for lease in gone for cidr in lease.cidrs)
+        new = (lease for lease in present if (known := table.get(lease.name)) is None or known.cidrs != lease.cidrs)
+        return {name for lease in new for cidr in lease.cidrs for name in index.owners(cidr)}
+
+
+def _difference(table: Mapping[str, Lease], snapshot: Snapshot) -> tuple[list[Lease], list[Lease]]:
+    """The leases of the table that the snapshot lacks, and those that it has."""
+    lost = [lease for name, lease in table.items() if name not in snapshot.leases]
+    return lost, list(snapshot.leases.values())
+
+
+def _net(table: Mapping[str, Lease], event: Changed) -> tuple[list[Lease], list[Lease]]:
+    """The leases of the table that are gone after all changes, and those that are there; in order of last changes."""
+    after: dict[str, Lease | None] = {}
+    for change in event.changes:
+        after.pop(change.name, None)
+        after[change.name] = change.after
+    lost = [table[name] for name, lease in after.items() if lease is None and name in table]
+    return lost, [lease for lease in after.values() if lease is not None]
 
 
 _MOST_LINES: Final = 20

@@ -1,28 +1,265 @@
-"""The state of a node in a file: the lease table and the own lease, for a start while no lease service answers."""
+"""The state of a node in files: lease table, own lease and token of the machine, for a start while no lease service
+answers.
+
+A lease table is a record of the table itself, and one for each lease. The token tells this machine from others that
+have the same node name (ADR 56). What the kernel or the firewall needs does not belong here.
+"""
 
 import asyncio
+import errno
+import fcntl
+import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import socket
+import sys
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
+from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, Final, Self
 
+from google.protobuf.message import DecodeError
+
+from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.addresses import parse_cidr
+from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
-from flannelette.services.core.formats.ip_text import parse_cidr
 from flannelette.services.core.leases.lease import Lease
-from flannelette.services.core.leases.table import Step, Table, Upserted
+from flannelette.services.core.leases.table import (
+    NO_OVERRIDES,
+    NodeOverrides,
+    PublicIpOverrides,
+    Step,
+    StoreStatus,
+    Table,
+    Upserted,
+)
 from flannelette.services.core.limits import nearest_time
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime import older_state
-from flannelette.services.runtime.cache.table_records import network_in, step_in, table_in, table_records
-from flannelette.services.runtime.lease.wire import step_to_bytes
-from flannelette.services.runtime.state import Named, Older, Record, RecordFile, UnreadableState, keep, locked
+from flannelette.services.runtime.lease.feed import readable_step
+from flannelette.services.runtime.lease.wire import leases_to_bytes, step_to_bytes
+from flannelette.services.runtime.state import (
+    Named,
+    Older,
+    OtherVersion,
+    Record,
+    RecordFile,
+    UnreadableState,
+    keep,
+    locked,
+)
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
+
+_TABLE: Final = "table"
+_LEASE: Final = "lease/"
+
+
+def table_records(
+    network: NetworkConfig | None,
+    leases: Iterable[Lease],
+    store: StoreStatus | None,
+    overrides: Mapping[str, PublicIpOverrides] = NO_OVERRIDES,
+) -> Iterator[Named]:
+    """The records of a complete table."""
+    return records_of_pieces(network, leases_to_bytes(leases), store, overrides)
+
+
+def records_of_pieces(
+    network: NetworkConfig | None,
+    pieces: Iterable[tuple[str, bytes]],
+    store: StoreStatus | None,
+    overrides: Mapping[str, PublicIpOverrides] = NO_OVERRIDES,
+) -> Iterator[Named]:
+    """The same for leases that are serialised already, each as one change, by name."""
+    all_overrides = NodeOverrides(overrides, complete=True)
+    head = Step(reset=True, network=network, store=store, synced=True, overrides=all_overrides)
+    yield Record.of_bytes(_TABLE, step_to_bytes(head))
+    for name, piece in pieces:
+        yield f"{_LEASE}{name}", b2a_base64(piece, newline=False)  # as Record.of_bytes, in half of the time
+
+
+def network_in(records: Iterable[Record]) -> NetworkConfig | None:
+    """The network configuration of the table; None if there is none, or none that can be read."""
+    try:
+        return step_in(next(record for record in records if record.name == _TABLE)).network
+    except (UnreadableState, StopIteration):
+        return None
+
+
+def table_in(records: Iterable[Record], known: Mapping[str, Lease] = MappingProxyType({})) -> Table:
+    """The table, without a cursor to resume from; empty without the record of the table. Raises UnreadableState.
+
+    A lease that is `known` already is taken from there: only others have to be decoded.
+    """
+    table = Table()
+    records = [record for record in records if record.name == _TABLE or record.name.startswith(_LEASE)]
+    there = {name: known[name] for record in records if (name := record.name.removeprefix(_LEASE)) in known}
+    table.fold(_step(record for record in records if record.name.removeprefix(_LEASE) not in there))
+    if not table.synced:
+        return Table()
+    table.leases.update(there)
+    return table
+
+
+def table_of(file: RecordFile, known: Mapping[str, Lease] = MappingProxyType({})) -> Table:
+    """The table in a file, as `table_in`; empty, and a line in the log, for a file that cannot be used."""
+    try:
+        return table_in(file.read(), known)
+    except UnreadableState as error:
+        file.reject(error)
+        return Table()
+
+
+def step_in(record: Record) -> Step:
+    """The step in one record. Raises UnreadableState."""
+    return _step([record])
+
+
+def _step(records: Iterable[Record]) -> Step:
+    """The bytes of several steps, one after the other, are one step. A lease that cannot be read is left out."""
+    try:
+        message = pb.WatchLeasesResponse.FromString(b"".join([record.bytes() for record in records]))
+    except DecodeError as error:
+        raise UnreadableState(f"the leases cannot be read: {error}") from None
+    try:
+        return readable_step(message)
+    except InvalidInput as error:
+        raise UnreadableState(f"the leases cannot be read: {error}") from None
+
+
+_NAME: Final = "machine"
+_COPIES: Final = 3
+"""Copies of the record in the file: a bit that the disk flips damages one, or two if it was the end of a line."""
+_NO_FILE: Final = (0, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EFBIG)
+"""What is there can never be read: a link, a directory, a socket, another file."""
+_INTERFACES: Final = Path("/sys/class/net")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_SO_NETNS_COOKIE: Final = 71
+"""SO_NETNS_COOKIE of Linux 5.14 and newer: a number of the network namespace. Its inode is no such: the next
+container gets that."""
+
+
+class MachineToken:
+    """The token in the file `machine` of --state-dir, made at the first start. Empty where it cannot be kept.
+
+    It is made from the boot, the network namespace and the network cards, so that a container on the host's network
+    that loses its directory at a restart is the machine that it was; the file carries it over a reboot. A copy of the
+    directory on another machine gets a token of its own, which is seen by the hardware: none of the addresses of
+    network cards is there any more that the file has.
+    """
+
+    def __init__(self, directory: str, interfaces: Path = _INTERFACES) -> None:
+        self.problem = ""
+        """Why a token that there is cannot be used or replaced; empty: it can, or there is no place for one."""
+        self.token = ""
+        if directory:
+            path = Path(directory, "machine")
+            is_there = os.path.lexists(path)  # an error is no answer, as where this user may not search
+            try:
+                self.token = _token(path, hardware_addresses(interfaces))
+            except OSError as error:
+                reason = f"cannot write {path}: {error.strerror}" if error.strerror else str(error)
+                self.problem = reason if is_there else ""  # else there is no such directory, as before
+                log.warning("this machine cannot be told from another one of its name", reason=reason)
+
+
+def hardware_addresses(interfaces: Path = _INTERFACES) -> frozenset[str]:
+    """The MACs that network cards have had from their makers; none in a container without cards."""
+    found = set()
+    try:
+        for interface in interfaces.iterdir():
+            if (interface / "device").exists() and _read(interface / "addr_assign_type") == "0":
+                found.add(_read(interface / "address"))
+    except OSError:
+        return frozenset()
+    return frozenset(found - {"", "00:00:00:00:00:00"})
+
+
+def _token(path: Path, hardware: frozenset[str]) -> str:
+    """The token in the file; a new one if there is none, or if it is another machine's. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(path.parent):
+        file = RecordFile(path, _NAME)
+        token, known = _kept(file)
+        if token and known and hardware and known.isdisjoint(hardware):
+            log.warning("the network cards are others: this machine gets a new token, as the state may be a copy")
+            token = ""
+        if token and hardware in (known, frozenset()) and file.is_whole:
+            return token
+        made = token or _made(hardware)
+        record = Record.of_json(_NAME, {"token": made, "hardware": sorted(hardware or known)})
+        if not file.write([record] * _COPIES) and not token:  # else what is there still has the token
+            raise OSError(file.problem)
+        return made
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Locks the directory: the dataplanes of several networks may have one, and start at once."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # NFS locks no directory
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _made(hardware: frozenset[str]) -> str:
+    """A token that is the same until the next boot; a random one where the boot or the namespace is not seen."""
+    boot, namespace = _read(_BOOT), _namespace()
+    if not (boot and namespace):
+        return token_hex(16)
+    return sha256(json.dumps(["flannelette-machine", boot, namespace, sorted(hardware)]).encode()).hexdigest()[:32]
+
+
+def _namespace() -> int:
+    """The number of the network namespace, which no other one has until the next boot; 0 if the kernel has none."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
+    except OSError:
+        return 0
+
+
+def _kept(file: RecordFile) -> tuple[str, frozenset[str]]:
+    """The token of the file and the hardware that it was made on; empty without a file, or of one that is damaged.
+
+    Raises OSError for one that another release, or this one at another time, may read.
+    """
+    try:
+        for record in file.load():
+            row = record.json()
+            return str(row["token"]), frozenset(map(str, row["hardware"]))
+    except FileNotFoundError:
+        pass
+    except OtherVersion as error:
+        raise OSError(f"cannot read {file.path}: {error}") from None
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise OSError(f"cannot read {file.path}: {error.strerror}") from None
+        file.reject(error)
+    except (UnreadableState, LookupError, TypeError) as error:
+        file.reject(error)
+    return "", frozenset()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
 
 _NODE: Final = "node"
 _OWN: Final = "own"

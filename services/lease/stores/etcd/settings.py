@@ -13,6 +13,8 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.runtime.os.files import why_unreadable
 from flannelette.services.runtime.telemetry.logs import get_logger
 
+log = get_logger()
+
 DEFAULT_ENDPOINTS: Final = ("http://127.0.0.1:4001", "http://127.0.0.1:2379")
 DEFAULT_PREFIX: Final = "/coreos.com/network"
 _PORT: Final = 2379
@@ -95,8 +97,6 @@ def _target(text: str, secure: bool) -> Endpoint:
     name = f"[{host}]:{port}" if version == 6 else f"{host}:{port}"
     return Endpoint(name, f"ipv{version}:{name}", secure)
 
-
-log = get_logger()
 
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine

@@ -1,1 +1,0 @@
-"""IPAM: which subnet a node gets, which subnets are free and taken, and what operators reserve and reclaim."""

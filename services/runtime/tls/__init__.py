@@ -1,1 +1,0 @@
-"""TLS between our services: certificates on both sides, read again when their files are replaced."""
