@@ -42,7 +42,8 @@ class LeaseSettings(ProcessSettings):
     guard_share: int = flag(
         50,
         "Percentage of the leases that may vanish from the store within 2 s; if more do, their removal is held back. "
-        "A single lease is never held back; 100 switches the guard off.",
+        "A single lease is held back only while others are, and one that its node or an operator releases never; 100 "
+        "switches the guard off.",
     )
     guard_seconds: float = flag(30, "Seconds for which removals are held back, before a second listing of the store.")
     net_config_path: Path = flag(
