@@ -2,7 +2,7 @@
 
 Codes are matched by prefix, the longest first, for providers add parts to their codes: `Forbidden.RAM`. Keys for a
 cloud's API are from the configuration, the environment, the SDK's own places, or the instance's role. No log, error
-or answer has them: what a provider says passes `Keys.hide`, for some repeat what they were sent.
+or answer has them: what a provider says passes `Keys.hide`, because some repeat what they were sent.
 """
 
 import json
