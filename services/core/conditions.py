@@ -63,6 +63,8 @@ class Row:
     is_shared: bool = False
     """The condition is of the whole cluster, as of its store: it is one, whoever says it, and has consequences
     everywhere."""
+    event: str = ""
+    """The reason of the Kubernetes Event of the Node that it concerns; empty: there is none."""
     sums_up: bool = False
     """The condition says again, for readiness, what another one of the same service says by which packets are
     lost."""
@@ -816,6 +818,18 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Nodes of cluster {cluster} cannot be peers of these nodes: {reason}.",
         "Two clusters reach each other by one backend with the same settings: change one of the networks.",
     ),
+    # leases of nodes
+    Row(
+        "lease.no-pod-cidr",
+        "",
+        SOON,
+        "node {node} has no {which} yet: waiting for Kubernetes to assign it (kube-controller-manager with "
+        "--allocate-node-cidrs and --cluster-cidr)",
+        event="NoPodCIDR",
+    ),
+    Row("lease.claimed-twice", "", BROKEN, "{reason}", event="AddressClaimedTwice"),
+    Row("lease.refused", "", BROKEN, "{reason}", event="LeaseRefused"),
+    Row("lease.change-pending", "", WARNING, "{move}", event="NetworkChangePending"),
     # why a service is not ready
     *(
         Row(

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from flannelette.services.core.addresses import parse_address, parse_cidr
 from flannelette.services.core.backend_types import BACKEND_TYPES, AllocOptions
+from flannelette.services.core.conditions import ROWS, Condition, found
 from flannelette.services.core.errors import InvalidInput, Misconfigured, NotImplementedYet, NotYet, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
 from flannelette.services.core.formats.text import visible
@@ -51,7 +52,6 @@ from flannelette.services.lease.stores.kube.values import (
     Node,
     NodeProblem,
     NotANode,
-    Problem,
     Silent,
     Timing,
     WatchBatch,
@@ -171,6 +171,9 @@ CONDITION: Final = "NetworkUnavailable"
 _REASON: Final = "FlannelIsUp"
 
 
+_NO_POD_CIDR: Final = "lease.no-pod-cidr"
+
+
 def require_pod_cidrs(
     node: Node, network: NetworkConfig, families: Container[Family], keys: Annotations, *, is_kept: bool = False
 ) -> None:
@@ -186,16 +189,11 @@ def require_pod_cidrs(
                 continue
             if cidr is None:
                 which = f"{n.family} podCIDR" if cidrs else "podCIDR"
-                raise NodeProblem(
-                    node.name,
-                    Problem.NO_POD_CIDR,
-                    f"node {node.name} has no {which} yet: waiting for Kubernetes to assign it "
-                    "(kube-controller-manager with --allocate-node-cidrs and --cluster-cidr)",
-                )
+                raise NodeProblem(node.name, found(_NO_POD_CIDR, node=node.name, which=which))
             if not (is_kept or is_published_before(node, network, keys)):
                 require_inside(node, cidr, n)
     except InvalidInput as error:
-        raise NodeProblem(node.name, Problem.LEASE_REFUSED, str(error)) from None
+        raise NodeProblem(node.name, found("lease.refused", reason=error)) from None
 
 
 def annotations_patch(node: Node, request: LeaseRequest, keys: Annotations) -> Mapping[str, Any] | None:
@@ -256,7 +254,7 @@ def _public_address(node: Node, family: Family, part: FamilyRequest, keys: Annot
     try:
         parse_public_address(text, family, f"annotation {key} of node {node.name}")
     except InvalidInput as error:
-        raise NodeProblem(node.name, Problem.LEASE_REFUSED, str(error)) from None
+        raise NodeProblem(node.name, found("lease.refused", reason=error)) from None
     return text
 
 
@@ -270,28 +268,30 @@ _AGENT: Final = "flannelette-lease"
 class NodeEvents:
     """Writes the problems of nodes as Events, in a task of its own: nobody waits for it, and no failure ends it.
 
-    A node has one Event for each kind of problem, of the same name whichever process writes it. While the problem
-    lasts, its count grows every `Timing.event_repeat` seconds, since the API server forgets an Event after an hour.
-    `standing` returns the problems that last and of which nobody calls `note` again.
+    A node has one Event for each condition, of the same name whichever process writes it; the reason of the Event is
+    that of the condition's row. While the condition lasts, the count grows every `Timing.event_repeat` seconds, since
+    the API server forgets an Event after an hour. `standing` returns the nodes and conditions that last and of which
+    nobody calls `note` again.
     """
 
     def __init__(
-        self, client: KubeClient, timing: Timing, standing: Callable[[], Iterable[NodeProblem]] = tuple
+        self, client: KubeClient, timing: Timing, standing: Callable[[], Iterable[tuple[str, Condition]]] = tuple
     ) -> None:
         self._client = client
         self._timing = timing
         self._standing = standing
-        self._due: dict[tuple[str, Problem], str] = {}
-        self._written: dict[tuple[str, Problem], tuple[str, float]] = {}
-        """The last message of a problem, and when it was written."""
+        self._due: dict[tuple[str, str], str] = {}
+        """Messages to write, by node and reason of the Event."""
+        self._written: dict[tuple[str, str], tuple[str, float]] = {}
+        """The last message of an Event, and when it was written."""
         self._counts: dict[str, int] = {}
         """Counts of the Events that this process has seen, by the Event's name."""
         self._noted = asyncio.Event()
         self._is_failing = False
 
-    def note(self, found: NodeProblem) -> None:
-        """A node has this problem now. Returns at once."""
-        key, message = (found.node, found.problem), visible(str(found))[:_LONGEST]
+    def note(self, node: str, condition: Condition) -> None:
+        """Takes a condition that a node has now. Returns at once."""
+        key, message = (node, ROWS[condition.code].event), visible(condition.problem)[:_LONGEST]
         before, at = self._written.get(key, ("", 0.0))
         pause = self._timing.event_repeat if message == before else self._timing.event_pause
         if before and time.monotonic() - at < pause:
@@ -305,8 +305,8 @@ class NodeEvents:
         while True:
             now = time.monotonic()
             self._written = {key: written for key, written in self._written.items() if now - written[1] < 2 * repeat}
-            for found in self._standing():
-                self.note(found)
+            for each in self._standing():
+                self.note(*each)
             while (left := now + repeat - time.monotonic()) > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
@@ -333,9 +333,9 @@ class NodeEvents:
         else:
             self._is_failing = False
 
-    async def _write(self, node: str, problem: Problem, message: str) -> None:
+    async def _write(self, node: str, reason: str, message: str) -> None:
         """One more of this Event, or the first. An Event of an earlier process is taken over with its count."""
-        name = f"{node}.{_AGENT}.{problem.value.lower()}"
+        name = f"{node}.{_AGENT}.{reason.lower()}"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         news: dict[str, object] = {"message": message, "lastTimestamp": now}
         if name in self._counts:
@@ -348,7 +348,7 @@ class NodeEvents:
                     "metadata": {"name": name},
                     "involvedObject": {"kind": "Node", "name": node, "uid": node},  # as a kubelet writes it
                     "type": "Warning",
-                    "reason": problem.value,
+                    "reason": reason,
                     "source": {"component": _AGENT},
                     "reportingComponent": _AGENT,
                     "firstTimestamp": now,
@@ -597,7 +597,7 @@ class ExclusiveClaims:
 
 def _refused(rival: Lease, identity: Identity, node: str) -> NodeProblem:
     text = held_by(claim_of(rival), identity, node, f"delete the Node {rival.name}, if it is gone")
-    return NodeProblem(node, Problem.CLAIMED_TWICE, text)
+    return NodeProblem(node, found("lease.claimed-twice", reason=text))
 
 
 def _is_alive(document: Mapping[str, Any]) -> bool:
@@ -686,8 +686,8 @@ class KubeStore:
         try:
             return await self._acquire(request)
         except NodeProblem as problem:
-            if has_waited or problem.problem is not Problem.NO_POD_CIDR:  # each new node has none for a moment
-                self._events.note(problem)
+            if has_waited or problem.condition.code != _NO_POD_CIDR:  # each new node has none for a moment
+                self._events.note(problem.node, problem.condition)
             raise
 
     async def _acquire(self, request: LeaseRequest) -> Lease:
@@ -709,7 +709,7 @@ class KubeStore:
         lease = self._lease(node)
         if lease is None:
             text = f"something else changes the annotations of node {node.name}: see {self._keys.prefix}*"
-            raise NodeProblem(node.name, Problem.LEASE_REFUSED, text)
+            raise NodeProblem(node.name, found("lease.refused", reason=text))
         if patch:
             await self._exclusive_claims.require_none_since(node, lease)
         return lease
@@ -784,25 +784,27 @@ class KubeStore:
         try:
             return lease_of(node, self._network, self._keys, is_kept=True)
         except InvalidInput as error:
-            raise NodeProblem(node.name, Problem.LEASE_REFUSED, str(error)) from None
+            raise NodeProblem(node.name, found("lease.refused", reason=error)) from None
 
     def _note(self, leases: Mapping[str, Lease], refused: Mapping[str, str | Refusal]) -> None:
-        for found in self._problems(leases, refused):
-            self._events.note(found)
+        for each in self._conditions(leases, refused):
+            self._events.note(*each)
 
-    def _standing(self) -> Iterator[NodeProblem]:
+    def _standing(self) -> Iterator[tuple[str, Condition]]:
         now = self._mirror.snapshot()
-        return self._problems(now.leases, now.refused)
+        return self._conditions(now.leases, now.refused)
 
-    def _problems(self, leases: Mapping[str, Lease], refused: Mapping[str, str | Refusal]) -> Iterator[NodeProblem]:
+    def _conditions(
+        self, leases: Mapping[str, Lease], refused: Mapping[str, str | Refusal]
+    ) -> Iterator[tuple[str, Condition]]:
         """What is wrong with these leases and Nodes of the nodes that this process serves."""
         only = self._node_served
         for name, reason in refused.items():
             if only in ("", name):
-                yield NodeProblem(name, Problem.LEASE_REFUSED, str(reason))
+                yield name, found("lease.refused", reason=reason)
         for name, lease in leases.items():
             if only in ("", name) and (move := pending_move(lease, self._network)):
-                yield NodeProblem(name, Problem.CHANGE_PENDING, str(move))
+                yield name, found("lease.change-pending", move=move)
 
 
 def _network_of(path: Path) -> NetworkConfig:

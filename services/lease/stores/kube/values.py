@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Misconfigured, NotYet, Unavailable
 from flannelette.services.core.family import IPV4, Family
 from flannelette.services.runtime.os.files import why_unreadable
@@ -190,22 +190,13 @@ class Gone(Exception):
     """There is no such object."""
 
 
-class Problem(Enum):
-    """Why a node's lease is not as it should be; the reason of the Kubernetes Event."""
-
-    NO_POD_CIDR = "NoPodCIDR"
-    CLAIMED_TWICE = "AddressClaimedTwice"
-    LEASE_REFUSED = "LeaseRefused"
-    CHANGE_PENDING = "NetworkChangePending"
-
-
 class NodeProblem(NotYet):
     """A node has no lease, or not the one that it should have, and an operator can help."""
 
-    def __init__(self, node: str, problem: Problem, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, node: str, condition: Condition) -> None:
+        super().__init__(condition.problem)
         self.node = node
-        self.problem = problem
+        self.condition = condition
 
 
 class Busy(Unavailable):

@@ -4,8 +4,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from flannelette.services.core.conditions import found
 from flannelette.services.lease.stores.kube.store import NodeEvents
-from flannelette.services.lease.stores.kube.values import NodeProblem, Problem, Timing
+from flannelette.services.lease.stores.kube.values import Timing
 
 
 class Written:
@@ -22,7 +23,7 @@ class Written:
 async def test_a_name_forges_no_line_of_an_event() -> None:
     written = Written()
     events = NodeEvents(written, Timing())  # type: ignore[arg-type]  # what an Event needs of the client
-    events.note(NodeProblem("h1", Problem.LEASE_REFUSED, "the address is of h2\n  Normal  Ready\u202e\x1b[2J"))
+    events.note("h1", found("lease.refused", reason="the address is of h2\n  Normal  Ready\u202e\x1b[2J"))
     task = asyncio.create_task(events.run())
     async with asyncio.timeout(10):
         message = await written.messages.get()
