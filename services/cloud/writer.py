@@ -35,6 +35,7 @@ from flannelette.services.core.backend_types import CLOUDS
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import FlanneletteError, NotYet, Unavailable
 from flannelette.services.core.family import IPV4
+from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.backoff import Backoff
@@ -212,8 +213,7 @@ class Round:
         """How many changes failed, and why the first of them did; empty: none."""
         if not self.errors:
             return ""
-        changes = "1 change" if len(self.errors) == 1 else f"{len(self.errors)} changes"
-        return f"{changes} of the cloud's routes failed: {next(iter(self.errors.values()))}"
+        return f"{count(len(self.errors), 'change')} of the cloud's routes failed: {next(iter(self.errors.values()))}"
 
     def findings(self) -> list[Condition]:
         """What the operator should know."""

@@ -63,6 +63,8 @@ class Row:
     is_shared: bool = False
     """The condition is of the whole cluster, as of its store: it is one, whoever says it, and has consequences
     everywhere."""
+    lasts: float = 0.0
+    """Seconds that it has lasted before it is shown: what passes sooner is nobody's business."""
     event: str = ""
     """The reason of the Kubernetes Event of the Node that it concerns; empty: there is none."""
     sums_up: bool = False
@@ -169,6 +171,11 @@ def found(
     return Condition(code, given, cure, evidence, weighs, peers, is_general, is_remote, is_part)
 
 
+def is_due(condition: Condition, seconds: float) -> bool:
+    """Returns whether a condition that has lasted so long is shown."""
+    return seconds > ROWS[condition.code].lasts
+
+
 def unready(name: str, reason: str) -> Condition:
     """Returns the condition that a service is not ready, because of this requirement of its readiness."""
     code = f"unready.{name.lower().replace(' ', '-')}"
@@ -257,6 +264,8 @@ def gravest(found: Iterable[Condition]) -> list[Condition]:
 _NO_PODS: Final = "Pods of this node can neither send nor receive packets."
 _MISSED: Final = "This host does not accept packets to its own address {address}, so nothing from any peer arrives."
 _SUMS: Final = frozenset(("forwarding", "kernel", "own-lease"))
+_ELECTION: Final = 5.0
+"""Seconds: an election of etcd, and a restart of a member, take less."""
 _NO_STORE: Final = ("store.quorum", "store.away")
 _NO_NEIGHBOURS: Final = ("firewall.rule-arp", "firewall.policy-arp", "firewall.rule-nd", "firewall.policy-nd")
 _OF_TUNNEL: Final = ("firewall.rule-tunnel", "firewall.policy-tunnel", "firewall.dnat-tunnel")
@@ -777,6 +786,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "{complaint}.",
         after=("store.quorum",),
         is_shared=True,
+        lasts=_ELECTION,
     ),
     Row(
         "store.quorum",
@@ -785,6 +795,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "etcd has no leader: no node gets or renews a lease, and no node follows changes.",
         "{complaint}.",
         is_shared=True,
+        lasts=_ELECTION,
     ),
     Row(
         "store.member",
@@ -794,6 +805,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "{complaint}.",
         after=_NO_STORE,
         is_shared=True,
+        lasts=_ELECTION,
     ),
     Row(
         "store.slow",
@@ -838,7 +850,7 @@ ROWS: Final[Mapping[str, Row]] = _rows(
             weight,
             "{reason}",
             after=after,
-            sums_up=name in ("forwarding", "kernel", "own-lease"),
+            sums_up=name in _SUMS,
         )
         for name, weight, after in (
             ("kernel", BROKEN, ()),

@@ -9,9 +9,9 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import Condition, Weight, found, is_unready
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import Service, Target
-from flannelette.services.ctl.screen import count
 from flannelette.services.runtime.conditions import condition_from_proto, conditions_from
 
 

@@ -10,10 +10,11 @@ from rich.text import Text
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.conditions import ROWS, Condition, Weight, causes_of
 from flannelette.services.core.conditions import found as condition
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import SERVICES, Service
 from flannelette.services.ctl.node_health import NodeHealth, State, findings_in, status_of
-from flannelette.services.ctl.screen import Width, count, fold, labelled, lines, moment, shown_nodes, table
+from flannelette.services.ctl.screen import Width, fold, labelled, lines, moment, shown_nodes, table
 from flannelette.services.runtime.conditions import conditions_from
 
 _MOST_NAMED: Final = 10

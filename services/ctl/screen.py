@@ -89,11 +89,6 @@ def byte_count(number: float) -> str:
     return f"{number:.0f} {_BYTE_UNITS[unit]}" if unit == 0 or number >= 10 else f"{number:.1f} {_BYTE_UNITS[unit]}"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 lease`, `2 leases`, `10,000 leases`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def mtu(size: int) -> str:
     """`mtu 1450`; empty if not known."""
     return f"mtu {size}" if size else ""

@@ -23,6 +23,7 @@ from typing import Final
 
 from flannelette.services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
 from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.formats.text import count
 from flannelette.services.core.ipam import is_own, publishes_same
 from flannelette.services.core.leases.conflicts import OverlapIndex
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
@@ -257,6 +258,10 @@ class MassRemovalGuard:
         gone = believed.union(lease.name for lease in lost if lease.name not in self.held)
         return replace(event, changes=(*map(Removed, sorted(gone)), *map(Upserted, present)))
 
+    def kept(self, what: str) -> str:
+        """What happened to the leases that are held back, as `3 leases WHAT and are kept`."""
+        return f"{count(len(self.held), 'lease')} {what} and {'is' if len(self.held) == 1 else 'are'} kept"
+
     def confirm(self, listed: Collection[str], asked_at: float) -> tuple[Removed, ...]:
         """A complete listing, asked for at that time, has only these: what was held before and is not there goes."""
         return self._release(
@@ -480,9 +485,7 @@ class StorePipeline:
         """What they wait for, one sentence; empty when none is held."""
         if not self._guard.held:
             return ""
-        count = len(self._guard.held)
-        leases, are = ("1 lease", "is") if count == 1 else (f"{count} leases", "are")
-        what = f"{leases} vanished from the {self._store.kind} store at once and {are} kept"
+        what = self._guard.kept(f"vanished from the {self._store.kind} store at once")
         again = f"the store is listed again in {max(round(self._due - self._now()), 0)} s"
         doubt = f"; {self._reason_to_wait}" if self._reason_to_wait else ""
         return f"{what}{doubt}; {again}, unless an operator confirms the removal"

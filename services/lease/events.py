@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
 from typing import Final
 
+from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Table
 from flannelette.services.runtime import events
@@ -123,7 +124,7 @@ def tell_step(journal: LeaseJournal, step: Step, kind: str, leases: int) -> None
         is_back = "answers" if step.store.connected else "is away; the last leases stay in force"
         journal.note(Event(LeaseEventKind.STORE, f"the {kind} store {is_back}", step.store.error))
     if step.synced:
-        journal.note(Event(LeaseEventKind.STORE, f"the {kind} store was read: {_leases(leases)}"))
+        journal.note(Event(LeaseEventKind.STORE, f"the {kind} store was read: {count(leases, 'lease')}"))
     if step.network is not None:
         families = ", ".join(str(row.cidr) for row in step.network.families)
         what = f"network configuration: {families}, backend {step.network.backend_type}"
@@ -157,12 +158,14 @@ def tell_lease(journal: LeaseJournal, before: Lease | None, after: Lease | None,
 
 def tell_held(journal: LeaseJournal, names: Collection[str], cause: str) -> None:
     """The guard holds back the removal of these leases."""
-    _tell_removals(journal, LeaseEventKind.REMOVALS_HELD, f"removals held back: {_leases(len(names))}", names, cause)
+    _tell_removals(
+        journal, LeaseEventKind.REMOVALS_HELD, f"removals held back: {count(len(names), 'lease')}", names, cause
+    )
 
 
 def tell_ended(journal: LeaseJournal, names: Collection[str], cause: str) -> None:
     """The guard holds back the removal of these leases no longer."""
-    what = f"removals no longer held back: {_leases(len(names))}"
+    what = f"removals no longer held back: {count(len(names), 'lease')}"
     _tell_removals(journal, LeaseEventKind.REMOVALS_ENDED, what, names, cause)
 
 
@@ -238,10 +241,6 @@ def _tell_removals(
 ) -> None:
     first = tuple(map(Subject, sorted(names)[:MOST_NAMED]))
     journal.note(Event(kind, what, cause, subjects=first, subject_count=len(names)))
-
-
-def _leases(number: int) -> str:
-    return f"{number:,} lease" if number == 1 else f"{number:,} leases"
 
 
 def _content(lease: Lease) -> tuple[object, ...]:

@@ -49,6 +49,11 @@ def show_line_ends(text: str) -> str:
     return text if text.isprintable() else text.translate(_SHOWN)
 
 
+def count(number: int, noun: str) -> str:
+    """The number with its noun: `1 lease`, `2,000 leases`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def word_list(words: Iterable[object], last: str = "or") -> str:
     """All of them, with commas and one conjunction."""
     *others, end = map(str, words)

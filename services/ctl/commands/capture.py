@@ -19,11 +19,12 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import CallFailed, channel_to
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.options import Duration, IpAddress
-from flannelette.services.ctl.screen import Screen, count
+from flannelette.services.ctl.screen import Screen
 from flannelette.services.runtime.process.version import version
 
 _MODE: Final = 0o600

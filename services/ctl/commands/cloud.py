@@ -12,13 +12,14 @@ from flannelette.cloud.v1 import cloud_pb2 as pb
 from flannelette.cloud.v1.cloud_pb2_grpc import CloudServiceStub
 from flannelette.services.core.conditions import found as condition
 from flannelette.services.core.conditions import is_unready
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import carry_out, command
 from flannelette.services.ctl.commands.kernel import plan_text
 from flannelette.services.ctl.connect.call import LIST_SECONDS, LONG_SECONDS, CallFailed, ask
 from flannelette.services.ctl.connect.targets import Target, Targets, cloud_beside
 from flannelette.services.ctl.options import Address
 from flannelette.services.ctl.problems import Problem, problem_of
-from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, phrase, table
+from flannelette.services.ctl.screen import Screen, Width, fold, lines, phrase, table
 from flannelette.services.runtime.conditions import conditions_from
 
 _TITLES: Final = ("DESTINATION", "NODE", "TABLE", "TARGET", "STATE", "PROBLEM")

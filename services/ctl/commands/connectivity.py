@@ -18,6 +18,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.services.core.conditions import Weight
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import MOST_AT_ONCE, CallFailed, ask, or_failure
@@ -31,7 +32,6 @@ from flannelette.services.ctl.screen import (
     Cell,
     Screen,
     Width,
-    count,
     fold,
     harmless,
     in_order,

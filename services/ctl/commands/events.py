@@ -14,13 +14,14 @@ from flannelette.cloud.v1 import cloud_pb2
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.answers import STUBS
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, across_restarts, channel_to
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, with_cloud
 from flannelette.services.ctl.options import Duration
-from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, moment, phrase, to_json, took
+from flannelette.services.ctl.screen import Screen, Width, fold, lines, moment, phrase, to_json, took
 
 _CALLS: Final[dict[Service, tuple[Any, str]]] = {
     "lease": (lease_pb2.WatchEventsRequest, "name"),

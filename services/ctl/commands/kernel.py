@@ -18,13 +18,14 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import carry_out, command
 from flannelette.services.ctl.connect.call import LONG_SECONDS, CallFailed, Channels, ask, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Service, Target, Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each
 from flannelette.services.ctl.options import node_file, watched
-from flannelette.services.ctl.screen import Screen, count, lines, to_json
+from flannelette.services.ctl.screen import Screen, lines, to_json
 from flannelette.services.runtime.networks import suffix_of
 
 Done: TypeAlias = (

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import carry_out, command
 from flannelette.services.ctl.connect.call import CallFailed, ask_lease_service
 from flannelette.services.ctl.connect.targets import Target, Targets
@@ -21,7 +22,6 @@ from flannelette.services.ctl.screen import (
     Width,
     ago,
     by_address,
-    count,
     data_words,
     fold,
     lines,

@@ -9,10 +9,11 @@ from rich.text import Text
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.conditions import WARNING, Condition
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.targets import Targets
-from flannelette.services.ctl.screen import Cell, Screen, Width, ago, count, fold, in_order, lines, phrase, table
+from flannelette.services.ctl.screen import Cell, Screen, Width, ago, fold, in_order, lines, phrase, table
 from flannelette.services.runtime.conditions import conditions_from
 
 _MOST_REASONS: Final = 3

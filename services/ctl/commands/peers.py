@@ -8,6 +8,7 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
@@ -20,7 +21,6 @@ from flannelette.services.ctl.screen import (
     Width,
     by_address,
     byte_count,
-    count,
     fold,
     labelled,
     lines,

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import command, confirm, require_terminal
 from flannelette.services.ctl.connect.call import SHORT_SECONDS, CallFailed, ask, ask_lease_service
 from flannelette.services.ctl.connect.targets import Target, Targets
-from flannelette.services.ctl.screen import Screen, Width, ago, count, fold, lines, table
+from flannelette.services.ctl.screen import Screen, Width, ago, fold, lines, table
 
 _DELETE_SECONDS: Final = 15.0
 

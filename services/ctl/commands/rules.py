@@ -9,13 +9,14 @@ from rich.text import Text
 
 from flannelette.masq.v1 import masq_pb2 as pb
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, Channels
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.follow import Row, Shown, show_each, why_incomplete
 from flannelette.services.ctl.options import watched
-from flannelette.services.ctl.screen import Cell, Screen, Width, count, fold, lines, table, to_json
+from flannelette.services.ctl.screen import Cell, Screen, Width, fold, lines, table, to_json
 
 _TITLES: Final = ("STATE", "FAMILY", "TABLE", "PACKETS", "BYTES", "RULE", "REASON")
 _NO_TRACE: Final = (

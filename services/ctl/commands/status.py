@@ -13,6 +13,7 @@ from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import Condition
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.answers import assess_all, status_document
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import CallFailed, Channels
@@ -26,7 +27,6 @@ from flannelette.services.ctl.screen import (
     Screen,
     Width,
     ago,
-    count,
     fold,
     labelled,
     lines,

@@ -33,7 +33,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as dataplane
 from flannelette.lease.v1 import lease_pb2 as lease
 from flannelette.masq.v1 import masq_pb2 as masq
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
-from flannelette.services.core.formats.text import visible
+from flannelette.services.core.formats.text import count, visible
 from flannelette.services.ctl.answers import STUBS, assess_all, by_network, status_document
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, of_each
@@ -58,7 +58,7 @@ from flannelette.services.ctl.host import (
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.options import Duration
 from flannelette.services.ctl.problems import problems
-from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, shown_nodes, to_json
+from flannelette.services.ctl.screen import Screen, Width, fold, lines, shown_nodes, to_json
 from flannelette.services.runtime.networks import NodeNetwork
 from flannelette.services.runtime.process.settings import FLAGS, ProcessSettings, variable_of
 from flannelette.services.runtime.process.version import version

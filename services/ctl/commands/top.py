@@ -14,6 +14,7 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.commands.peers import peers_text
@@ -24,7 +25,7 @@ from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.follow import full_screen, run
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.problems import Overall, health_of
-from flannelette.services.ctl.screen import Cell, Screen, byte_count, count, in_order, lines, moment, table
+from flannelette.services.ctl.screen import Cell, Screen, byte_count, in_order, lines, moment, table
 
 _TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
 

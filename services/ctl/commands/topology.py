@@ -23,7 +23,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.backend_types import CLOUDS
-from flannelette.services.core.formats.text import visible
+from flannelette.services.core.formats.text import count, visible
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, of_each, or_failure, with_hint
@@ -31,7 +31,7 @@ from flannelette.services.ctl.connect.contexts import Nodes, lease_services
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.node_health import NodeHealth
 from flannelette.services.ctl.problems import Overall, health_of
-from flannelette.services.ctl.screen import Cell, Screen, Width, count, fold, in_order, lines, phrase, table
+from flannelette.services.ctl.screen import Cell, Screen, Width, fold, in_order, lines, phrase, table
 
 _AT_ONCE: Final = 8
 """Lists of peers that are read at a time: with 1,000 nodes one has half a megabyte."""

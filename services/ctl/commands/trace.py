@@ -7,10 +7,11 @@ from typing import Final
 import click
 from rich.text import Text
 
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.packet_path import PacketPath, PathStep, Verdict, follow_packet
-from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, table
+from flannelette.services.ctl.screen import Screen, Width, fold, lines, table
 
 _STYLES: Final = {Verdict.PASSES: "green", Verdict.BROKEN: "bold red", Verdict.UNKNOWN: "yellow"}
 _KIND: Final = 10

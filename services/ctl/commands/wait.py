@@ -11,6 +11,7 @@ from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.answers import answers_of
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.commands.nodes import nodes_text
@@ -19,7 +20,7 @@ from flannelette.services.ctl.connect.contexts import Nodes, one_of
 from flannelette.services.ctl.connect.targets import Target, Targets
 from flannelette.services.ctl.node_health import assess, words_of
 from flannelette.services.ctl.options import Duration
-from flannelette.services.ctl.screen import Screen, Width, count, fold, lines, phrase, short_time, to_json
+from flannelette.services.ctl.screen import Screen, Width, fold, lines, phrase, short_time, to_json
 from flannelette.services.runtime.backoff import Backoff
 
 _LONGEST_CALL: Final = 30.0

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, Table, Upserted
 from flannelette.services.ctl.command import command
@@ -15,7 +16,6 @@ from flannelette.services.ctl.connect.call import CallFailed, across_restarts, w
 from flannelette.services.ctl.connect.targets import Targets
 from flannelette.services.ctl.screen import (
     Screen,
-    count,
     data_words,
     fold,
     network_words,

@@ -6,6 +6,7 @@ from itertools import groupby, islice
 from typing import Final
 
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
+from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from flannelette.services.dataplane.events.journal import Event, NodeEventKind, Observations
@@ -74,7 +75,7 @@ def describe_repair(
 def describe_resync(put: int, deleted: int, peers: int, cause: str, seconds: float) -> Event:
     """A comparison of everything, but for what it repaired."""
     done = f"{put:,} put, {deleted:,} deleted" if put or deleted else "nothing to do"
-    what = f"compared with the kernel: {_count(peers, 'peer')}, {done}"
+    what = f"compared with the kernel: {count(peers, 'peer')}, {done}"
     return Event(NodeEventKind.RESYNC, what, cause, seconds, objects=put + deleted)
 
 
@@ -109,7 +110,7 @@ def describe_device(name: str, steps: Iterable[LinkChange], observed: Observatio
 def describe_failures(failed: Mapping[str, str], peers: Mapping[str, Peer], objects: int, first: str) -> Event:
     """What the kernel refuses."""
     named = tuple(_name(peers[name]) for name in islice(failed, MOST_NAMED) if name in peers)
-    what = f"{_count(objects, 'object')} not made, retried later: {first}"
+    what = f"{count(objects, 'object')} not made, retried later: {first}"
     return Event(NodeEventKind.FAILURE, what, "refused", subjects=named, subject_count=len(failed), objects=objects)
 
 
@@ -202,10 +203,6 @@ def _owners(objects: Collection[KernelObject], peers: Iterable[Peer]) -> tuple[t
     wanted = frozenset(objects)
     owners = list(islice((peer for peer in peers if not wanted.isdisjoint(peer.objects)), MOST_NAMED + 1))
     return tuple(map(_name, owners[:MOST_NAMED])), len(owners)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _of_others(peers: Iterable[Peer], is_away: Callable[[str], bool]) -> Iterator[Condition]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Table, apply, changes_between
 from flannelette.services.core.limits import MOST_LEASES
@@ -120,8 +121,9 @@ class ImportedCluster:
         """What an operator must know about the import."""
         policy, own = self.leases.policy, self._broker.table.network
         if not self.status.connected:
-            count = len(self.leases.in_force)
-            what = f"the {count} lease{'s' * (count != 1)} last received from it remain{'s' * (count == 1)} in force"
+            number = len(self.leases.in_force)
+            remain = "remains" if number == 1 else "remain"
+            what = f"the {count(number, 'lease')} last received from it {remain} in force"
             if not self.leases.has_answered:
                 what = "nodes keep the leases of this cluster that they have, as it has not answered since the start"
             yield found("import.away", cluster=self.name, effect=what, error=self.status.error)
@@ -167,10 +169,9 @@ class ImportedCluster:
     @property
     def held_reason(self) -> str:
         """What removals wait for, one sentence; empty when none is held back."""
-        count = len(self.guard.held)
-        leases, are = ("1 lease", "is") if count == 1 else (f"{count} leases", "are")
-        what = f"{leases} of cluster {self.name} vanished at once and {are} kept until it has lacked them for"
-        return f"{what} {self._seconds:g} s, unless an operator confirms the removal" if count else ""
+        what = self.guard.kept(f"of cluster {self.name} vanished at once")
+        until = f"until it has lacked them for {self._seconds:g} s, unless an operator confirms the removal"
+        return f"{what} {until}" if self.guard.held else ""
 
     def confirm(self) -> list[str]:
         """An operator says that what is held back may go; returns the names here."""

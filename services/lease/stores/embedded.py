@@ -64,6 +64,7 @@ from flannelette.services.lease.stores.store import (
     Reclaimed,
     Snapshot,
     StoreEvent,
+    log_allocation,
     read_network_file,
 )
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -508,19 +509,12 @@ class EmbeddedStore:
         chosen = allocate(self._ledger.claims, self._pool(), request, self._draw, self._is_alive)
         lease = chosen.lease if chosen.lease.reserved else chosen.lease.with_time(self._full_time())
         given_up = [self._ledger.leases[claim.name] for claim in chosen.given_up]
-        for gone in given_up:
-            log.info("a lease is given up", lease=gone.name, held_by=gone.node, for_node=request.node)
-        for rival in chosen.rivals:
-            log.warning(
-                "a public address, MAC or key is taken over: its node is not alive", node=request.node, rival=rival
-            )
-        if lease.name not in self._ledger.leases:
-            log.info("lease given", lease=lease.name, node=request.node)
         self._write(
             put=[*(set_aside(gone.cidrs, gone.node) for gone in given_up if gone.reserved), lease],
             delete=[gone.name for gone in given_up if not gone.reserved],
             machines={**{gone.name: "" for gone in given_up}, lease.name: request.machine},
         )
+        log_allocation(chosen, request.node)
         return lease
 
     async def renew(self, node: str, name: str, machine: str = "") -> Lease:

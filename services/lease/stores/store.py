@@ -8,11 +8,14 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
-from flannelette.services.core.ipam import Reclaim
+from flannelette.services.core.ipam import Allocation, Reclaim
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress
 from flannelette.services.core.leases.table import Change, PublicIpOverrides, StoreStatus
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.runtime.os.files import why_unreadable
+from flannelette.services.runtime.telemetry.logs import get_logger
+
+log = get_logger()
 
 
 class RefusalKind(Enum):
@@ -182,6 +185,16 @@ class KnowsExpiry(Protocol):
     async def expiry_times(self) -> Mapping[str, float]:
         """When leases expire, in Unix seconds, by their names, as far as the store says. Raises Unavailable."""
         ...
+
+
+def log_allocation(chosen: Allocation, node: str) -> None:
+    """Logs which lease a node is given, and what others lose by it."""
+    for rival in sorted(chosen.rivals):
+        log.warning("a public address, MAC or key is taken over: its node is not alive", node=node, rival=rival)
+    for claim in chosen.given_up:
+        log.info("a lease is given up", lease=claim.name, held_by=claim.node, for_node=node)
+    if chosen.current is None or chosen.current.node != node:
+        log.info("lease given", lease=chosen.lease.name, node=node, adopted=chosen.current is not None)
 
 
 def read_network_file(path: Path, *, leases_subnets: bool = True) -> NetworkConfig:

@@ -10,10 +10,11 @@ from google.protobuf.duration_pb2 import Duration
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
+from flannelette.services.core.formats.text import count
 from flannelette.services.ctl.connect.call import CallFailed, Channels, diagnose, who_may
 from flannelette.services.ctl.connect.targets import Target, read_address, targets
 from flannelette.services.ctl.options import read_duration, write_duration
-from flannelette.services.ctl.screen import ago, count, duration, short_time, took, until
+from flannelette.services.ctl.screen import ago, duration, short_time, took, until
 from tests.ctl.samples import NOW, at
 
 

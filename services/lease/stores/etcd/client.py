@@ -39,7 +39,7 @@ import grpc.aio
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from flannelette.services.core.conditions import Condition, found
+from flannelette.services.core.conditions import Condition, found, is_due
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.lease.stores.etcd.settings import Endpoint, EtcdSettings, Tls, TlsContents
 from flannelette.services.lease.stores.etcd.values import (
@@ -116,8 +116,6 @@ _SLOW_SECONDS: Final = 0.5
 """Median. A healthy etcd needs some ten milliseconds; its members elect another leader after a second without a sign
 of life, and our calls end after five.
 """
-_PASSING_SECONDS: Final = 5.0
-"""An election, and a restart of a member, take less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +168,31 @@ class EtcdHealth:
     def findings(self) -> Iterator[Condition]:
         """What an operator should know."""
         now = self._clock()
-        lasting = [name for name in self.failing if now - self._faults[name].since > _PASSING_SECONDS]
-        if lasting and len(self.failing) == len(self._names):
-            has_no_leader = any("has no leader" in fault.reason for fault in self._faults.values())
-            code = "store.quorum" if has_no_leader else "store.away"
-            yield found(code, complaint=self.complaint, evidence=self._figures(now))
-        elif lasting:
-            yield found(
-                "store.member",
-                failing=len(self.failing),
-                all=len(self._names),
-                fail=_fail(len(self.failing)),
-                complaint=self.complaint,
-                evidence=self._figures(now),
-            )
+        failure = self._failure(now)
+        if failure is not None and is_due(failure, now - min(fault.since for fault in self._faults.values())):
+            yield failure
+            return
         recent = [seconds for at, seconds in self._calls if now - at < _RECENT_SECONDS]
-        if len(recent) >= _FEWEST and statistics.median(recent) > _SLOW_SECONDS and not lasting:
+        if len(recent) >= _FEWEST and statistics.median(recent) > _SLOW_SECONDS:
             median = f"{statistics.median(recent):.1f}"
             yield found("store.slow", calls=len(recent), seconds=median, evidence=self._figures(now))
+
+    def _failure(self, now: float) -> Condition | None:
+        """What the members that fail now mean; None: none does."""
+        failing, complaint, evidence = self.failing, self.complaint, self._figures(now)
+        if len(failing) == len(self._names):
+            has_no_leader = any("has no leader" in fault.reason for fault in self._faults.values())
+            return found("store.quorum" if has_no_leader else "store.away", complaint=complaint, evidence=evidence)
+        if not failing:
+            return None
+        return found(
+            "store.member",
+            failing=len(failing),
+            all=len(self._names),
+            fail="fails" if len(failing) == 1 else "fail",
+            complaint=complaint,
+            evidence=evidence,
+        )
 
     def _figures(self, now: float) -> str:
         """`last answer 34 s ago; the last 20 calls took 0.003 s (median) to 5.000 s`."""
@@ -199,10 +204,6 @@ class EtcdHealth:
             f"{said}; the last {len(times)} calls took {statistics.median(times):.3f} s (median) "
             f"to {max(times):.3f} s"
         )
-
-
-def _fail(number: int) -> str:
-    return "fails" if number == 1 else "fail"
 
 
 @dataclass(frozen=True, slots=True)

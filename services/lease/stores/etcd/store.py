@@ -90,7 +90,7 @@ from flannelette.services.lease.stores.etcd.values import (
     Unchanged,
     Untrue,
 )
-from flannelette.services.lease.stores.store import Reclaimed, Snapshot, StoreEvent
+from flannelette.services.lease.stores.store import Reclaimed, Snapshot, StoreEvent, log_allocation
 from flannelette.services.runtime.backoff import Backoff, jittered
 from flannelette.services.runtime.telemetry.logs import get_logger
 from flannelette.services.runtime.telemetry.metrics import Gauge
@@ -487,7 +487,7 @@ class EtcdStore:
                 await self._etcd_leases.drop(node, 0)
             raise
         prefix, allocation, etcd_lease, current = written.result
-        _tell(allocation, node)
+        log_allocation(allocation, node)
         await self._clear_orphans(prefix)
         is_put = written.puts(prefix.keyspace.subnet(allocation.lease.name))
         claim_order = written.revision if is_put or current is None else current.claim_order
@@ -674,15 +674,6 @@ class EtcdStore:
 def _taken(entry: Entry) -> str:
     addresses = entry.claim.addresses if entry.claim else ()
     return name_taken(entry.node, entry.name, addresses)
-
-
-def _tell(allocation: Allocation, node: str) -> None:
-    for rival in sorted(allocation.rivals):
-        log.warning("a public address, MAC or key is taken over: its node is not alive", node=node, rival=rival)
-    for claim in allocation.given_up:
-        log.info("a lease is given up", lease=claim.name, held_by=claim.node, for_node=node)
-    if allocation.current is None or allocation.current.node != node:
-        log.info("lease given", lease=allocation.lease.name, node=node, adopted=allocation.current is not None)
 
 
 def _what_is(prefix: Prefix, key: Decoded) -> Lease | str | None:
