@@ -15,7 +15,7 @@ from flannelette.services.core.family import IPV4
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.kernel.reconciler import OwnershipRules, Scope
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.underlay import Underlay
 from lab.netns import NetworkNamespace

@@ -15,12 +15,12 @@ from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.vxlan import stable_mac
-from flannelette.services.dataplane.events.journal import NodeJournal
+from flannelette.services.dataplane.controller import Reporter, progress_after
+from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
-from flannelette.services.dataplane.node.progress_reporter import Reporter, progress_after
-from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.dataplane.underlay import Underlay
 from flannelette.services.runtime.lease.feed import LeaseConnection

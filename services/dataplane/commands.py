@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.formats.shell_words import expand_words, split_words
-from flannelette.services.dataplane.events.journal import Event, NodeEventKind
+from flannelette.services.dataplane.events import Event, NodeEventKind
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
 from flannelette.services.runtime.older_state import rows

@@ -26,9 +26,8 @@ from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.diagnosis import Diagnosis
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
-from flannelette.services.dataplane.events.metrics import NumberCollector
-from flannelette.services.dataplane.ike.charon import CharonActuator
+from flannelette.services.dataplane.events import Cause, NodeEventKind, NodeJournal, NumberCollector
+from flannelette.services.dataplane.ike import CharonActuator
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
 from flannelette.services.dataplane.netlink.fou.ports import FouActuator
 from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket

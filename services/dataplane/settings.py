@@ -11,7 +11,7 @@ from flannelette.services.core.addresses import parse_address, parse_cidr
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import FAMILIES, Address, Network
 from flannelette.services.dataplane.backends.backend import NodeFiles
-from flannelette.services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.peers import OperatorLimits
 from flannelette.services.dataplane.underlay import InterfaceChoice, compile_pattern
 from flannelette.services.runtime.networks import NodeNetwork
 from flannelette.services.runtime.process.settings import NodeSettings, flag

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Set
 from typing import Final, TypeAlias
 
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.journal import Cause, Observation, Observations
+from flannelette.services.dataplane.events import Cause, Observation, Observations
 from flannelette.services.dataplane.kernel.reconciler import Reconciler, rules_of
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject

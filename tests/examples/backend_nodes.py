@@ -17,11 +17,10 @@ from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, W
 from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.backends import make_backend
 from flannelette.services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
-from flannelette.services.dataplane.links.changes import as_created, as_device, link_changes
-from flannelette.services.dataplane.links.desired import Device, LinkSpec
+from flannelette.services.dataplane.links.interfaces import Device, LinkSpec, as_created, as_device, link_changes
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import KernelObject
-from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.dataplane.peers import PeerContext, peer_of
 from flannelette.services.dataplane.probes.record import Layer, paths_of
 from flannelette.services.dataplane.underlay import connected_routes
 from tests.examples.dataplane import DUAL_UNDERLAY, ETH0, UNDERLAY, route, subnet

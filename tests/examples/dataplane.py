@@ -8,7 +8,7 @@ from flannelette.services.core.family import IPV4, IPV6, family_of
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lease_key
 from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import text

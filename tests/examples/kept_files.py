@@ -14,7 +14,7 @@ from typing import Final
 from flannelette.services.cloud.writer import OwnedRoutes
 from flannelette.services.core.leases.table import Step, StoreStatus, Upserted
 from flannelette.services.dataplane.commands import HookFile
-from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.events import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.objects import Hook
 from flannelette.services.lease.admission import SnapshotCache
 from flannelette.services.lease.stores.store import Snapshot

@@ -9,7 +9,7 @@ from flannelette.services.core.family import family_of
 from flannelette.services.core.network import contains
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.peers import Peer, PeerContext
 from tests.examples.dataplane import (
     CAPTURED,
     DUAL_LINKS,

@@ -15,7 +15,7 @@ from flannelette.services.dataplane.backends.ipip import Ipip
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.objects import KernelObject, Neighbour, Plan
-from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers import PeerContext
 from flannelette.services.dataplane.underlay import connected_routes
 from tests.examples.dataplane import CAPTURED, ETH0, FLANNEL, HOST_GW_LINKS, LINKS, NAMES, lease, route, subnet
 from tests.examples.leases import SMALL

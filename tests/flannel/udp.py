@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from flannelette.services.dataplane.udp.supervisor import PROXY
+from flannelette.services.dataplane.backends.udp import PROXY
 from lab.pings import Pinger
 from lab.stream import Path as StreamPath
 from lab.stream import Stream

@@ -9,7 +9,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import StoreStatus, Upserted
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import NodeJournal
+from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.lease.stores.store import Changed, Refusal, Snapshot, Store, StoreEvent
 from flannelette.services.runtime.lease.feed import Feed, LeaseConnection

@@ -9,7 +9,7 @@ from typing import Any
 from flannelette.services.core.errors import FlanneletteError
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, VxlanData, lease_key
 from flannelette.services.core.leases.table import Table
-from flannelette.services.dataplane.events.journal import NodeJournal
+from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from tests.virtual_time import now, run_virtually
 

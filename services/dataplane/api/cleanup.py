@@ -13,7 +13,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import FAMILIES
 from flannelette.services.dataplane.backends import BUILT
-from flannelette.services.dataplane.ike.charon import CharonActuator
+from flannelette.services.dataplane.ike import CharonActuator
 from flannelette.services.dataplane.kernel.reconciler import (
     DEFAULT_METRIC,
     OwnershipRules,

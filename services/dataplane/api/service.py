@@ -20,7 +20,13 @@ from flannelette.services.core.family import Address, Family
 from flannelette.services.core.leases.lease import Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.api.probes import add_round_trips, probe_addresses, probe_peers, probes_of
+from flannelette.services.dataplane.api.probes import (
+    OnDemand,
+    add_round_trips,
+    probe_addresses,
+    probe_peers,
+    probes_of,
+)
 from flannelette.services.dataplane.api.status import (
     CAUSES,
     add_counters,
@@ -43,23 +49,21 @@ from flannelette.services.dataplane.capture import (
 )
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.events.journal import Cause, Event, NodeEventKind, NodeJournal
-from flannelette.services.dataplane.kernel.inspect import ObjectCheck, inspect_peers, peer_traffic
+from flannelette.services.dataplane.events import Cause, Event, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.kernel.programmer import ObjectCheck, inspect_peers, peer_traffic
 from flannelette.services.dataplane.kernel.reconciler import KernelPlan, flannel_shape
 from flannelette.services.dataplane.links import actual
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.links.reconcile import device_commands, present_devices
 from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.objects import KernelObject, steps, verb_of
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext, node_objects
-from flannelette.services.dataplane.probes.on_demand import OnDemand
+from flannelette.services.dataplane.peers import Peer, PeerContext, node_objects
 from flannelette.services.dataplane.probes.prober import Prober
-from flannelette.services.dataplane.trace.halves import facts_of, receiving, sending
 from flannelette.services.dataplane.trace.look import Places, TraceRequest, ends_of, look
-from flannelette.services.dataplane.trace.steps import Step, Verdict
+from flannelette.services.dataplane.trace.steps import Step, Verdict, facts_of, receiving, sending
 from flannelette.services.runtime.events import MOST_NAMED, Reading, RecordedEvent, Subject, either, watch
 from flannelette.services.runtime.rpc.authorization import caller
 from flannelette.services.runtime.telemetry.health import Health

@@ -11,15 +11,20 @@ from flannelette.services.core.cure import commands_of
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.api.probes import probe_summary
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.describe import claim_findings
-from flannelette.services.dataplane.events.journal import Cause, NodeJournal
-from flannelette.services.dataplane.kernel.inspect import ObjectCheck, state_in
-from flannelette.services.dataplane.kernel.programmer import PeerProgrammer, PeerState, refused_findings, state_of
+from flannelette.services.dataplane.events import Cause, NodeJournal, claim_findings
+from flannelette.services.dataplane.kernel.programmer import (
+    ObjectCheck,
+    PeerProgrammer,
+    PeerState,
+    refused_findings,
+    state_in,
+    state_of,
+)
 from flannelette.services.dataplane.links.interfaces import read_counters
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames, address, mac
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from flannelette.services.dataplane.peers.peer import Peer
+from flannelette.services.dataplane.peers import Peer
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.runtime.conditions import condition_to_proto, older_finding
 from flannelette.services.runtime.process.version import version

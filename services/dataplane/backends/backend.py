@@ -18,7 +18,7 @@ from flannelette.services.core.family import IPV4, Address, Family, Network
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkSpec
+from flannelette.services.dataplane.links.interfaces import Device, LinkKind, LinkSpec
 from flannelette.services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, KernelObject, Route
 from flannelette.services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
 from flannelette.services.dataplane.underlay import ConnectedRoutes, Underlay

@@ -11,7 +11,7 @@ from flannelette.services.core.formats.shell_words import split_words
 from flannelette.services.core.leases.lease import BackendData, OpaqueData, Subnet
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks, Programs
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.objects import Hook, KernelObject
 
 _SUBNETS: Final = {4: "SUBNET", 6: "IPV6SUBNET"}

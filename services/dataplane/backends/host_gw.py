@@ -8,7 +8,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.dataplane.backends.backend import Backend, NodeIdentity, NodeLinks, direct_route
-from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.links.interfaces import LinkSpec
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.underlay import Underlay
 

@@ -15,7 +15,7 @@ from flannelette.services.dataplane.backends.backend import (
     require_room,
     tunnel_route,
 )
-from flannelette.services.dataplane.links.desired import LinkEdit, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route
 from flannelette.services.dataplane.underlay import Underlay
 

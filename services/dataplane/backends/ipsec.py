@@ -22,8 +22,8 @@ from flannelette.services.dataplane.backends.backend import (
     direct_route,
     require_room,
 )
-from flannelette.services.dataplane.ike.charon import follow_charon
-from flannelette.services.dataplane.links.desired import BareLink, LinkSpec, own_address
+from flannelette.services.dataplane.ike import follow_charon
+from flannelette.services.dataplane.links.interfaces import BareLink, LinkSpec, own_address
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.ipsec.values import (
     ALLOW_PRIORITY,

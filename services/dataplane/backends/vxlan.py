@@ -17,7 +17,7 @@ from flannelette.services.dataplane.backends.backend import (
     require_room,
     tunnel_route,
 )
-from flannelette.services.dataplane.links.desired import Device, LinkEdit, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import Device, LinkEdit, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
 from flannelette.services.dataplane.underlay import Underlay
 

@@ -26,7 +26,7 @@ from flannelette.services.dataplane.backends.backend import (
     network_route,
     require_room,
 )
-from flannelette.services.dataplane.links.desired import BareLink, Device, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import BareLink, Device, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer

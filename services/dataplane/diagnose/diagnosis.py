@@ -22,6 +22,7 @@ from flannelette.services.core.family import FAMILIES, Family
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.look import findings, look, subject_of
+from flannelette.services.dataplane.diagnose.paths import detours
 from flannelette.services.dataplane.diagnose.pods import (
     known_pods,
     mendings,
@@ -30,11 +31,10 @@ from flannelette.services.dataplane.diagnose.pods import (
     silent_places,
 )
 from flannelette.services.dataplane.diagnose.seen import KernelSnapshot, KnownPods, Subject, gateway_of
-from flannelette.services.dataplane.diagnose.underlay import detours
-from flannelette.services.dataplane.events.journal import Cause, Event, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.events import Cause, Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.links import actual
-from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.links.interfaces import LinkChange
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.netlink.uapi import NUD_PERMANENT, NUD_REACHABLE
 from flannelette.services.runtime.telemetry.health import Health

@@ -1,9 +1,24 @@
-"""One look at the kernel: what it is about, what is asked, and what is found in the answers."""
+"""One look at the kernel and at CNI's files: what it is about, what is asked, and what is found in the answers.
+
+* What CNI's plugins have written about the pods of this node is addresses, and the host's ends of their interfaces.
+  libcni keeps the result of each ADD until the DEL (`results/NETWORK-CONTAINER-IFNAME`), and the plugin `host-local`
+  a file for each address that it has given (`networks/NETWORK/ADDRESS`). Both may be of pods that are gone.
+* Who has an address on the pods' bridge, and by which of its ports the answer comes, is asked by ARP: the kernel asks
+  for no neighbour that a program has set, and does not tell ports.
+"""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+import base64
+import binascii
+import json
+import socket
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from ipaddress import ip_address, ip_interface
+from itertools import chain, islice, takewhile
+from pathlib import Path
+from typing import Any, Final
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import FAMILIES, IPV4, family_of
@@ -11,9 +26,8 @@ from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.backends.wireguard import Wireguard
-from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
-from flannelette.services.dataplane.diagnose.checks import CHECKS, forwarding_places
-from flannelette.services.dataplane.diagnose.cni_state import cni_pods
+from flannelette.services.dataplane.capture import attach
+from flannelette.services.dataplane.diagnose.checks import CHECKS, blocks, forwarding_places
 from flannelette.services.dataplane.diagnose.host_programs import (
     HostFiles,
     cni_view,
@@ -22,13 +36,27 @@ from flannelette.services.dataplane.diagnose.host_programs import (
     taken_port,
 )
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.diagnose.locate import locate
-from flannelette.services.dataplane.diagnose.paths import is_as_expected, merged, path_findings, questions, ways
-from flannelette.services.dataplane.diagnose.pod_entries import doubtful
-from flannelette.services.dataplane.diagnose.pods import check_pods, pods_bridge, silent_places, unattached
-from flannelette.services.dataplane.diagnose.policies import blocks
-from flannelette.services.dataplane.diagnose.routes import ways_off
+from flannelette.services.dataplane.diagnose.paths import (
+    is_as_expected,
+    merged,
+    next_hops,
+    path_findings,
+    questions,
+    returns,
+    ways,
+    ways_off,
+)
+from flannelette.services.dataplane.diagnose.pods import (
+    bridge_index,
+    bridges_of,
+    check_pods,
+    doubtful,
+    pods_bridge,
+    silent_places,
+    unattached,
+)
 from flannelette.services.dataplane.diagnose.seen import (
+    CniPod,
     CniPods,
     KernelSnapshot,
     PeerPath,
@@ -36,11 +64,151 @@ from flannelette.services.dataplane.diagnose.seen import (
     family_of_af,
     is_down,
 )
-from flannelette.services.dataplane.diagnose.underlay import next_hops, returns
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer, PeerState, state_of
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext
-from flannelette.services.dataplane.peers.validation import UNDERLAY
+from flannelette.services.dataplane.peers import UNDERLAY, Peer, PeerContext
+
+_RESULTS: Final = ("results", "cache/results")
+"""Directories of results: of container runtimes, and of kubelets before 1.24."""
+_MOST: Final = 2_000
+_LONGEST: Final = 256 * 1024
+"""Largest size of a result, in bytes."""
+
+
+def cni_pods(directory: Path) -> CniPods:
+    """The pods that are on record in CNI's directory, which is /var/lib/cni."""
+    obstacle = ""
+    for place in (directory, *(directory / each for each in _RESULTS)):
+        try:
+            next(place.iterdir(), None)
+        except OSError as error:
+            if place == directory or isinstance(error, PermissionError):  # others need not be there
+                obstacle = obstacle or f"{place} cannot be read here ({error.strerror})"
+    pods = [pod for place in _RESULTS for path in _files(directory / place) if (pod := _pod_in(path)) is not None]
+    known = {address for pod in pods for address in pod.addresses}
+    networks = (path for path in _files(directory / "networks") if path.is_dir())
+    given = (address for path in networks for address in _given(path))
+    return CniPods(
+        (*pods, *(CniPod((address,)) for address in dict.fromkeys(given) if address not in known)), obstacle
+    )
+
+
+def _pod_in(path: Path) -> CniPod | None:
+    """The pod of a result; None: it is none.
+
+    Of the interfaces in it those of the host come first, the one that leads to the pod as the last of these.
+    """
+    try:
+        with path.open("rb") as file:
+            document = _object(json.loads(file.read(_LONGEST)))
+    except (OSError, ValueError, RecursionError):
+        return None
+    result = _object(document.get("result"))
+    addresses = [_address(_object(each).get("address")) for each in _list(result.get("ips"))]
+    interfaces = [_object(each) for each in _list(result.get("interfaces"))]
+    outside = takewhile(lambda each: not each.get("sandbox"), interfaces)
+    here = ["", "", *(name for each in outside if isinstance(name := each.get("name"), str))]
+    gateways = [_address(_object(each).get("gateway")) for each in _list(result.get("ips"))]
+    configured = _configured(document.get("config"))
+    return CniPod(
+        tuple(address for address in addresses if address),
+        here[-2],
+        here[-1],
+        tuple(gateway for gateway in gateways if gateway),
+        has_hairpin=configured.get("hairpinMode") is True,
+        is_isolated=configured.get("portIsolation") is True,
+    )
+
+
+def _configured(text: object) -> Mapping[str, Any]:
+    """The options of the plugin `bridge` in libcni's copy of a configuration; flannel's delegate has them too."""
+    try:
+        plugins = _object(json.loads(base64.b64decode(text if isinstance(text, str) else "", validate=True)))
+    except (ValueError, binascii.Error, RecursionError):
+        return {}
+    found = dict[str, Any]()
+    for each in map(_object, _list(plugins.get("plugins", [plugins]))):
+        found |= _object(each.get("delegate")) if each.get("type") == "flannel" else {}
+        found |= each if each.get("type") == "bridge" else {}
+    return found
+
+
+def _given(path: Path) -> Iterator[bytes]:
+    """The addresses of a network that `host-local` has given; IPv6 has an underscore for each colon on some hosts."""
+    for each in _files(path):
+        try:
+            yield ip_address(each.name.replace("_", ":") if each.name.count("_") > 1 else each.name).packed
+        except ValueError:
+            continue  # last_reserved_ip.0, lock
+
+
+def _address(text: object) -> bytes:
+    try:
+        return ip_interface(str(text)).packed
+    except ValueError:
+        return b""
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        return list(islice(path.iterdir(), _MOST))
+    except OSError:
+        return []
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_ALL_TYPES, _ARP = 0x0003, 0x0806  # ETH_P_
+_HEADER: Final = struct.Struct(">6s6sH")
+_PACKET: Final = struct.Struct(">HHBBH6s4s6s4s")
+_EVERYBODY: Final = b"\xff" * 6
+_REQUEST, _REPLY = 1, 2
+_SECONDS: Final = 0.2
+"""A pod of this host answers in a millisecond; one that is busy later."""
+_ONLY_ARP: Final = ((0x28, 0, 0, 12), (0x15, 0, 1, _ARP), (0x06, 0, 0, 0x40), (0x06, 0, 0, 0))
+
+
+async def locate(
+    bridge: str, mac: bytes, source: bytes, addresses: Collection[bytes]
+) -> dict[bytes, tuple[bytes, int]]:
+    """The MAC of each address that answers, and the index of the interface by which the answer has come first."""
+    found = dict[bytes, tuple[bytes, int]]()
+    if not addresses:
+        return found
+    try:
+        # Of all interfaces: a port has the frame before its bridge.
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_TYPES)) as asking:
+            attach(asking, _ONLY_ARP)
+            asking.setblocking(False)
+            for each in addresses:
+                packet = _PACKET.pack(1, 0x0800, 6, 4, _REQUEST, mac, source, bytes(6), each)
+                asking.sendto(_HEADER.pack(_EVERYBODY, mac, _ARP) + packet, (bridge, _ARP))
+            async with asyncio.timeout(_SECONDS):
+                await _receive(asking, addresses, found)
+    except (OSError, TimeoutError):
+        pass  # what has not answered is not known
+    return found
+
+
+async def _receive(
+    asking: socket.socket, addresses: Collection[bytes], found: dict[bytes, tuple[bytes, int]]
+) -> None:
+    loop = asyncio.get_running_loop()
+    while len(found) < len(addresses):
+        frame, (name, _, kind, *_) = await loop.sock_recvfrom(asking, 64)
+        is_arp = len(frame) >= _HEADER.size + _PACKET.size and _HEADER.unpack_from(frame)[2] == _ARP
+        if kind == socket.PACKET_OUTGOING or not is_arp:
+            continue
+        *_, operation, mac, address, _, _ = _PACKET.unpack_from(frame, _HEADER.size)
+        if operation == _REPLY and address in addresses and address not in found:
+            found[address] = mac, socket.if_nametoindex(name)
+
 
 AT_ONCE = 250
 """Peers a look, each in its turn: their lookups take about 15 ms."""

@@ -1,30 +1,177 @@
-"""The pods of this node: the host's ends of their interfaces, and the bridge that these have to be ports of. Pure.
+"""The pods of this node: their bridge, the host's ends of their interfaces, and entries set for single pods. Pure.
 
-Which interface belongs to which bridge is known by the result that CNI keeps, or by an earlier look.
+* The bridge is the one that the CNI plugin or docker has made: which one it is, what it lacks.
+* Which interface belongs to which bridge is known by the result that CNI keeps, or by an earlier look.
+* Entries are permanent neighbours, and MACs at a port of the bridge. Whether one is wrong only the pod can tell: what
+  is doubtful is asked for by ARP, see `locate`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from ipaddress import ip_address
+from os import strerror
 from typing import Final, NamedTuple
 
 from flannelette.services.core.conditions import BROKEN, SOON, WARNING, Condition, found
-from flannelette.services.core.family import Family
-from flannelette.services.dataplane.diagnose.bridge import bridge_index
-from flannelette.services.dataplane.diagnose.culprit import is_in_network
+from flannelette.services.core.cure import Command, Cure
+from flannelette.services.core.family import Family, Network
+from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in, is_in_network
 from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
     DOCKER,
+    Answer,
+    BridgeEntry,
     BridgePort,
     CniPod,
+    HostAddress,
     HostLink,
     KernelSnapshot,
     KnownPods,
+    Lookup,
     Subject,
+    answers_to_pods,
+    asked,
     gateway_of,
+    ip,
+    pod_address,
 )
-from flannelette.services.dataplane.links.changes import LinkChange
-from flannelette.services.dataplane.netlink.iproute2_text import address
+from flannelette.services.dataplane.links.interfaces import LinkChange
+from flannelette.services.dataplane.netlink.iproute2_text import address, mac
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
+from flannelette.services.dataplane.netlink.uapi import KernelError
+
+
+def bridge_index(subject: Subject, seen: KernelSnapshot, family: Family) -> int | None:
+    """The pods' bridge: the interface with an address in the own subnet, else that of an earlier look, else cni0.
+
+    docker0 counts if it has an address in the network: by default docker's subnet is elsewhere.
+    """
+    if family in seen.bridges:
+        return seen.bridges[family]
+    before = subject.bridges.get(family)
+    if before in seen.names:
+        return before
+    named = {name: index for index, name in seen.names.items() if name in (BRIDGE, DOCKER)}
+    network, docker = subject.networks.get(family), named.get(DOCKER)
+    if BRIDGE in named or network is None:
+        return named.get(BRIDGE)
+    there = (a.address for a in seen.addresses if a.ifindex == docker and a.family is family)
+    return docker if any(is_in(each, network.network_address.packed, network.prefixlen) for each in there) else None
+
+
+def bridges_of(subject: Subject, addresses: list[HostAddress]) -> dict[Family, int]:
+    """The interface with an address in each own subnet; none where pods have no bridge."""
+    apart = {subject.underlay.index, *(device.index for device in subject.devices.values())}
+    found: dict[Family, int] = {}
+    for each in addresses:
+        own = subject.own.get(each.family)
+        if own is None or each.ifindex in apart or each.length == each.family.bits:
+            continue
+        if is_in(each.address, own.network_address.packed, own.prefixlen):
+            found.setdefault(each.family, each.ifindex)
+    return found
+
+
+def check_bridge(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
+    """A check: the bridge is up, has its address, and its route leads there."""
+    for family, own in subject.own.items():
+        index = bridge_index(subject, seen, family)
+        if index is None or index not in seen.links:
+            continue
+        name, link = seen.names.get(index, BRIDGE), seen.links[index]
+        if not link.is_up:
+            cure = Cure(Command("link-up", name))
+            yield found("bridge.down", bridge=name, cure=cure, evidence=f"{name}: state DOWN")
+            return
+        if index == seen.bridges.get(family):
+            yield from _bridge_route(subject, seen, family, own, index, name)
+        elif link.is_running:
+            yield from _bridge_address(subject, seen, family, own, index, name)
+
+
+def _bridge_address(
+    subject: Subject, seen: KernelSnapshot, family: Family, own: Network, index: int, name: str
+) -> Iterator[Condition]:
+    others = [f"{address(a.address)}/{a.length}" for a in seen.addresses if _is_routed(a, family, index)]
+    wanted = f"{gateway_of(own)}/{own.prefixlen}"
+    if others:
+        took = " && ".join(f"ip addr del {other} dev {name}" for other in others)
+        yield found(
+            "bridge.address-outside",
+            bridge=name,
+            subnet=own,
+            addresses=", ".join(others),
+            cure=f"ip addr add {wanted} dev {name} && {took}",
+            evidence=f"{name}: {', '.join(others)}",
+        )
+    elif subject.bridges.get(family) == index or not any(
+        a.ifindex == index and not ip_address(a.address).is_link_local for a in seen.addresses
+    ):
+        yield found(
+            "bridge.address-lost",
+            bridge=name,
+            family=family,
+            address=wanted,
+            cure=Cure(Command("bridge-address", wanted, name)),
+            evidence=f"{name}: no {family} address in {own}",
+        )
+
+
+def _bridge_route(
+    subject: Subject, seen: KernelSnapshot, family: Family, own: Network, index: int, name: str
+) -> Iterator[Condition]:
+    question = Lookup(family, pod_address(own))
+    answer = seen.answers.get(question)
+    if answer is None or _is_to(answer, index):
+        yield from _answers(subject, seen, family, index)
+        return
+    route = answer if isinstance(answer, Route) else None
+    got = text(route, seen.names) if route else strerror(answer.error) if isinstance(answer, KernelError) else ""
+    why = culprit(seen, question, subject.networks[family], route)
+    if why is None or (route is not None and route.length < own.prefixlen and route.table == RT_TABLE_MAIN):
+        is_v4 = family.version == 4
+        route_added = ("bridge-route", str(gateway_of(own))) if is_v4 else ("bridge-route-v6",)
+        cure = Cure(Command(route_added[0], str(own), name, *route_added[1:]))
+        why = Culprit(f"The route to {own} by {name} is missing.", cure, True)
+    yield found(
+        "bridge.route",
+        subnet=own,
+        bridge=name,
+        why=why.cause,
+        cure=why.cure,
+        evidence=f"{ip(family)} route get {address(question.dst)}: {got}",
+        weight=BROKEN if route is None or route.length <= own.prefixlen else WARNING,
+    )
+
+
+def _answers(subject: Subject, seen: KernelSnapshot, family: Family, index: int) -> Iterator[Condition]:
+    """Checks this host's answers to its pods, which a rule by source (as of nm-cloud-setup) may divert."""
+    for question in answers_to_pods(subject):
+        answer = seen.answers.get(question)
+        if question.family is not family or answer is None or _is_to(answer, index):
+            continue
+        route = answer if isinstance(answer, Route) else None
+        why = culprit(seen, question, subject.networks[family], route)
+        if why is not None:
+            got = text(answer, seen.names) if isinstance(answer, Route) else strerror(answer.error)
+            yield found(
+                "host.own-return",
+                address=address(question.src),
+                why=why.cause,
+                cure=why.cure,
+                evidence=f"{asked(seen, question)}: {got}",
+                is_part=True,
+            )
+
+
+def _is_to(answer: Answer, index: int) -> bool:
+    return isinstance(answer, Route) and answer.ifindex == index and not answer.gateway
+
+
+def _is_routed(each: HostAddress, family: Family, index: int) -> bool:
+    return each.family is family and each.ifindex == index and not ip_address(each.address).is_link_local
+
 
 _FORWARDING: Final = 3
 _STATES: Final = {0: "disabled", 1: "listening", 2: "learning", 4: "blocking"}
@@ -474,3 +621,67 @@ def _silent(seen: KernelSnapshot, places: Sequence[tuple[bytes, int]]) -> Iterat
 
 def _set(link: HostLink, words: str, **arguments: object) -> LinkChange:
     return LinkChange(f"ip link set {link.name} {words}", "link", "set", {"index": link.index, **arguments})
+
+
+def doubtful(subject: Subject, seen: KernelSnapshot) -> list[bytes]:
+    """The IPv4 addresses of pods for which a program has set a neighbour, or their MAC at a port of the bridge."""
+    bridge = pods_bridge(subject, seen)
+    if bridge is None:
+        return []
+    macs = {each.mac for each in _set_entries(seen, bridge)}
+    return [
+        packed
+        for packed, state in seen.at_bridge.items()
+        if len(packed) == 4 and (state.is_permanent or state.mac in macs) and _is_own(subject, packed)
+    ]
+
+
+def check_entries(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
+    """A check: no program has set a wrong MAC for a pod's address, or a wrong port for its MAC."""
+    bridge = pods_bridge(subject, seen)
+    if bridge is None:
+        return
+    for packed, state in seen.at_bridge.items():
+        mac_now, _ = seen.located.get(packed, (b"", 0))
+        is_asked = len(packed) == 4  # by ARP
+        if not state.is_permanent or not _is_own(subject, packed) or (is_asked and mac_now in (b"", state.mac)):
+            continue
+        if not is_asked and any(each.mac == state.mac and not each.is_local for each in seen.entries):
+            continue
+        yield found(
+            "pod.neighbour",
+            pod=address(packed),
+            bridge=bridge.name,
+            mac=mac(state.mac),
+            right=f", and the pod answers with {mac(mac_now)}" if mac_now else ", which may be wrong",
+            cure=f"ip neigh del {address(packed)} dev {bridge.name}",
+            evidence=f"neigh {address(packed)} dev {bridge.name} lladdr {mac(state.mac)} PERMANENT",
+            weight=BROKEN if mac_now else WARNING,
+            is_part=True,
+        )
+    there = {where: packed for packed, where in seen.located.items()}
+    for each in _set_entries(seen, bridge):
+        for (of_pod, port), packed in there.items():
+            if of_pod == each.mac and port != each.port:
+                name, right = (seen.names.get(index, f"if{index}") for index in (each.port, port))
+                vlan = f" vlan {each.vlan}" if each.vlan else ""
+                yield found(
+                    "pod.entry",
+                    pod=address(packed),
+                    mac=mac(each.mac),
+                    port=name,
+                    right=right,
+                    cure=f"bridge fdb del {mac(each.mac)} dev {name} master{vlan}",
+                    evidence=f"bridge fdb show: {mac(each.mac)} dev {name} master {bridge.name}",
+                    is_part=True,
+                )
+
+
+def _set_entries(seen: KernelSnapshot, bridge: HostLink) -> list[BridgeEntry]:
+    """What programs have set: the kernel has entries of its own for the MACs of the bridge and its ports."""
+    own = {bridge.mac, *(each.mac for each in seen.links.values() if each.master == bridge.index)}
+    return [each for each in seen.entries if each.is_set and each.mac not in own and not each.mac[0] & 1]
+
+
+def _is_own(subject: Subject, packed: bytes) -> bool:
+    return any(is_in_network(packed, own) for own in subject.own.values())

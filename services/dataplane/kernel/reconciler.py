@@ -26,7 +26,7 @@ from flannelette.services.dataplane.netlink.objects import (
     plan,
 )
 from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6, RTA_METRICS, attribute, attributes
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.peers import Peer, PeerContext
 
 
 class Destination(Protocol):

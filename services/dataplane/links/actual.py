@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from flannelette.services.core.family import Address
-from flannelette.services.dataplane.links.changes import LinkChange, LinkState
-from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress
+from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress, LinkChange, LinkState
 from flannelette.services.dataplane.links.tun import make_tun
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.fou.ports import delete_port

@@ -8,8 +8,11 @@ from typing import Final
 from flannelette.services.core.errors import FlanneletteError, Unavailable
 from flannelette.services.core.family import FAMILIES, Family, Network
 from flannelette.services.dataplane.links import actual
-from flannelette.services.dataplane.links.changes import (
+from flannelette.services.dataplane.links.interfaces import (
+    Device,
     LinkChange,
+    LinkKind,
+    LinkSpec,
     LinkState,
     as_created,
     as_device,
@@ -18,9 +21,9 @@ from flannelette.services.dataplane.links.changes import (
     is_rival,
     link_changes,
     matches,
+    own_address,
     with_kept_mac,
 )
-from flannelette.services.dataplane.links.desired import Device, LinkKind, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.runtime.os.processes import udp_port_is_taken
 

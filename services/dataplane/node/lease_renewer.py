@@ -20,7 +20,7 @@ from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.events import Event, NodeEventKind, NodeJournal
 from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger
 

@@ -9,13 +9,12 @@ from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRe
 from flannelette.services.core.leases.network_moves import takes_away
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal, Observations
+from flannelette.services.dataplane.events import Event, NodeEventKind, NodeJournal, Observations
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.node.subnet_file import subnet_file, what_pods_keep, write_subnet_file
-from flannelette.services.dataplane.peers.peer import PeerContext
-from flannelette.services.dataplane.peers.validation import reject_own
+from flannelette.services.dataplane.peers import PeerContext, reject_own
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.runtime.cache import stale_reason
 from flannelette.services.runtime.telemetry.health import Health

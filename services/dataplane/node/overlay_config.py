@@ -14,13 +14,13 @@ from flannelette.services.core.family import FAMILIES, IPV6, Address, Family
 from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
-from flannelette.services.dataplane.events.journal import Event, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.events import Event, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.links import actual as links
-from flannelette.services.dataplane.links.desired import Device, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import Device, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.uapi import RTA_MULTIPATH, attributes
-from flannelette.services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.peers import OperatorLimits
 from flannelette.services.dataplane.settings import DataplaneSettings, wanted_offload
 from flannelette.services.dataplane.underlay import (
     ConnectedRoutes,

@@ -17,8 +17,7 @@ from flannelette.services.core.family import Address, Family, family_of
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.dataplane.netlink.objects import Route
-from flannelette.services.dataplane.peers.peer import Overlay, Peer, PeerContext
-from flannelette.services.dataplane.peers.validation import may_be_asked
+from flannelette.services.dataplane.peers import Overlay, Peer, PeerContext, may_be_asked
 
 
 class Layer(StrEnum):

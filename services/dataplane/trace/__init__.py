@@ -1,5 +1,5 @@
 """Follows one packet through this node, step by step, from what the kernel has now.
 
-`look` says whose its addresses are and asks the kernel, and sends no packet; `steps` and `halves` judge the answers,
+`look` says whose its addresses are and asks the kernel, and sends no packet; `steps` judges the answers,
 purely, with the checks of the package `diagnose`.
 """

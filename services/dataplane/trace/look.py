@@ -10,10 +10,10 @@ from typing import Final
 from flannelette.services.core.backend_types import Tunnel
 from flannelette.services.core.errors import InvalidInput, NotFound
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
-from flannelette.services.dataplane.diagnose.bridge import bridge_index, bridges_of
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.look import carrier_port
 from flannelette.services.dataplane.diagnose.paths import protocols_of
+from flannelette.services.dataplane.diagnose.pods import bridge_index, bridges_of
 from flannelette.services.dataplane.diagnose.seen import (
     UDP,
     KernelSnapshot,
@@ -26,15 +26,14 @@ from flannelette.services.dataplane.diagnose.seen import (
     gateway_of,
     pod_address,
 )
-from flannelette.services.dataplane.kernel.inspect import ObjectCheck
+from flannelette.services.dataplane.kernel.programmer import ObjectCheck
 from flannelette.services.dataplane.links import actual
-from flannelette.services.dataplane.links.changes import LinkState
-from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.links.interfaces import LinkSpec, LinkState
 from flannelette.services.dataplane.links.reconcile import device_commands
 from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
 from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.peers import Peer, PeerContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What backend `udp` needs beside kernel objects: the process that carries packets in user space, and watchers.
+"""The process of backend `udp` that carries packets in user space, and what it does to them.
 
 The proxy imports little, as it shall be there soon; the dataplane's other rooms know its command line only.
 """

@@ -18,7 +18,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import add_DataplaneServiceServ
 from flannelette.services.dataplane.api.service import DataplaneServicer
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.events.journal import NodeEventKind, NodeJournal
+from flannelette.services.dataplane.events import NodeEventKind, NodeJournal
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.runtime.events import Event
 from flannelette.services.runtime.rpc.server import Server, bound

@@ -11,7 +11,7 @@ import pytest
 
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
-from flannelette.services.dataplane.events.journal import NodeJournal
+from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.lease.stores.etcd.client import EtcdClient
 from flannelette.services.lease.stores.etcd.settings import EtcdSettings

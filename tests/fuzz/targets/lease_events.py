@@ -14,7 +14,7 @@ from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.dataplane.backends import BACKENDS, make_backend
 from flannelette.services.dataplane.backends.alloc import Alloc
 from flannelette.services.dataplane.netlink.kinds import command, text
-from flannelette.services.dataplane.peers.peer import PeerContext, peers_of
+from flannelette.services.dataplane.peers import PeerContext, peers_of
 from flannelette.services.dataplane.underlay import InterfaceChoice, with_chosen
 from flannelette.services.masq.reconcile.inputs import RuleInputs, next_inputs
 from flannelette.services.masq.rules import wanted_chains

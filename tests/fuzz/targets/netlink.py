@@ -12,7 +12,7 @@ from zlib import crc32
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import FAMILIES
-from flannelette.services.dataplane.diagnose import answers
+from flannelette.services.dataplane.diagnose import inspector
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader
 from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader
@@ -177,16 +177,16 @@ def _single(data: bytes) -> None:
         if len(block) < 16:
             continue
         for ask in (
-            answers.route_in,
-            answers.narrow_route_in,
-            answers.neighbour_in,
-            answers.link_in,
-            answers.policy_in,
+            inspector.route_in,
+            inspector.narrow_route_in,
+            inspector.neighbour_in,
+            inspector.link_in,
+            inspector.policy_in,
         ):
             ask(block)
-        list(answers.address_in(block))
+        list(inspector.address_in(block))
         for family in FAMILIES:
-            answers.rule_in(family, block)
+            inspector.rule_in(family, block)
         uapi.error_in(block, 0)
 
 

@@ -14,7 +14,7 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.backend_types import Secret
-from flannelette.services.dataplane.ike import vici
+from flannelette.services.dataplane import ike
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
 from tests.charon.hosts import Node, Wire, nodes
 from tests.charon.traffic import LARGEST, LARGEST_IN_UDP, PSK, measured, network, pings, pings_of, reaches, until
@@ -204,7 +204,7 @@ async def test_a_wrong_key_is_told_and_the_right_one_with_other_options_is_taken
             await _acquire(cluster, node, cidr, address)
         await n1.charon.start()
         await n2.charon.start()
-        stranger = vici.Charon(n2.charon.socket)
+        stranger = ike.Charon(n2.charon.socket)
         ends = ("10.99.0.12", "10.99.0.12", "10.5.53.0/24", "10.99.0.11", "10.5.27.0/24")
         connection = IkeConnection(*ends, encap=True, proposal="aes256-sha256-ecp256")
         for address in ("10.99.0.11", "10.99.0.12"):

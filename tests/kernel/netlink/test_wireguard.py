@@ -13,7 +13,7 @@ import pytest
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.family import IPV4, IPV6
 from flannelette.services.dataplane.backends.backend import NodeLinks, device_route
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, plan

@@ -3,7 +3,7 @@
 import struct
 
 from flannelette.services.core.family import IPV4
-from flannelette.services.dataplane.diagnose.answers import rule_in
+from flannelette.services.dataplane.diagnose.inspector import rule_in
 from tests.examples.netlink_dumps import attribute, message
 
 _IIFNAME = 3

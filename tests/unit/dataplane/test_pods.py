@@ -10,10 +10,10 @@ import pytest
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import IPV4
-from flannelette.services.dataplane.diagnose.cni_state import cni_pods
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, managers_of
+from flannelette.services.dataplane.diagnose.look import cni_pods
+from flannelette.services.dataplane.diagnose.paths import check_routes
 from flannelette.services.dataplane.diagnose.pods import check_pods, mendings
-from flannelette.services.dataplane.diagnose.routes import check_routes
 from flannelette.services.dataplane.diagnose.seen import (
     BridgePort,
     CniPod,

@@ -8,7 +8,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.api.status import counts, list_peers, states
-from flannelette.services.dataplane.events.describe import claim_findings
+from flannelette.services.dataplane.events import claim_findings
 from flannelette.services.dataplane.netlink.objects import Route
 from tests.examples.dataplane import FakeKernel, lease, route, subnet
 from tests.examples.programming import Node

@@ -15,8 +15,14 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.backends.backend import NodeFiles, NodeIdentity, NodeLinks
 from flannelette.services.dataplane.backends.ipip import Ipip
 from flannelette.services.dataplane.backends.udp import FouLink, TunLink, Udp
-from flannelette.services.dataplane.links.changes import LinkState, as_created, deletions, link_changes
-from flannelette.services.dataplane.links.desired import Device, LinkSpec
+from flannelette.services.dataplane.links.interfaces import (
+    Device,
+    LinkSpec,
+    LinkState,
+    as_created,
+    deletions,
+    link_changes,
+)
 from flannelette.services.dataplane.links.reconcile import is_leftover
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.udp.packets import NET_UNREACHABLE, decrement_ttl, icmp_error

@@ -8,7 +8,7 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
-from flannelette.services.dataplane.events.journal import NodeEventKind
+from flannelette.services.dataplane.events import NodeEventKind
 from flannelette.services.lease.events import LeaseEventKind
 from flannelette.services.masq.reconcile.journal import MasqEventKind
 

@@ -17,7 +17,7 @@ import flannelette.services.lease.main
 import flannelette.services.lease.stores.etcd.store
 import flannelette.services.masq.main  # noqa: F401 - the same
 from flannelette.services.ctl.main import cli
-from flannelette.services.dataplane.events.metrics import NumberCollector
+from flannelette.services.dataplane.events import NumberCollector
 from tests.paths import ROOT
 from tests.tools import find_tool
 

@@ -14,7 +14,7 @@ from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.dataplane.api.service import DataplaneServicer
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.journal import NodeJournal
+from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.masq.diagnose.host_checks import HostChecks

@@ -13,6 +13,7 @@ from unittest.mock import patch
 from flannelette.services.core.errors import NotYet
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, family_of
 from flannelette.services.dataplane.api import probes, service, status
+from flannelette.services.dataplane.api import probes as sender
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.capture import Expression, Limits, program
 from flannelette.services.dataplane.diagnose.seen import (
@@ -25,12 +26,10 @@ from flannelette.services.dataplane.diagnose.seen import (
     PolicyRule,
 )
 from flannelette.services.dataplane.links import actual
-from flannelette.services.dataplane.links.changes import LinkChange, LinkState, as_created
-from flannelette.services.dataplane.links.interfaces import Counters
+from flannelette.services.dataplane.links.interfaces import Counters, LinkChange, LinkState, as_created
 from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RT_TABLE_MAIN, Route
 from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL, NUD_PERMANENT, NUD_REACHABLE, KernelError
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
-from flannelette.services.dataplane.probes import on_demand as sender
 from flannelette.services.dataplane.probes.sockets import Reply
 from tests.examples.dataplane import CAPTURED, DEVICE, DEVICE_V6, ETH0, FLANNEL, NAMES, FakeKernel, lease, subnet
 from tests.examples.peer_contexts import DUAL, OWN

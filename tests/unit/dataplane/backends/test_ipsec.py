@@ -14,10 +14,9 @@ from flannelette.services.core.formats.gojson import GoObject
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.dataplane.backends.backend import NodeIdentity, NodeLinks
 from flannelette.services.dataplane.backends.ipsec import Ipsec
-from flannelette.services.dataplane.ike.vici import connection_section, key_section
+from flannelette.services.dataplane.ike import connection_section, key_section
 from flannelette.services.dataplane.kernel.reconciler import OwnershipRules, classify, flannel_shape
-from flannelette.services.dataplane.links.changes import as_created, link_changes
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.links.interfaces import Device, as_created, link_changes
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from flannelette.services.dataplane.netlink.kinds import command, text
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, steps

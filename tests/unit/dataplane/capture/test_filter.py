@@ -15,7 +15,7 @@ from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.api.service import filters
 from flannelette.services.dataplane.backends.ipip import Ipip
 from flannelette.services.dataplane.capture import AnyOf, Expression, attach, inner, outer, program
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.peers import Peer, PeerContext
 from tests.examples.dataplane import LINKS
 
 PEER4, PEER6 = ip_network("10.5.53.0/24"), ip_network("fd00:10:5:35::/64")

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from flannelette.services.dataplane.events.journal import Cause, Observation, Observations
+from flannelette.services.dataplane.events import Cause, Observation, Observations
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.watch import cause_of
 from tests.examples.dataplane import FLANNEL

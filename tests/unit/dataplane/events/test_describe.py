@@ -5,16 +5,18 @@ from ipaddress import ip_address, ip_network
 
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.events.describe import (
+from flannelette.services.dataplane.events import (
+    Cause,
+    NodeEventKind,
+    Observations,
     describe_device,
     describe_peers,
     describe_repair,
     resync_cause,
 )
-from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, Observations
-from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.links.interfaces import LinkChange
 from flannelette.services.dataplane.netlink.objects import ROUTE, KernelObject
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext, peer_of
+from flannelette.services.dataplane.peers import Peer, PeerContext, peer_of
 from flannelette.services.runtime.events import Event
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, NAMES, UNDERLAY, FakeKernel, lease, subnet
 from tests.examples.leases import SMALL, by_name

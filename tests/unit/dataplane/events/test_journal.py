@@ -11,7 +11,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.dataplane.api.service import reading_of
 from flannelette.services.dataplane.api.status import repair_counts
-from flannelette.services.dataplane.events.journal import Cause, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.events import Cause, NodeEventKind, NodeJournal
 from flannelette.services.runtime.events import REMEMBERED, Event, Subject
 
 N2, N3 = Subject("10.5.53.0-24", "n2"), Subject("10.5.97.0-24", "n3")

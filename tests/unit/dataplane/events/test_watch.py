@@ -9,10 +9,10 @@ import pytest
 
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.controller import Controller
-from flannelette.services.dataplane.events.journal import Observations
+from flannelette.services.dataplane.events import Observations
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
-from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers import PeerContext
 from flannelette.services.dataplane.watch import Pending, classifier, pause
 from tests.examples.dataplane import DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY
 from tests.examples.leases import SMALL_JSON, network

@@ -13,7 +13,7 @@ from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.kernel.reconciler import OwnedState, OwnershipRules, classify, rules_of
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route, plan, steps
-from flannelette.services.dataplane.peers.peer import Peer, PeerContext
+from flannelette.services.dataplane.peers import Peer, PeerContext
 from flannelette.services.dataplane.underlay import connected_routes
 from tests import paths
 from tests.examples.dataplane import ETH0, HOST_GW_LINKS, LINKS, NAMES, route, subnet

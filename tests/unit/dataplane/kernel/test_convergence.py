@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from flannelette.services.dataplane.backends.backend import route_metric
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from flannelette.services.dataplane.peers.peer import PeerContext
+from flannelette.services.dataplane.peers import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel, lease, route, subnet
 from tests.examples.programming import Node
 from tests.examples.programming_cases import HOST_GW, VXLAN

@@ -5,7 +5,7 @@ import pytest
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.api.status import chosen_peers, list_places
-from flannelette.services.dataplane.kernel.inspect import inspect_peers
+from flannelette.services.dataplane.kernel.programmer import inspect_peers
 from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 from tests.examples.dataplane import CAPTURED, FLANNEL, FakeKernel, lease, route, subnet
 from tests.examples.programming import Node

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from flannelette.services.dataplane.events.metrics import REFUSED
+from flannelette.services.dataplane.events import REFUSED
 from flannelette.services.dataplane.netlink.objects import Neighbour
-from flannelette.services.dataplane.peers.peer import peer_of
+from flannelette.services.dataplane.peers import peer_of
 from tests.examples.dataplane import lease, subnet
 from tests.examples.leases import by_name
 from tests.examples.programming import fake_node

@@ -10,15 +10,16 @@ from flannelette.services.core.family import IPV4, IPV6
 from flannelette.services.core.leases.lease import BackendData, Lease, OpaqueData, Subnet, VxlanData, WireguardData
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.vxlan import Vxlan, VxlanLink
-from flannelette.services.dataplane.links.changes import (
+from flannelette.services.dataplane.links.interfaces import (
+    LinkSpec,
     LinkState,
     as_created,
     as_device,
     is_renamed,
     is_rival,
     link_changes,
+    own_address,
 )
-from flannelette.services.dataplane.links.desired import LinkSpec, own_address
 from flannelette.services.dataplane.links.reconcile import is_leftover
 from flannelette.services.dataplane.settings import wanted_offload
 from tests import paths

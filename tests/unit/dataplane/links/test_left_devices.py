@@ -14,7 +14,7 @@ from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.backends.udp import Udp
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.backends.wireguard import Wireguard, WireguardLink
-from flannelette.services.dataplane.links.changes import LinkState, as_created, is_renamed, is_rival
+from flannelette.services.dataplane.links.interfaces import LinkState, as_created, is_renamed, is_rival
 from flannelette.services.dataplane.links.reconcile import is_leftover
 from tests.examples.backend_nodes import BackendNode
 from tests.examples.dataplane import UNDERLAY

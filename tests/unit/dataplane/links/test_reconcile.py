@@ -12,10 +12,9 @@ from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.backends.wireguard import Wireguard
-from flannelette.services.dataplane.events.journal import NodeJournal, Observations
+from flannelette.services.dataplane.events import NodeJournal, Observations
 from flannelette.services.dataplane.links.actual import LinkOutcome
-from flannelette.services.dataplane.links.changes import LinkChange, LinkState, as_created
-from flannelette.services.dataplane.links.desired import LinkSpec
+from flannelette.services.dataplane.links.interfaces import LinkChange, LinkSpec, LinkState, as_created
 from flannelette.services.dataplane.links.reconcile import reconcile_devices
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig

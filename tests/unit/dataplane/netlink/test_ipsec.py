@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from flannelette.services.dataplane.ike.vici import (
+from flannelette.services.dataplane.ike import (
     Tunnel,
     away,
     connections_in,

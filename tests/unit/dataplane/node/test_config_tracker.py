@@ -13,9 +13,8 @@ from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.backends.backend import NodeIdentity
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.events.journal import Cause, NodeJournal, Observations
-from flannelette.services.dataplane.links.changes import LinkChange
-from flannelette.services.dataplane.links.desired import Device
+from flannelette.services.dataplane.events import Cause, NodeJournal, Observations
+from flannelette.services.dataplane.links.interfaces import Device, LinkChange
 from flannelette.services.dataplane.links.reconcile import LinkResult
 from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig, is_default

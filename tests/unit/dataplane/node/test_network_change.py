@@ -9,9 +9,9 @@ import pytest
 from flannelette.services.core.leases.lease import lease_key
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.events.journal import NodeJournal
+from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.links import actual as links
-from flannelette.services.dataplane.node.network import NetworkChange
+from flannelette.services.dataplane.node.config_tracker import NetworkChange
 from tests.examples.leases import make_lease, network
 
 FIRST = network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')

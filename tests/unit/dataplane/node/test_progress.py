@@ -1,7 +1,7 @@
 """What is worth reporting after a turn."""
 
 from flannelette.services.core.leases.lease import FailedLease
-from flannelette.services.dataplane.node.progress_reporter import MOST_FAILED, progress_after
+from flannelette.services.dataplane.controller import MOST_FAILED, progress_after
 
 
 def test_a_cursor_is_reached_once_however_many_turns_follow() -> None:

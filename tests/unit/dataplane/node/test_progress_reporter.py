@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from flannelette.services.core.errors import FlanneletteError, Forbidden, NotImplementedYet, Unavailable
 from flannelette.services.core.leases.lease import FailedLease, Progress
-from flannelette.services.dataplane.node.progress_reporter import Reporter
+from flannelette.services.dataplane.controller import Reporter
 from tests.virtual_time import now, run_virtually
 
 

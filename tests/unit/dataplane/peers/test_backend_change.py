@@ -7,7 +7,7 @@ from typing import Final
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.peers.peer import Overlay, Peer, PeerContext, PeerSet, peers_of
+from flannelette.services.dataplane.peers import Overlay, Peer, PeerContext, PeerSet, peers_of
 from tests.examples.dataplane import CAPTURED, DEVICE, LINKS, lines, subnet
 from tests.examples.dataplane import lease as make_lease
 from tests.examples.leases import SMALL_JSON, network

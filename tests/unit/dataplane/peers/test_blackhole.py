@@ -6,8 +6,7 @@ from ipaddress import ip_network
 import pytest
 
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.peers.peer import PeerContext, node_objects
-from flannelette.services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.peers import OperatorLimits, PeerContext, node_objects
 from tests.examples.dataplane import LINKS, lines
 from tests.examples.leases import SMALL_JSON, network
 

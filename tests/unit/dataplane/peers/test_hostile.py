@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 from flannelette.services.core.family import Network
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.dataplane.backends.host_gw import HostGw
-from flannelette.services.dataplane.peers.peer import PeerContext, PeerSet, peers_of
-from flannelette.services.dataplane.peers.validation import OperatorLimits
+from flannelette.services.dataplane.peers import OperatorLimits, PeerContext, PeerSet, peers_of
 from tests.examples.dataplane import (
     CAPTURED,
     DEVICE,

@@ -7,7 +7,7 @@ from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
-from flannelette.services.dataplane.peers.peer import Overlay, PeerContext, node_objects
+from flannelette.services.dataplane.peers import Overlay, PeerContext, node_objects
 from tests.examples.dataplane import LINKS, lines
 from tests.examples.leases import SMALL_JSON, network
 from tests.unit.dataplane.peers.test_backend_change import AFTER, BEFORE, BY_VXLAN, UNCHANGED, last

@@ -15,8 +15,7 @@ from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.leases.lease import Subnet, VxlanData
 from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.peers.peer import PeerContext
-from flannelette.services.dataplane.peers.validation import OperatorLimits, reject, reject_own
+from flannelette.services.dataplane.peers import OperatorLimits, PeerContext, reject, reject_own
 from flannelette.services.runtime.lease.wire import request_from_proto
 from tests.examples.peer_contexts import DUAL
 

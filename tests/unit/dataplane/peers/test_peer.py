@@ -8,7 +8,7 @@ import pytest
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.dataplane.peers import PeerContext, peer_of
 from tests.examples.dataplane import CAPTURED, DUAL_LINKS, LINKS, UNDERLAY, lease, subnet
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, network
 

@@ -8,8 +8,15 @@ import pytest
 from flannelette.services.core.leases.lease import Lease, Subnet
 from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.netlink.objects import Route, packed_mac
-from flannelette.services.dataplane.peers.peer import PeerContext, PeerSet, peer_of, peers_of
-from flannelette.services.dataplane.peers.validation import RULES, OperatorLimits, reject_own
+from flannelette.services.dataplane.peers import (
+    RULES,
+    OperatorLimits,
+    PeerContext,
+    PeerSet,
+    peer_of,
+    peers_of,
+    reject_own,
+)
 from tests.examples.dataplane import (
     CAPTURED,
     DEVICE,

@@ -10,7 +10,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import parse_network
 from flannelette.services.dataplane.backends.ipip import Ipip
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.peers.peer import Overlay, Peer, PeerContext
+from flannelette.services.dataplane.peers import Overlay, Peer, PeerContext
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.dataplane.probes.record import Layer, ProbedPath, Record
 from tests.examples.dataplane import LINKS, subnet

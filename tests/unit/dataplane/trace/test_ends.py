@@ -7,7 +7,7 @@ import pytest
 from flannelette.services.core.errors import InvalidInput, NotFound
 from flannelette.services.dataplane.backends.host_gw import HostGw
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.peers.peer import PeerContext, peer_of
+from flannelette.services.dataplane.peers import PeerContext, peer_of
 from flannelette.services.dataplane.trace.look import Places, ends_of
 from tests.examples.dataplane import CAPTURED, DUAL_LINKS, LINKS, lease
 from tests.examples.leases import DUAL_JSON, SMALL_JSON, network

@@ -1,22 +1,223 @@
-"""What there is to tell of a turn's work on the peers: from what was and what is to events. Pure."""
+"""Records of what the dataplane decided and why: metrics, kinds of events, the journal, and descriptions.
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+* Metrics are what Prometheus sees of the dataplane.
+* The journal has events by kind, with the causes of repairs (what other programs do to the kernel), which it counts.
+* Descriptions are pure: what there is to tell of a turn's work on the peers, from what was and what is to events.
+
+Takes values and writes text; never touches the kernel and knows no node configuration.
+"""
+
+import collections
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import groupby, islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
-from flannelette.services.dataplane.events.journal import Event, NodeEventKind, Observations
-from flannelette.services.dataplane.links.changes import LinkChange
+from flannelette.services.dataplane.links.interfaces import LinkChange
 from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.objects import KernelObject
-from flannelette.services.dataplane.peers.peer import WHOLE, Peer, PeerContext
-from flannelette.services.dataplane.peers.validation import NO_ADDRESS
-from flannelette.services.runtime.events import MOST_NAMED, Subject
+from flannelette.services.dataplane.peers import NO_ADDRESS, WHOLE, Peer, PeerContext
+from flannelette.services.runtime import events
+from flannelette.services.runtime.events import MOST_NAMED, REMEMBERED, RecordedEvent, Subject
+from flannelette.services.runtime.events import Event as Event
+from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
+from flannelette.services.runtime.telemetry.metrics import (
+    Collector,
+    Counter,
+    Gauge,
+    GaugeMetricFamily,
+    Histogram,
+)
+
+REPAIRS: Final = Counter(
+    "flannelette_kernel_repairs",
+    "Repairs of kernel objects and devices that another program changed",
+    ["cause"],
+)
+REFUSED: Final = Counter(
+    "flannelette_leases_refused",
+    "Leases, or subnets of leases, that the dataplane refused",
+    ["rule"],
+)
+RESYNC_SECONDS: Final = Histogram(
+    "flannelette_kernel_resync_seconds",
+    "Time of a comparison of the whole kernel state, with its repair",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+PROBE_SECONDS: Final = Histogram(
+    "flannelette_probe_seconds",
+    "Round-trip time of small probes to peers, by what carries them (overlay, underlay)",
+    ["layer"],
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
+)
+PROBES_LOST: Final = Counter(
+    "flannelette_probes_lost",
+    "Probes to peers that were not answered within a second",
+    ["layer"],
+)
+PENDING: Final = Gauge(
+    "flannelette_network_change_pending",
+    "1 while the node keeps a subnet for which the configuration has no room",
+)
+
+
+class NumberCollector(Collector):
+    """A gauge with one label, counted at every scrape and not at every change.
+
+    `count` is called in another thread than the event loop's.
+    """
+
+    def __init__(self, name: str, text: str, label: str, count: Callable[[], Mapping[str, int]]) -> None:
+        self._name, self._text, self._label, self._count = name, text, label, count
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See Collector."""
+        found = GaugeMetricFamily(self._name, self._text, labels=[self._label])
+        for value, number in self._count().items():
+            found.add_metric([value], number)
+        yield found
+
+
+class Cause(Enum):
+    """Why objects of ours were not as desired. The value is the label of the metric; the gravest is first."""
+
+    LINK_DELETED = "link deleted"
+    LINK_DOWN = "link down"
+    ADDRESS_REMOVED = "address removed"
+    ROUTE_DELETED = "route deleted"
+    ROUTE_CHANGED = "route changed"
+    NEIGHBOUR_DELETED = "neighbour deleted"
+    NEIGHBOUR_CHANGED = "neighbour changed"
+    FDB_ENTRY_DELETED = "fdb entry deleted"
+    FDB_ENTRY_CHANGED = "fdb entry changed"
+    POLICY_DELETED = "policy deleted"
+    POLICY_CHANGED = "policy changed"
+    LINK_UP = "link up"
+    MTU_CHANGED = "mtu changed"
+    ADDRESS_ADDED = "address added"
+    LINK_CHANGED = "link changed"
+    NOTIFICATIONS_LOST = "notifications lost"
+    AUDIT = "audit"
+    """No notification of the kernel tells it: a comparison found it."""
+
+
+Observation: TypeAlias = tuple[Cause, str]
+"""A cause, and the name of its interface; empty: an interface that is not known."""
+
+_OF_OBJECTS: Final = frozenset(
+    (
+        Cause.ROUTE_DELETED,
+        Cause.ROUTE_CHANGED,
+        Cause.NEIGHBOUR_DELETED,
+        Cause.NEIGHBOUR_CHANGED,
+        Cause.FDB_ENTRY_DELETED,
+        Cause.FDB_ENTRY_CHANGED,
+        Cause.POLICY_DELETED,
+        Cause.POLICY_CHANGED,
+    )
+)
+"""The causes that are worth a count."""
+_ORDER: Final = {cause: number for number, cause in enumerate(Cause)} | {Cause.NOTIFICATIONS_LOST: -1}
+"""The gravest first; what got lost may be anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What others did to the kernel since the last full comparison. Small, however many notifications there were."""
+
+    counts: Mapping[Observation, int] = field(default_factory=dict)
+    since: float | None = None
+    """When the first of it was observed, on the monotonic clock."""
+    is_requested: bool = False
+    """An operator asked for a full comparison."""
+
+    def __add__(self, other: "Observations") -> "Observations":
+        moments = [since for since in (self.since, other.since) if since is not None]
+        counts = collections.Counter(self.counts) + collections.Counter(other.counts)
+        return Observations(counts, min(moments, default=None), self.is_requested or other.is_requested)
+
+    @property
+    def cause(self) -> Cause:
+        """The gravest: why objects or devices were not as desired."""
+        return self._gravest[0]
+
+    @property
+    def words(self) -> str:
+        """`route deleted on flannel.1, 2 times`: the gravest. Empty: nothing was observed."""
+        if not self.counts:
+            return ""
+        cause, name = self._gravest
+        number = self.counts[cause, name]
+        times = f", {number:,} times" if number > 1 and cause in _OF_OBJECTS else ""
+        return f"{cause.value}{' on ' if name else ''}{name}{times}"
+
+    @property
+    def _gravest(self) -> Observation:
+        return min(self.counts, key=lambda each: (_ORDER[each[0]], each[1]), default=(Cause.AUDIT, ""))
+
+
+log = get_logger()
+
+
+class NodeEventKind(Enum):
+    """The kind of an event, as EventKind in dataplane.proto, which says what each means."""
+
+    SERVICE_STARTED = auto()
+    READINESS = auto()
+    LEASE_SERVICE = auto()
+    NETWORK = auto()
+    UNDERLAY = auto()
+    OWN_LEASE = auto()
+    DEVICE = auto()
+    PEER_ADDED = auto()
+    PEER_CHANGED = auto()
+    PEER_REMOVED = auto()
+    PEERS_CHANGED = auto()
+    RESYNC = auto()
+    REPAIR = auto()
+    FAILURE = auto()
+    TEARDOWN = auto()
+    HAND_OVER = auto()
+    COMMAND = auto()
+    PEER_ANSWERS = auto()
+    CAPTURE = auto()
+
+
+class NodeJournal(events.Journal):
+    """The journal, which counts and logs repairs: the subjects of its events are leases with their nodes."""
+
+    def __init__(
+        self,
+        size: int = REMEMBERED,
+        clock: Callable[[], float] = time.time,
+        earlier: Sequence[RecordedEvent] = (),
+    ) -> None:
+        super().__init__(size, clock, earlier)
+        self.repairs: collections.Counter[Cause] = collections.Counter()
+        """Objects that were repaired, since the start."""
+        self._may_log = LogLimiter()
+
+    def note(self, event: Event) -> None:
+        """Records an event, and counts and logs it if it is a repair."""
+        super().note(event)
+        if isinstance(event.repair, Cause):
+            self.repairs[event.repair] += event.objects
+            REPAIRS.labels(event.repair.value).inc(event.objects)
+            self._log(event, event.repair)
+
+    def _log(self, event: Event, cause: Cause) -> None:
+        if self._may_log(cause):
+            log.warning(
+                "another program changed our kernel objects; repaired", repaired=event.what, cause=event.cause
+            )
+
 
 _MOST_OBJECTS: Final = 3
 _OWN_CLAIMS: Final = frozenset({"own-subnet", "own-address", "own-mac"})
