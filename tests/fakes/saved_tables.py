@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from flannelette.services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
+from flannelette.services.masq.diagnose.jump_place import Span, span_of
+from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule
+from flannelette.services.masq.diagnose.xt_rules import LOGS, UNKNOWN
 from flannelette.services.masq.firewalls.iptables import ChainForm, FoundChain, FoundJump
 from flannelette.services.masq.firewalls.iptables_nft import found_chain, found_rule, without_counters
 
@@ -12,6 +14,13 @@ _RULE: Final = re.compile(r"\[\d+:\d+\] -A (\S+)")
 _TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
 _ASKS_NOTHING: Final = re.compile(r"-A \S+( -p \S+)?( -m comment --comment \S+)?( -[jg] .*)?")
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_KINDS: Final = {
+    "ACCEPT": Effect.ACCEPT,
+    "RETURN": Effect.RETURN,
+    "DROP": Effect.DROP,
+    "REJECT": Effect.DROP,
+    **dict.fromkeys(LOGS, Effect.NOTHING),
+}
 
 SavedTable = Mapping[str, Sequence[str]]
 """The lines of every chain's rules, by its name. They are as they were printed: of thousands few are of interest."""
@@ -46,19 +55,20 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
 def _span(table: SavedTable, wanted: ChainForm) -> Span:
     others = [line for line in table.get(wanted.hook, ()) if _target(line) != wanted.name]
 
-    def chain_of(name: str) -> list[HookRule] | None:
+    def chain_of(name: str) -> list[ForeignRule] | None:
         return None if name not in table else [hook_rule(line) for line in table[name]]
 
-    return span_of(wanted.table, len(others), lambda place: hook_rule(others[place]), chain_of)
+    return span_of(wanted.table, others, hook_rule, chain_of)
 
 
-def hook_rule(line: str) -> HookRule:
+def hook_rule(line: str) -> ForeignRule:
     """The rule, as far as the place of our jump depends on it."""
-    text = without_counters(line)
+    text, target = without_counters(line), _target(line)
     asked = _ASKS_NOTHING.fullmatch(_QUOTED.sub("-", text))
-    asks = Asks.MORE if asked is None else Asks.PROTOCOL if asked[1] else Asks.NOTHING
-    target = _target(line)
-    return HookRule(text, target, asks, target)
+    conditions = (UNKNOWN,) if asked is None else (Condition(protocol=6),) if asked[1] else ()
+    kind = _KINDS.get(target, Effect.JUMP if target else Effect.UNKNOWN)
+    text = f"... {target}" if kind is Effect.DROP else text
+    return ForeignRule(text, conditions, kind, target, only_logs=target in LOGS)
 
 
 def _target(line: str) -> str:

@@ -40,6 +40,7 @@ from flannelette.services.masq.diagnose.verdict import (
     tracked_only,
 )
 from flannelette.services.masq.diagnose.xt_rules import (
+    LOGS,
     PROTOCOLS,
     QUEUES,
     SHARE,
@@ -462,12 +463,12 @@ class RuleReader:
 
     def rules(self, values: Mapping[int, bytes], number: int = 0) -> list[ForeignRule]:
         """The rule; for a map of verdicts one for each of its elements."""
-        for _, element in attribute_list(values.get(4, b"")):
-            expression = attributes(element)
-            name = text(expression.get(1, b""))
+        done = list[str]()
+        for name, about in expressions_of(values):
             self.is_plain = self.is_plain and name in _PLAIN
             self.is_volatile = self.is_volatile or name in ("dynset", "queue", "quota")
-            self._take(name, attributes(expression.get(2, b"")))
+            done += filter(None, [_done_by(name, about)])
+            self._take(name, about)
         chain = text(values.get(2, b""))
         said = " ".join(filter(None, (*self.words, self.says, self.target)))
         handle = int.from_bytes(values.get(3, b""), "big")
@@ -482,6 +483,7 @@ class RuleReader:
             self.marking,
             self.given,
             self.is_plain,
+            only_logs=len(done) == 1 and done[0] in LOGS and not self.target,
         )
         if self.choices:
             return [
@@ -868,6 +870,21 @@ class RuleReader:
             self.protocol = condition.protocol
         if words and words not in self.words:
             self.words.append(words)
+
+
+def expressions_of(rule: Mapping[int, bytes]) -> Iterator[tuple[str, dict[int, bytes]]]:
+    """Name and attributes of each expression in a rule, of which the attributes (NFTA_RULE_...) are given."""
+    for _, element in attribute_list(rule.get(4, b"")):
+        expression = attributes(element)
+        yield text(expression.get(1, b"")), attributes(expression.get(2, b""))
+
+
+def _done_by(name: str, values: Mapping[int, bytes]) -> str:
+    """What an expression does, as iptables calls it; empty: it asks or counts."""
+    if name == "target":
+        return text(values.get(1, b""))
+    is_written = name in ("meta", "ct", "payload", "exthdr") and 1 not in values
+    return "LOG" if name == "log" else name if is_written or name in ("immediate", "reject") else ""
 
 
 def _verdict(values: Mapping[int, bytes]) -> tuple[Effect, str]:

@@ -27,7 +27,7 @@ from flannelette.services.masq.diagnose.cures import (
     tool_of,
 )
 from flannelette.services.masq.diagnose.flows import FROM_HERE, OUTSIDE, is_at_port, probes, single_pods
-from flannelette.services.masq.diagnose.jump_place import HookRule, hook_rule_of, span_of
+from flannelette.services.masq.diagnose.jump_place import span_of
 from flannelette.services.masq.diagnose.nft_rules import EVERY
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
@@ -418,13 +418,9 @@ def _with_ours(table: ForeignTable, kind: FirewallKind) -> ForeignTable:
     chain = table.chains.get("FORWARD")
     if table.name != "filter" or chain is None or not _has_ours(table.firewall, table.version, kind):
         return table
-    rules = chain.rules
-
-    def chain_of(name: str) -> list[HookRule] | None:
-        return [hook_rule_of(rule) for rule in table.chains[name].rules] if name in table.chains else None
-
-    span = span_of("filter", len(rules), lambda place: hook_rule_of(rules[place]), chain_of)
-    ours = ForeignRule("", (), Effect.ACCEPT)
+    rules, ours = chain.rules, ForeignRule("", (), Effect.ACCEPT)
+    of_chains = {name: each.rules for name, each in table.chains.items()}
+    span = span_of("filter", rules, lambda rule: rule, of_chains.get)
     kept = replace(chain, rules=(*rules[: span.best], ours, *rules[span.best :]))
     return replace(table, chains={**table.chains, chain.name: kept})
 

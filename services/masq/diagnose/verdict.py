@@ -550,6 +550,8 @@ class ForeignRule:
     """What it gives packets, if it translates or diverts them."""
     is_plain: bool = True
     """iptables-nft can show the rule."""
+    only_logs: bool = False
+    """Whether all that it does is to log."""
 
     def matches(self, flow: Flow) -> Match:
         """Whether all its conditions hold."""

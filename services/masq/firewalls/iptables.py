@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from flannelette.services.core.family import Network
 from flannelette.services.masq.diagnose.jump_place import Span
@@ -21,6 +21,8 @@ from flannelette.services.masq.firewalls.firewall import (
 )
 from flannelette.services.masq.firewalls.flannelds import addresses_in, is_another_network, parse_all
 from flannelette.services.masq.rules import Chain, Rule
+
+T = TypeVar("T")
 
 Form: TypeAlias = dict[str, Any]
 """A rule as `iptc.easy` decodes it, without its counters: `{"src": "10.5.0.0/16", "target": "ACCEPT"}`.
@@ -291,6 +293,12 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
         actions.append(_jump_at_its_place(wanted, found))
     causes = _jump_causes(in_hook, exact, all(map(found.is_in_place, exact)))
     return Repair((*chain_causes, *causes, *_old_causes(found)), tuple(actions))
+
+
+def others_than(jumps: Iterable[FoundJump], rules: Sequence[T]) -> list[T]:
+    """The rules of a hook's chain that are none of these jumps."""
+    places = {jump.position for jump in jumps}
+    return [rule for place, rule in enumerate(rules) if place not in places]
 
 
 def right_jump(wanted: ChainForm, found: FoundChain) -> FoundJump | None:

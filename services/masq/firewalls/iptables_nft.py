@@ -11,13 +11,16 @@ import asyncio
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV4, Family
-from flannelette.services.masq.diagnose.jump_place import LOGS, Asks, HookRule, Span, hook_rule_of, span_of
-from flannelette.services.masq.diagnose.nft_rules import RuleReader
+from flannelette.services.masq.diagnose.jump_place import Span, span_of
+from flannelette.services.masq.diagnose.nft_rules import RuleReader, expressions_of
+from flannelette.services.masq.diagnose.verdict import Effect, ForeignRule
+from flannelette.services.masq.diagnose.xt_rules import UNKNOWN
 from flannelette.services.masq.firewalls.firewall import ChainState
 from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
 from flannelette.services.masq.firewalls.iptables import (
@@ -31,6 +34,7 @@ from flannelette.services.masq.firewalls.iptables import (
     by_handle,
     chain_form,
     chain_state,
+    others_than,
     repair_of,
     without_handles,
     without_others,
@@ -47,31 +51,25 @@ from flannelette.services.masq.rules import Chain
 from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
 
 _CHAIN, _HANDLE, _EXPRESSIONS, _USERDATA = 2, 3, 4, 7  # NFTA_RULE_
-_NAME, _DATA = 1, 2  # NFTA_EXPR_
-_TARGET_NAME, _MATCH_NAME, _MATCH_INFO = 1, 1, 3  # NFTA_TARGET_, NFTA_MATCH_
+_NAME: Final = 1  # NFTA_EXPR_NAME
+_MATCH_NAME, _MATCH_INFO = 1, 3  # NFTA_MATCH_
 _PACKETS, _BYTES = 2, 1  # NFTA_COUNTER_
 _COMMENT: Final = 0  # NFTNL_UDATA_RULE_COMMENT
 
 RawRule: TypeAlias = Mapping[int, bytes]
 """Attributes of a rule by their numbers (NFTA_RULE_...)."""
-Expression: TypeAlias = tuple[str, Mapping[int, bytes]]
-"""Name and attributes of one expression in a rule."""
 
 
 def jumps_and_span(wanted: ChainForm, family: Family) -> tuple[tuple[FoundJump, ...], Span]:
     """The jumps to our chain in its hook, and where one may stand. Raises Unavailable."""
     rules = list(rule_dump(family.af, wanted.table, wanted.hook))
     jumps = tuple(_jumps(wanted, rules))
-    places = {jump.position for jump in jumps}
-    others = [rule for place, rule in enumerate(rules) if place not in places]
-    chains: dict[str, Sequence[HookRule]] = {}
 
-    def chain_of(name: str) -> Sequence[HookRule]:
-        if name not in chains:
-            chains[name] = list(map(hook_rule, rule_dump(family.af, wanted.table, name)))
-        return chains[name]
+    @cache
+    def chain_of(name: str) -> Sequence[ForeignRule]:
+        return list(map(hook_rule, rule_dump(family.af, wanted.table, name)))
 
-    return jumps, span_of(wanted.table, len(others), lambda place: hook_rule(others[place]), chain_of)
+    return jumps, span_of(wanted.table, others_than(jumps, rules), hook_rule, chain_of)
 
 
 def jumps_in_table(wanted: ChainForm, family: Family) -> tuple[FoundJump, ...]:
@@ -93,22 +91,10 @@ def _elements_without_counters(raw: RawRule) -> Iterator[bytes]:
     yield raw.get(_USERDATA, b"")
 
 
-def hook_rule(raw: RawRule) -> HookRule:
+def hook_rule(raw: RawRule) -> ForeignRule:
     """The rule; a map of verdicts, which has several effects, is one that asks for more."""
     found = RuleReader(4).rules(raw)
-    if len(found) != 1:
-        return HookRule("...", "", Asks.MORE)
-    names = [_target(name, values) for name, values in _expressions(raw)]
-    logs = sum(name in LOGS for name in names)
-    return hook_rule_of(found[0], is_log=logs == 1 and not set(names) - {"", *LOGS} and not found[0].target)
-
-
-def _target(name: str, values: Mapping[int, bytes]) -> str:
-    """What an expression does, as iptables calls it; empty: it asks or counts."""
-    if name == "target":
-        return text(values.get(_TARGET_NAME, b""))
-    is_written = name in ("meta", "ct", "payload", "exthdr") and 1 not in values
-    return "LOG" if name == "log" else name if is_written or name in ("immediate", "reject") else ""
+    return found[0] if len(found) == 1 else ForeignRule("...", (UNKNOWN,), Effect.UNKNOWN)
 
 
 def _jumps(wanted: ChainForm, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
@@ -117,7 +103,7 @@ def _jumps(wanted: ChainForm, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
     for raw in rules:
         chain = text(raw.get(_CHAIN, b""))
         place = places[chain] = places.get(chain, -1) + 1
-        if name in raw.get(_EXPRESSIONS, b"") and hook_rule(raw).chain == wanted.name:
+        if name in raw.get(_EXPRESSIONS, b"") and hook_rule(raw).target == wanted.name:
             yield FoundJump(chain, place, _found_jump(wanted, raw), int.from_bytes(raw.get(_HANDLE, b""), "big"))
 
 
@@ -125,7 +111,7 @@ def _found_jump(wanted: ChainForm, raw: RawRule) -> FoundRule:
     """The jump as iptables-save writes it, if it is of the wanted form: a comment, and nothing else is asked."""
     packets = octets = 0
     comment, is_plain = _userdata_comment(raw.get(_USERDATA, b"")), True
-    for name, values in _expressions(raw):
+    for name, values in expressions_of(raw):
         if name == "counter":
             packets, octets = (int.from_bytes(values.get(each, b""), "big") for each in (_PACKETS, _BYTES))
         elif name == "match" and text(values.get(_MATCH_NAME, b"")) == "comment" and not comment:
@@ -133,9 +119,7 @@ def _found_jump(wanted: ChainForm, raw: RawRule) -> FoundRule:
         else:
             is_plain = is_plain and name == "immediate"
     said = hook_rule(raw)
-    is_ours = (
-        is_plain and comment == wanted.comment and said.asks is Asks.NOTHING and " goto " not in f" {said.text} "
-    )
+    is_ours = is_plain and comment == wanted.comment and said.kind is Effect.JUMP and not said.conditions
     return FoundRule({"text": wanted.jump.text} if is_ours else None, packets, octets)
 
 
@@ -147,12 +131,6 @@ def _userdata_comment(data: bytes) -> str:
             return data[2 : 2 + size].partition(b"\0")[0].decode(errors="replace")
         data = data[2 + size :]
     return ""
-
-
-def _expressions(raw: RawRule) -> Iterator[Expression]:
-    for _, element in attribute_list(raw.get(_EXPRESSIONS, b"")):
-        expression = attributes(element)
-        yield text(expression.get(_NAME, b"")), attributes(expression.get(_DATA, b""))
 
 
 _COUNTERS: Final = re.compile(r"^\[(\d+):(\d+)\] | -c (\d+) (\d+)(?= -[jg] |$)")

@@ -40,26 +40,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of a family (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h)."""
+    """The tables of a family (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h): where an entry has what."""
 
     level: int
+    address: int
+    """Bytes of an address."""
+    protocol: int
     flags: int
-    target_offset: int
-    next_offset: int
+    inverse: int
+    offsets: int
+    """Where the offset of the target stands, and after it that of the next entry."""
     counters: int
     elements: int
     """Where the matches begin."""
+    goto: int
+    """Flag of a rule that goes to a chain and does not come back."""
+    other_flags: int
+    """Flags by which a rule asks for more: IPT_F_FRAG, IP6T_F_TOS."""
 
 
-_LAYOUTS: Final = {
-    4: Layout(socket.IPPROTO_IP, 82, 88, 90, 96, 112),
-    6: Layout(socket.IPPROTO_IPV6, 131, 140, 142, 152, 168),
+LAYOUTS: Final = {
+    4: Layout(socket.IPPROTO_IP, 4, 80, 82, 83, 88, 96, 112, 0x02, 0x01),
+    6: Layout(socket.IPPROTO_IPV6, 16, 128, 131, 132, 140, 152, 168, 0x04, 0x02),
 }
-
-
-def layout_of(version: int) -> Layout:
-    """The layout of an IP version's tables."""
-    return _LAYOUTS[version]
+"""The layout of an IP version's tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,14 @@ class RawTable:
 
     def chains(self) -> dict[str, "RawChain"]:
         """Every chain, by its name."""
-        layout = _LAYOUTS[self.version]
+        layout = LAYOUTS[self.version]
         hooks = {start: hook for hook, start in enumerate(self.starts) if start is not None}
         policies = {self.policies[hook] for hook in hooks.values()}
         found: dict[str, RawChain] = {}
         current = RawChain(0, [])
         start, entries = 0, self.entries
         while start + layout.elements <= len(entries):
-            target, size = struct.unpack_from("=HH", entries, start + layout.target_offset)
+            target, size = struct.unpack_from("=HH", entries, start + layout.offsets)
             end = start + max(size, layout.elements)
             if start in hooks:
                 current = found[_HOOKS[hooks[start]]] = RawChain(start, [])
@@ -99,6 +103,7 @@ class RawTable:
         for name, chain in found.items():
             if name not in _HOOKS and chain.rules:
                 chain.rules.pop()  # the return to the caller, which the kernel has at the end of each
+        found.pop("ERROR", None)  # the end of the table
         return found
 
 
@@ -139,7 +144,7 @@ class TableReader:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._layout = _LAYOUTS[family.version]
+        self._layout = LAYOUTS[family.version]
         self._socket: socket.socket | None = None
         self._masks: dict[str, tuple[int, int]] = {}
         """Size of a table's entries in bytes, and a number of ones with zeros where the counters are, by table."""
@@ -223,7 +228,7 @@ class TableReader:
         while start < len(entries):
             at = start + self._layout.counters
             mask[at : at + _COUNTERS_SIZE] = bytes(_COUNTERS_SIZE)
-            start += struct.unpack_from("=H", entries, start + self._layout.next_offset)[0]
+            start += struct.unpack_from("=H", entries, start + self._layout.offsets + 2)[0]
         return int.from_bytes(mask, "little")
 
     def _ask(self, option: int, buffer: "ctypes.Array[ctypes.c_char]") -> None:

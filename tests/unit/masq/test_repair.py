@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flannelette.services.masq.diagnose.jump_place import Asks, HookRule, Span, span_of
+from flannelette.services.masq.diagnose.jump_place import Span, span_of
+from flannelette.services.masq.diagnose.verdict import Effect, ForeignRule
 from flannelette.services.masq.firewalls.iptables import (
     Append,
     ChainForm,
@@ -65,8 +66,8 @@ class FakeTable:
     def span(self, wanted: ChainForm) -> Span:
         """Behind all others, but before the last rule if that accepts all packets, as the policy does."""
         others = [form for form in self.chains[wanted.hook] if not form or form["target"] != wanted.name]
-        rules = [HookRule(str(form), "ACCEPT" if form == ALL else "", Asks.NOTHING) for form in others]
-        return span_of(wanted.table, len(rules), rules.__getitem__, lambda chain: None)
+        rules = [ForeignRule(str(form), (), Effect.ACCEPT if form == ALL else Effect.UNKNOWN) for form in others]
+        return span_of(wanted.table, rules, lambda rule: rule, lambda chain: None)
 
     def carry_out(self, repair: Repair) -> None:
         for action in repair.actions:

@@ -14,7 +14,7 @@ import iptc.xtables
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import Family
-from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
+from flannelette.services.masq.firewalls.flannelds import bare_set
 from flannelette.services.masq.firewalls.iptables import (
     Action,
     Append,
@@ -31,7 +31,7 @@ from flannelette.services.masq.firewalls.iptables import (
     without_others,
 )
 from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import bare_rules, jumps_and_span
-from flannelette.services.masq.kernel.legacy_tables import RawTable, TableReader
+from flannelette.services.masq.kernel.legacy_tables import TableReader
 
 _CLASSES: Final = {4: (iptc.Table, iptc.Rule), 6: (iptc.Table6, iptc.Rule6)}
 _CURES: Final = {
@@ -71,25 +71,15 @@ class LegacyTable:
     def find(self, wanted: ChainForm) -> FoundChain:
         """What there is of a chain. Jumps are looked for in its hook; in all chains if it shall go."""
         table = self._reader.table(self.name)
-        bare = tuple(self._bare(wanted, table)) if wanted.replaces_old else ()
+        hook = bare_rules(table, wanted.hook) if wanted.replaces_old else []
+        old = bare_set(wanted.table, hook, wanted.networks)
+        bare = tuple(FoundJump(wanted.hook, place, FoundRule(None)) for place in old)
         jumps, span = jumps_and_span(wanted, table)
         if not self._table.is_chain(wanted.name):
             return FoundChain(None, bare=bare, span=span)
         rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
         jumps = jumps if wanted.rules else tuple(self._jumps_to(wanted))
         return without_others(wanted, FoundChain(rules, jumps, bare, span))
-
-    def _bare(self, wanted: ChainForm, table: RawTable) -> Iterator[FoundJump]:
-        """The rules of a flannel before v0.20. python-iptables takes 1 ms for a rule, so that it reads those alone
-        that look like them.
-        """
-        rules = bare_rules(table, wanted.hook)
-        chosen = frozenset(bare_set(wanted.table, rules, wanted.networks))
-        entries = enumerate(self._entries(wanted.hook) if chosen else ())
-        found = {place: self._found(wanted.hook, entry) for place, entry in entries if place in chosen}
-        read = [_bare_rule(found[place].form) if place in found else None for place in range(len(rules))]
-        for place in bare_set(wanted.table, read, wanted.networks):
-            yield FoundJump(wanted.hook, place, found[place])
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Changes our copy of the table. Raises Unavailable: this iptables cannot express a rule."""
@@ -220,17 +210,6 @@ def _fit_options(entries: Any) -> None:
         return None
 
     iptc.xtables.xtables._option_lookup = lookup
-
-
-def _bare_rule(form: Form | None) -> BareRule | None:
-    """The rule, if it asks for addresses only."""
-    if form is None or form.keys() - {"src", "dst", "comment", "target"}:
-        return None
-    target = form.get("target", "")
-    name, parameters = next(iter(target.items())) if isinstance(target, dict) else (target, {})
-    if parameters and parameters.keys() != {"random-fully"}:
-        return None
-    return BareRule(form.get("src", ""), form.get("dst", ""), name)
 
 
 def _set_parameters(module: Any, parameters: Form) -> None:
