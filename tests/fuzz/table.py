@@ -13,7 +13,7 @@ from tests.fuzz.targets.calls.request import shaped_request
 from tests.fuzz.targets.command_line import command_line
 from tests.fuzz.targets.etcd import etcd
 from tests.fuzz.targets.files import files, network
-from tests.fuzz.targets.firewalls import iptables_save, legacy_table, nft_json, nft_netlink
+from tests.fuzz.targets.firewalls import iptables_save, legacy_table, nft_netlink
 from tests.fuzz.targets.kubernetes import kubernetes
 from tests.fuzz.targets.lease_events import lease_events
 from tests.fuzz.targets.lease_feed import imports, lease_feed, step_in
@@ -44,7 +44,6 @@ TARGETS: Final[Mapping[str, Target]] = {
         netlink,
         packets,
         iptables_save,
-        nft_json,
         nft_netlink,
         legacy_table,
     )

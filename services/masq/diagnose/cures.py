@@ -21,6 +21,7 @@ from flannelette.services.masq.diagnose.verdict import (
     ND,
     NFT,
     PROGRAMS,
+    WORDS,
     Drop,
     ForeignTable,
     NfHook,
@@ -311,62 +312,60 @@ def _insertions(drop: Drop, accepts: Sequence[Accept]) -> Iterator[tuple[str, ..
             yield (tool, "-t", drop.table, *at, *_iptables_match(accept), "-j", "ACCEPT")
 
 
-def _iptables_match(accept: Accept) -> Iterator[str]:
-    for option, networks in (("-s", accept.sources), ("-d", accept.destinations)):
-        if networks:
-            yield from (option, ",".join(map(_short, networks)))
-    if accept.incoming:
-        yield from ("-i", accept.incoming)
-    if accept.outgoing:
-        yield from ("-o", accept.outgoing)
-    if accept.protocol:
-        yield from ("-p", _NAMES.get(accept.protocol, str(accept.protocol)))
+def _iptables_match(accept: Accept) -> list[str]:
+    is_v6 = any(end.version == 6 for end in (*accept.sources, *accept.destinations))
+    rows: tuple[tuple[object, tuple[str, ...]], ...] = (
+        (accept.sources, ("-s", ",".join(map(_short, accept.sources)))),
+        (accept.destinations, ("-d", ",".join(map(_short, accept.destinations)))),
+        (accept.incoming, ("-i", accept.incoming)),
+        (accept.outgoing, ("-o", accept.outgoing)),
+        (accept.protocol, ("-p", _NAMES.get(accept.protocol, str(accept.protocol)))),
+        (
+            accept.icmp is not None,
+            ("--icmp-type" if accept.protocol == _ICMP else "--icmpv6-type", str(accept.icmp)),
+        ),
+        (accept.port, ("--dport", str(accept.port))),
+        (accept.is_answer or accept.begun_by, ("-m", "conntrack")),
+        (accept.is_answer, ("--ctstate", "RELATED,ESTABLISHED")),
+        (accept.begun_by, ("--ctorigsrc", *map(str, accept.begun_by[:1]))),
+        (accept.is_forwarded, ("-m", "addrtype", "--dst-type", "UNICAST")),
+        # there, UNICAST is a class
+        (accept.is_forwarded and is_v6, ("-m", "addrtype", "!", "--dst-type", "LOCAL,ANYCAST")),
+    )
+    return [word for is_asked, words in rows if is_asked for word in words]
+
+
+def _nft_match(accept: Accept) -> list[str]:
+    def end(option: str, networks: Sequence[Network], sign: str = "") -> tuple[object, tuple[str, ...]]:
+        some = ", ".join(map(_short, networks))
+        of_ip = (*(_ip(each) for each in networks[:1]), option, *filter(None, [sign]))
+        words = ("arp", option, "ip") if accept.is_arp else of_ip
+        return networks, (*words, some if len(networks) == 1 else f"{{ {some} }}")
+
+    rows: tuple[tuple[object, tuple[str, ...]], ...] = (
+        end("saddr", accept.sources),
+        end("daddr", accept.destinations),
+        end("daddr", accept.left_out, "!="),
+        (accept.incoming, ("iifname", accept.incoming)),
+        (accept.outgoing, ("oifname", accept.outgoing)),
+        _nft_protocol(accept),
+        (accept.is_answer, ("ct", "state", "established,related")),
+        *((each, ("ct", "original", _ip(each), "saddr", str(each))) for each in accept.begun_by[:1]),
+        (accept.is_forwarded, ("fib", "daddr", "type", "unicast")),
+    )
+    return [word for is_asked, words in rows if is_asked for word in words]
+
+
+def _nft_protocol(accept: Accept) -> tuple[object, tuple[str, ...]]:
+    if accept.port:
+        return True, ("udp", "dport", str(accept.port))
     if accept.icmp is not None:
-        yield from ("--icmp-type" if accept.protocol == _ICMP else "--icmpv6-type", str(accept.icmp))
-    if accept.port:
-        yield from ("--dport", str(accept.port))
-    if accept.is_answer or accept.begun_by:
-        yield from ("-m", "conntrack")
-    if accept.is_answer:
-        yield from ("--ctstate", "RELATED,ESTABLISHED")
-    if accept.begun_by:
-        yield from ("--ctorigsrc", str(accept.begun_by[0]))
-    if accept.is_forwarded:
-        yield from ("-m", "addrtype", "--dst-type", "UNICAST")
-    if accept.is_forwarded and (accept.sources or accept.destinations)[0].version == 6:  # there, UNICAST is a class
-        yield from ("-m", "addrtype", "!", "--dst-type", "LOCAL,ANYCAST")
+        return True, ("icmp" if accept.protocol == _ICMP else "icmpv6", "type", str(accept.icmp))
+    return accept.protocol, ("meta", "l4proto", str(accept.protocol))
 
 
-def _nft_match(accept: Accept) -> Iterator[str]:
-    for option, sign, networks in (
-        ("saddr", (), accept.sources),
-        ("daddr", (), accept.destinations),
-        ("daddr", ("!=",), accept.left_out),
-    ):
-        if networks and accept.is_arp:
-            yield from ("arp", option, "ip")
-        elif networks:
-            yield from ("ip" if networks[0].version == 4 else "ip6", option, *sign)
-        if networks:
-            some = ", ".join(map(_short, networks))
-            yield some if len(networks) == 1 else f"{{ {some} }}"
-    if accept.incoming:
-        yield from ("iifname", accept.incoming)
-    if accept.outgoing:
-        yield from ("oifname", accept.outgoing)
-    if accept.port:
-        yield from ("udp", "dport", str(accept.port))
-    elif accept.icmp is not None:
-        yield from ("icmp" if accept.protocol == _ICMP else "icmpv6", "type", str(accept.icmp))
-    elif accept.protocol:
-        yield from ("meta", "l4proto", str(accept.protocol))
-    if accept.is_answer:
-        yield from ("ct", "state", "established,related")
-    if accept.begun_by:
-        yield from ("ct", "original", "ip" if accept.begun_by[0].version == 4 else "ip6", "saddr")
-        yield str(accept.begun_by[0])
-    if accept.is_forwarded:
-        yield from ("fib", "daddr", "type", "unicast")
+def _ip(network: Network) -> str:
+    return WORDS[network.version]
 
 
 def _keep(drop: Drop, owner: str, files: Collection[str], bridge: str) -> str:

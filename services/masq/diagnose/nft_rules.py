@@ -949,7 +949,7 @@ def read_nft(but: Iterable[str] = ()) -> list[ForeignTable]:
     for family, values in chain_dump():
         key, name = (family, text(values[1])), text(values[3])
         if (family in VERSIONS or family in (INET, *_OTHERS)) and key[1] not in but:
-            chain = bases.setdefault(key, {})[name] = _chain(name, family, values)
+            chain = bases.setdefault(key, {})[name] = base_chain(name, family, values)
             if chain.hook is not None:
                 hooked.add(key)
     if not hooked:
@@ -965,7 +965,7 @@ def has_iptables_rules(but: Collection[str]) -> bool:
     """
     found: dict[tuple[int, str], bool] = {}
     for place, values in chains_of(_base_chains(nft_tables())).items():
-        chain, key = _chain(place.name, NUMBERS[place.version], values), (NUMBERS[place.version], place.table)
+        chain, key = base_chain(place.name, NUMBERS[place.version], values), (NUMBERS[place.version], place.table)
         if (chain.hook, chain.priority) == (NfHook[place.name], IPTABLES[place.table][NfHook[place.name]]):
             found[key] = found.get(key, False) or chain.drops
     if any(found.values()):
@@ -994,7 +994,7 @@ def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
     places = (ChainName(version, table, name) for version in NUMBERS for table, name in chains)
     for place, values in chains_of(places).items():
         chain, kind, hook = (
-            _chain(place.name, NUMBERS[place.version], values),
+            base_chain(place.name, NUMBERS[place.version], values),
             text(values.get(7, b"")),
             NfHook[place.name],
         )
@@ -1004,7 +1004,8 @@ def not_for_iptables(chains: Collection[tuple[str, str]]) -> str:
     return ""
 
 
-def _chain(name: str, family: int, values: Mapping[int, bytes]) -> ForeignChain:
+def base_chain(name: str, family: int, values: Mapping[int, bytes]) -> ForeignChain:
+    """The chain of these attributes (NFTA_CHAIN_...), without its rules; no base chain has no hook."""
     hook = attributes(values.get(4, b""))
     if not hook:
         return ForeignChain(name, ())

@@ -1,21 +1,21 @@
 """Rules in tables of our own in nftables, through libnftables: no process, no lock, one transaction.
 
-Commands in the language of nft(8) go in, JSON comes out (libnftables-json(5)). The library is bound here in a few
-lines: what PyPI has is a copy of nft's own module under the GPL.
+What is there is read by netlink, without the library, which would read more than our tables. The library is bound
+here in a few lines: what PyPI has is a copy of nft's own module under the GPL.
 """
 
 import ctypes
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from ipaddress import ip_network
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.core.family import FAMILIES, Family, Network
+from flannelette.services.masq.diagnose.nft_rules import RuleReader, base_chain, expressions_of
+from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignChain, NfHook, Test
 from flannelette.services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
 from flannelette.services.masq.firewalls.flannelds import is_another_network
-from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_tables
+from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_tables, rule_dump
 from flannelette.services.masq.rules import NFT_TABLE, Action, AddressMatch, Chain, Rule
 
 TABLE: Final = NFT_TABLE
@@ -104,17 +104,44 @@ def _prefix(prefix: AddressMatch) -> str:
     return f"!= {prefix.cidr}" if prefix.negated else str(prefix.cidr)
 
 
-_ACTIONS: Final = {action.value.lower(): action for action in Action}
+_EFFECTS: Final = {
+    Action.RETURN: Effect.RETURN,
+    Action.ACCEPT: Effect.ACCEPT,
+    Action.MASQUERADE: Effect.TRANSLATE,
+}
+_FULLY_RANDOM: Final = 1 << 4  # NF_NAT_RANGE_PROTO_RANDOM_FULLY
+_MASQ_FLAGS: Final = 1  # NFTA_MASQ_FLAGS
+_COUNTER_BYTES, _COUNTER_PACKETS = 1, 2  # NFTA_COUNTER_
+_WRITTEN: Final = frozenset(("bitwise", "cmp", "counter", "immediate", "masq"))
+_READ: Final = frozenset(("payload", "meta"))
+"""Expressions of the rules that we write, and those of them that could also change a packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a rule asks for and does."""
+
+    conditions: tuple[Condition, ...]
+    effect: Effect
+    fully_random: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRule:
     """A rule in the table."""
 
-    rule: Rule | None
-    """The rule without its reason; None: of a kind that we do not write, so not ours."""
-    packets: int = 0
-    bytes: int = 0
+    meaning: Meaning | None
+    """None: it is of a kind that we do not write, so not ours."""
+    text: str
+    packets: int
+    bytes: int
+
+    @property
+    def networks(self) -> list[Network]:
+        """The networks that it names."""
+        conditions = self.meaning.conditions if self.meaning else ()
+        ends = [end for each in conditions for end in (each.source, each.destination)]
+        return [end for end in ends if end is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,83 +153,35 @@ class FoundChain:
     rules: tuple[FoundRule, ...]
 
 
-def found_chains(listing: Iterable[Mapping[str, Any]]) -> dict[str, FoundChain]:
-    """The chains of a `list table`, by the table of the model (`nat`, `filter`); others are left out."""
-    chains: dict[str, bool] = {}
-    rules: dict[str, list[FoundRule]] = {}
-    names = {place.name: table for table, place in PLACES.items()}
-    for document in listing:
-        if (chain := document.get("chain")) and chain["name"] in names:
-            chains[names[chain["name"]]] = _fits(chain, names[chain["name"]])
-        elif (rule := document.get("rule")) and rule["chain"] in names:
-            rules.setdefault(names[rule["chain"]], []).append(found_rule(rule["expr"]))
-    return {table: FoundChain(fits, tuple(rules.get(table, ()))) for table, fits in chains.items()}
+def meaning_of(rule: Rule) -> Meaning:
+    """The meaning of a rule of the model."""
+    asked = [Condition(test=Test("mark", rule.mark[0], rule.mark[0], rule.mark[1]))] if rule.mark else []
+    asked += [Condition(source=rule.source.cidr, negated=rule.source.negated)] if rule.source else []
+    to = rule.destination
+    asked += [Condition(destination=to.cidr, negated=to.negated)] if to else []
+    return Meaning(tuple(asked), _EFFECTS[rule.action], rule.fully_random)
 
 
-def found_rule(expressions: Iterable[Mapping[str, Any]]) -> FoundRule:
-    """Reads one rule from its list of expressions."""
-    fields: dict[str, Any] = {}
-    packets = octets = 0
-    for expression in expressions:
-        ((kind, value),) = expression.items()
-        if kind == "counter" and isinstance(value, dict):
-            packets, octets = value.get("packets", 0), value.get("bytes", 0)
-            continue
-        meaning = _meaning(kind, value)
-        if meaning is None or meaning.keys() & fields.keys():
-            return FoundRule(None, packets, octets)
-        fields |= meaning
-    return FoundRule(Rule(reason="", **fields) if "action" in fields else None, packets, octets)
+def found_rule(version: int, raw: Mapping[int, bytes]) -> FoundRule:
+    """Reads one rule from its attributes (NFTA_RULE_...)."""
+    expressions, (rule, *more) = list(expressions_of(raw)), RuleReader(version).rules(raw)
+    counter, masquerade = (dict(expressions).get(name, {}) for name in ("counter", "masq"))
+    packets, octets = (int.from_bytes(counter.get(each, b"")) for each in (_COUNTER_PACKETS, _COUNTER_BYTES))
+    flags = int.from_bytes(masquerade.get(_MASQ_FLAGS, b""))
+    is_plain = not more and masquerade.keys() <= {_MASQ_FLAGS} and flags in (0, _FULLY_RANDOM)
+    is_plain = is_plain and all(name in _WRITTEN or (name in _READ and 1 in about) for name, about in expressions)
+    is_plain = is_plain and rule.kind in _EFFECTS.values()
+    meaning = Meaning(rule.conditions, rule.kind, bool(flags)) if is_plain else None
+    return FoundRule(meaning, rule.text, packets, octets)
 
 
-def _fits(chain: Mapping[str, Any], table: str) -> bool:
-    place = PLACES[table]
-    actual = (chain.get("type"), chain.get("hook"), chain.get("prio"), chain.get("policy"))
-    return actual == (place.kind, place.hook, place.priority, "accept")
-
-
-def _meaning(kind: str, value: Any) -> dict[str, Any] | None:
-    """What an expression says in the model; None: nothing that we would say."""
-    if kind in _ACTIONS:
-        flags = value.get("flags", []) if isinstance(value, dict) else []
-        flags = [flags] if isinstance(flags, str) else flags
-        if flags not in ([], ["fully-random"]) or (isinstance(value, dict) and value.keys() - {"flags"}):
-            return None
-        return {"action": _ACTIONS[kind], "fully_random": bool(flags)}
-    return _match(value) if kind == "match" else None
-
-
-def _match(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    match value:
-        case {"op": "==", "left": {"&": [{"meta": {"key": "mark"}}, int(mask)]}, "right": int(mark)}:
-            return {"mark": (mark, mask)}
-        case {
-            "op": "==" | "!=" as op,
-            "left": {"payload": {"protocol": "ip" | "ip6", "field": field}},
-            "right": side,
-        }:
-            name = {"saddr": "source", "daddr": "destination"}.get(field)
-            prefix = _prefix_in(side, negated=op == "!=")
-            return {name: prefix} if name and prefix else None
-    return None
-
-
-def _prefix_in(side: Any, *, negated: bool) -> AddressMatch | None:
-    match side:
-        case {"prefix": {"addr": str(address), "len": int(length)}}:
-            text = f"{address}/{length}"
-        case str(text):
-            pass
-        case _:
-            return None
-    try:
-        return AddressMatch(ip_network(text), negated)
-    except ValueError:  # the name of a set (@allowed)
-        return None
+def _fits(name: str, family: Family, values: Mapping[int, bytes], place: Place) -> bool:
+    hook = NfHook[place.hook.upper()]
+    wanted = ForeignChain(name, (), hook, place.priority, translates=place.kind == "nat")
+    return base_chain(name, family.af, values) == wanted
 
 
 _NAME: Final = "libnftables.so.1"
-_JSON: Final = 1 << 4  # NFT_CTX_OUTPUT_... of nftables/libnftables.h
 _CURES: Final = {
     "Operation not permitted": "run the service as root with CAP_NET_ADMIN",
     "Protocol not supported": "load nftables into the kernel: `modprobe nf_tables`",
@@ -218,28 +197,18 @@ class Nftables:
         self._context = self._library.nft_ctx_new(0)
         self._library.nft_ctx_buffer_output(self._context)
         self._library.nft_ctx_buffer_error(self._context)
-        self._library.nft_ctx_output_set_flags(self._context, _JSON)
 
     def run(self, commands: list[str]) -> None:
         """Carries out all of them or none: they are one transaction."""
-        self._run("\n".join(commands))
-
-    def listing(self, command: str) -> list[dict[str, Any]]:
-        """The objects that a `list ...` command finds."""
-        objects: list[dict[str, Any]] = json.loads(self._run(command) or '{"nftables": []}')["nftables"]
-        return objects
-
-    def close(self) -> None:
-        """Frees the library's context, after which no command can be run."""
-        self._library.nft_ctx_free(self._context)
-
-    def _run(self, text: str) -> str:
-        if self._library.nft_run_cmd_from_buffer(self._context, text.encode()):
+        if self._library.nft_run_cmd_from_buffer(self._context, "\n".join(commands).encode()):
             error = str(self._library.nft_ctx_get_error_buffer(self._context).decode(errors="replace"))
             first = error.strip().partition("\n")[0].removeprefix("Error: ")
             cure = next((cure for sign, cure in _CURES.items() if sign in error), "see the kernel's log (dmesg)")
             raise Unavailable(f"nftables: {first}; {cure}")
-        return str(self._library.nft_ctx_get_output_buffer(self._context).decode())
+
+    def close(self) -> None:
+        """Frees the library's context, after which no command can be run."""
+        self._library.nft_ctx_free(self._context)
 
 
 def _load() -> ctypes.CDLL:
@@ -253,9 +222,7 @@ def _load() -> ctypes.CDLL:
         ("nft_ctx_free", None, [pointer]),
         ("nft_ctx_buffer_output", ctypes.c_int, [pointer]),
         ("nft_ctx_buffer_error", ctypes.c_int, [pointer]),
-        ("nft_ctx_output_set_flags", None, [pointer, ctypes.c_uint]),
         ("nft_run_cmd_from_buffer", ctypes.c_int, [pointer, text]),
-        ("nft_ctx_get_output_buffer", text, [pointer]),
         ("nft_ctx_get_error_buffer", text, [pointer]),
     ):
         function = getattr(library, name)
@@ -326,40 +293,14 @@ class NftablesFirewall:
     def _look(self, chains: Sequence[Chain]) -> "_Look":
         tables = nft_tables()
         table = _table_of(chains)
-        places = (ChainName(f.version, table, place.name) for f in FAMILIES for place in PLACES.values())
-        found = self._found(frozenset(chains_of(places)), table)
+        found = _found(table)
         ours = tuple(found[chain.family].get(chain.table) for chain in chains)
         repairs = tuple(_repair(chain, each) for chain, each in zip(chains, ours, strict=True))
         flannels = _flannels(chains, tables)
-        others = {family: self._anothers(family, chains) for family in flannels}
+        others = {family: _anothers(family, chains) for family in flannels}
         gone = [f"delete table {_flannels_table(family)}" for family in flannels if not others[family]]
         named = (others.get(chain.family, ()) if chain.table == "nat" else () for chain in chains)
         return _Look(ours, repairs, (*_emptied(chains, tables, found), *gone), tuple(named))
-
-    def _anothers(self, family: Family, chains: Sequence[Chain]) -> tuple[Rule, ...]:
-        """The rules of flannel's table, if one is about another network than ours."""
-        ours = next((chain.networks for chain in chains if chain.family is family), None)
-        if ours is None:
-            return ()
-        listing = self._nft().listing(f"list table {_flannels_table(family)}")
-        found = [found_rule(each["rule"]["expr"]).rule for each in listing if "rule" in each]
-        rules = [rule for rule in found if rule]
-        named = ([p.cidr for p in (rule.source, rule.destination) if p] for rule in rules)
-        if not any(is_another_network(networks, ours) for networks in named):
-            return ()
-        return tuple(rules)
-
-    def _found(self, chains: frozenset[ChainName], table: str) -> dict[Family, dict[str, FoundChain]]:
-        """Reads our chains, by the table of the model. Each is listed alone: libnftables then reads no
-        other rules.
-        """
-        found: dict[Family, dict[str, FoundChain]] = {family: {} for family in FAMILIES}
-        for family in FAMILIES:
-            for place in PLACES.values():
-                if ChainName(family.version, table, place.name) in chains:
-                    listing = self._nft().listing(f"list chain {family_word(family)} {table} {place.name}")
-                    found[family] |= found_chains(listing)
-        return found
 
     def _nft(self) -> Nftables:
         self._library = self._library or Nftables()
@@ -372,8 +313,29 @@ class _Look:
     repairs: tuple[_Repair, ...]
     foreign: tuple[str, ...]
     """Commands that remove whole tables."""
-    others: tuple[tuple[Rule, ...], ...]
+    others: tuple[tuple[FoundRule, ...], ...]
     """Rules of flannel's tables that are about another network than ours, for each chain."""
+
+
+def _found(table: str) -> dict[Family, dict[str, FoundChain]]:
+    """Reads our chains, by the table of the model."""
+    found: dict[Family, dict[str, FoundChain]] = {family: {} for family in FAMILIES}
+    for family in FAMILIES:
+        of = {ChainName(family.version, table, place.name): each for each, place in PLACES.items()}
+        for chain, values in chains_of(of).items():
+            rules = tuple(found_rule(family.version, raw) for raw in rule_dump(family.af, table, chain.name))
+            found[family][of[chain]] = FoundChain(_fits(chain.name, family, values, PLACES[of[chain]]), rules)
+    return found
+
+
+def _anothers(family: Family, chains: Sequence[Chain]) -> tuple[FoundRule, ...]:
+    """The rules of flannel's table, if one is about another network than ours."""
+    ours = next((chain.networks for chain in chains if chain.family is family), None)
+    if ours is None:
+        return ()
+    dump = rule_dump(family.af, FLANNEL_TABLES[family.version])
+    rules = tuple(rule for raw in dump if (rule := found_rule(family.version, raw)).meaning)
+    return rules if any(is_another_network(rule.networks, ours) for rule in rules) else ()
 
 
 def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
@@ -382,7 +344,7 @@ def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
     if found is None:
         return _Repair((CHAIN_MISSING,), tuple(writing(chain, exists=False, fits=False)))
     wrong = [] if found.fits else ["chain not at its hook"]
-    wrong += differences([replace(rule, reason="") for rule in chain.rules], [each.rule for each in found.rules])
+    wrong += differences(list(map(meaning_of, chain.rules)), [each.meaning for each in found.rules])
     return _Repair(tuple(wrong), tuple(writing(chain, exists=True, fits=found.fits))) if wrong else _Repair()
 
 
@@ -415,19 +377,19 @@ def _flannels_table(family: Family) -> str:
 
 
 def _state(
-    chain: Chain, first: _Repair, last: _Repair, found: FoundChain | None, others: tuple[Rule, ...]
+    chain: Chain, first: _Repair, last: _Repair, found: FoundChain | None, others: tuple[FoundRule, ...]
 ) -> ChainState:
     name = PLACES[chain.table].name
     there = found.rules if found else ()
     rules = []
     for i, rule in enumerate(chain.rules):
         text = rule_text(chain, rule)
-        if i < len(there) and there[i].rule == replace(rule, reason=""):
+        if i < len(there) and there[i].meaning == meaning_of(rule):
             rules.append(RuleState(chain.nft_table, name, text, True, there[i].packets, there[i].bytes))
         else:
             rules.append(RuleState(chain.nft_table, name, text, present=False))
     declaration = f"chain {name} {PLACES[chain.table].declaration}"
     jump = RuleState(chain.nft_table, name, declaration, present=found is not None and found.fits)
     commands = tuple(f"nft {command}" for command in first.commands)
-    texts = tuple(rule_text(chain, rule) for rule in others)
+    texts = tuple(rule.text for rule in others)
     return ChainState(chain, jump, tuple(rules), first.causes, commands, not last.commands, texts)

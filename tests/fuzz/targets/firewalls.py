@@ -1,12 +1,11 @@
-"""What programs of this host have in its firewalls, as masq and doctor read it: text, JSON, netlink, raw tables."""
+"""What programs of this host have in its firewalls, as masq and doctor read it: text, netlink, raw tables."""
 
-import json
 import re
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 from ipaddress import ip_network
-from typing import Any, Final
+from typing import Final
 from unittest.mock import patch
 
 from flannelette.services.core.family import IPV4
@@ -25,7 +24,7 @@ from flannelette.services.masq.firewalls.iptables import (
 )
 from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
 from flannelette.services.masq.firewalls.iptables_nft import bare_rule, hook_rule, read_chain
-from flannelette.services.masq.firewalls.nftables import found_chains, found_rule
+from flannelette.services.masq.firewalls.nftables import found_rule
 from flannelette.services.masq.kernel.legacy_tables import RawTable
 from flannelette.services.masq.rules import belonging, no_chains, wanted_chains
 from flannelette.services.runtime.os.netlink import attribute_list, attributes
@@ -83,47 +82,6 @@ def _foreign(table: dict[str, list[str]], wanted: ChainForm) -> dict[str, list[s
         if chain not in names
         and (kept := [line for line in lines if wanted.name not in line and bare_rule(line) is None])
     }
-
-
-GOOD_CHAIN: Final = {"chain": {"name": "forward", "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}}
-GOOD_RULE: Final[dict[str, Any]] = {
-    "rule": {
-        "chain": "forward",
-        "expr": [
-            {
-                "match": {
-                    "op": "==",
-                    "left": {"payload": {"protocol": "ip", "field": "saddr"}},
-                    "right": {"prefix": {"addr": "10.5.0.0", "len": 16}},
-                }
-            },
-            {"counter": {"packets": 1, "bytes": 2}},
-            {"accept": None},
-        ],
-    }
-}
-
-
-def nft_json(data: bytes) -> None:
-    """A rule of a kind that is not ours is one that cannot be read, beside those that can."""
-    try:
-        listed = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    rules = [each for each in listed if _is_rule(each)] if isinstance(listed, list) else []
-    found = found_chains([GOOD_CHAIN, GOOD_RULE, *rules, GOOD_RULE])["filter"]
-    (good,) = found_chains([GOOD_CHAIN, GOOD_RULE])["filter"].rules
-    assert found.rules[0] == found.rules[-1] == good
-    for each in rules:
-        found_rule(each["rule"]["expr"])
-
-
-def _is_rule(document: Any) -> bool:
-    """What libnftables-json(5) promises: a rule has a chain and a list of expressions of one key each."""
-    match document:
-        case {"rule": {"chain": str(), "expr": [*expressions]}}:
-            return all(isinstance(each, dict) and len(each) == 1 for each in expressions)
-    return False
 
 
 def _judged(tables: list[ForeignTable]) -> None:
@@ -186,6 +144,7 @@ def nft_netlink(data: bytes) -> None:
         nft_rules.has_iptables_rules(("FLANNEL-FWD",))
     for each in rules:
         hook_rule(each)
+        found_rule(4, each)
     (good,) = (table for table in tables if table.name == "good")
     assert [rule.kind.value for rule in good.chains["chain"].rules][:1] == ["drop"]
     _judged(tables)

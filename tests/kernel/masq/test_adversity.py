@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from flannelette.services.masq.firewalls.nftables import Nftables, NftablesFirewall
+from flannelette.services.masq.firewalls import nftables
+from flannelette.services.masq.firewalls.nftables import NftablesFirewall
+from flannelette.services.masq.kernel.nf_tables import rule_dump
 from tests.hosts.masq import DUAL_CHAINS, Host, HostsFirewall, put_right
 from tests.patience import PATIENCE
 
@@ -75,14 +77,13 @@ async def test_what_goes_between_a_look_and_what_it_leads_to_is_looked_at_again(
 ) -> None:
     firewall = NftablesFirewall()
     await put_right(firewall, DUAL_CHAINS)
-    listing = Nftables.listing
 
-    def flushed_before(library: Nftables, command: str) -> object:
-        monkeypatch.setattr(Nftables, "listing", listing)
+    def flushed_before(family: int, table: str, chain: str = "") -> object:
+        monkeypatch.setattr(nftables, "rule_dump", rule_dump)
         host.run("nft", "flush", "ruleset")
-        return listing(library, command)
+        return rule_dump(family, table, chain)
 
-    monkeypatch.setattr(Nftables, "listing", flushed_before)
+    monkeypatch.setattr(nftables, "rule_dump", flushed_before)
     host.run("nft", "add", "table", "inet", "other")  # else nothing is looked at
     states = await firewall.check(DUAL_CHAINS, repair=True)
     assert all(state.as_wanted and state.commands for state in states)
