@@ -26,12 +26,10 @@ from flannelette.services.masq.firewalls.iptables import (
     Insert,
     MakeChain,
     RemoveChain,
-    as_text,
     chain_form,
     chain_state,
     repair_of,
 )
-from flannelette.services.masq.firewalls.iptables_nft import without_counters
 from flannelette.services.masq.firewalls.nftables import (
     PLACES,
     TABLE,
@@ -41,7 +39,7 @@ from flannelette.services.masq.firewalls.nftables import (
     writing,
 )
 from flannelette.services.masq.rules import Chain
-from tests.fakes.saved_tables import find
+from tests.fakes.saved_tables import find, without_counters
 
 _HOOKS: Final = {"nat": ("POSTROUTING",), "filter": ("FORWARD",)}
 
@@ -151,7 +149,7 @@ class FakeFirewall:
         table = self._tables.setdefault(
             (chain.family.version, chain.table), {name: [] for name in _HOOKS[chain.table]}
         )
-        wanted = as_text(chain_form(chain))
+        wanted = chain_form(chain, by_text=True)
         before = find(table, wanted)
         for action in repair_of(wanted, before).actions if repair else ():
             carry_out(table, action)

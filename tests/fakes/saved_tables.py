@@ -7,9 +7,14 @@ from typing import Final
 from flannelette.services.masq.diagnose.jump_place import Span, span_of
 from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule
 from flannelette.services.masq.diagnose.xt_rules import LOGS, UNKNOWN
-from flannelette.services.masq.firewalls.iptables import ChainForm, FoundChain, FoundJump
-from flannelette.services.masq.firewalls.iptables_nft import found_chain, found_rule, without_counters
+from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
+from flannelette.services.masq.firewalls.iptables import ChainForm, FoundChain, FoundJump, FoundRule, without_others
 
+_COUNTERS: Final = re.compile(r"^\[(\d+):(\d+)\] | -c (\d+) (\d+)(?= -[jg] |$)")
+_BARE: Final = re.compile(
+    r'(?:\[\d+:\d+\] )?-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
+    r"(?: -c \d+ \d+)? -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
+)
 _RULE: Final = re.compile(r"\[\d+:\d+\] -A (\S+)")
 _TARGET: Final = re.compile(r" (?:-j|-g) (\S+)")
 _ASKS_NOTHING: Final = re.compile(r"-A \S+( -p \S+)?( -m comment --comment \S+)?( -[jg] .*)?")
@@ -48,8 +53,37 @@ def find(table: SavedTable, wanted: ChainForm) -> FoundChain:
         for position, line in enumerate(table.get(caller, ()))
         if wanted.name in line and _target(line) == wanted.name
     ]
-    hook = table.get(wanted.hook, ())
-    return found_chain(wanted, table.get(wanted.name), tuple(jumps), _span(table, wanted), hook)
+    hook, ours = table.get(wanted.hook, ()), table.get(wanted.name)
+    old = bare_set(wanted.table, list(map(bare_rule, hook)), wanted.networks) if wanted.replaces_old else []
+    bare = tuple(FoundJump(wanted.hook, place, found_rule(hook[place])) for place in old)
+    rules = None if ours is None else tuple(map(found_rule, ours))
+    return without_others(wanted, FoundChain(rules, tuple(jumps), bare, _span(table, wanted)))
+
+
+def bare_rule(text: str) -> BareRule | None:
+    """The rule, if it asks for addresses only."""
+    found = _BARE.fullmatch(text)
+    if not found:
+        return None
+    not_source, source, not_destination, destination, target = (part or "" for part in found.groups())
+    return BareRule(f"{not_source.strip()}{source}", f"{not_destination.strip()}{destination}", target)
+
+
+def found_rule(line: str) -> FoundRule:
+    """The rule of a line, with its counters."""
+    counters = _COUNTERS.search(line)
+    packets, octets = (int(number) for number in counters.groups() if number) if counters else (0, 0)
+    return FoundRule(without_counters(line), packets, octets)
+
+
+def without_counters(line: str) -> str:
+    """The rule of a line, without its counters."""
+    return _COUNTERS.sub("", line, count=1)
+
+
+def read_chain(text: str) -> list[str]:
+    """One chain of `iptables -v -S CHAIN`, which puts the counters before the target."""
+    return [line for line in text.splitlines() if line.startswith("-A ")]
 
 
 def _span(table: SavedTable, wanted: ChainForm) -> Span:

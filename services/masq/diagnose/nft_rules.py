@@ -380,6 +380,11 @@ _PLAIN: Final = frozenset(
     )
 )
 """Expressions that iptables-nft can show."""
+_EXACT: Final = frozenset(("bitwise", "cmp", "counter", "immediate", "masq", "match", "target"))
+_READ: Final = frozenset(("payload", "meta"))
+"""Expressions that are conditions, effects or nothing, and those that are so unless they change a packet."""
+_MASQ_FLAGS: Final = 1  # NFTA_MASQ_FLAGS
+_COUNTER_BYTES, _COUNTER_PACKETS = 1, 2  # NFTA_COUNTER_
 _RANGED: Final = frozenset(
     (
         "port", "source port", "length", "ttl", "mark", "connection mark", "protocol", "icmp type", "icmp code",
@@ -463,8 +468,9 @@ class RuleReader:
 
     def rules(self, values: Mapping[int, bytes], number: int = 0) -> list[ForeignRule]:
         """The rule; for a map of verdicts one for each of its elements."""
-        done = list[str]()
+        done, is_exact = list[str](), True
         for name, about in expressions_of(values):
+            is_exact = is_exact and (name in _EXACT or (name in _READ and 1 in about))
             self.is_plain = self.is_plain and name in _PLAIN
             self.is_volatile = self.is_volatile or name in ("dynset", "queue", "quota")
             done += filter(None, [_done_by(name, about)])
@@ -484,6 +490,7 @@ class RuleReader:
             self.given,
             self.is_plain,
             only_logs=len(done) == 1 and done[0] in LOGS and not self.target,
+            is_exact=is_exact,
         )
         if self.choices:
             return [
@@ -575,7 +582,8 @@ class RuleReader:
             case "dynset" if values.keys() & _DYNSET_EXPRESSIONS:
                 self._add(UNKNOWN, f"@{text(values.get(1, b''))} {{ ... limit ... }}")
             case _ if name in _ENDS:
-                (self.kind, self.says), self.given = _ENDS[name], Given(())
+                options = _number(values, _MASQ_FLAGS) if name == "masq" else 0
+                (self.kind, self.says), self.given = _ENDS[name], Given((), options=options)
             case "limit":
                 seconds = _number(values, 2) / max(_number(values, 1), 1)
                 is_of_packets = not _number(values, 4)
@@ -877,6 +885,12 @@ def expressions_of(rule: Mapping[int, bytes]) -> Iterator[tuple[str, dict[int, b
     for _, element in attribute_list(rule.get(4, b"")):
         expression = attributes(element)
         yield text(expression.get(1, b"")), attributes(expression.get(2, b""))
+
+
+def counters_of(rule: Mapping[int, bytes]) -> tuple[int, int]:
+    """Packets and bytes that a rule has counted."""
+    counter = dict(expressions_of(rule)).get("counter", {})
+    return _number(counter, _COUNTER_PACKETS), _number(counter, _COUNTER_BYTES)
 
 
 def _done_by(name: str, values: Mapping[int, bytes]) -> str:

@@ -516,6 +516,8 @@ class Given:
     """The address stays, and only the port is another."""
     is_mapped: bool = False
     """The bits of the one network change, and those of the host stay (NETMAP)."""
+    options: int = 0
+    """NF_NAT_RANGE_... of masquerading, such as for random ports."""
 
     def of(self, end: Network) -> tuple[Network, ...] | None:
         """What packets with this end get; see `networks`."""
@@ -552,6 +554,8 @@ class ForeignRule:
     """iptables-nft can show the rule."""
     only_logs: bool = False
     """Whether all that it does is to log."""
+    is_exact: bool = True
+    """The conditions and the effect are all that there is to it."""
 
     def matches(self, flow: Flow) -> Match:
         """Whether all its conditions hold."""
@@ -630,11 +634,6 @@ class Drop:
     def is_early(self) -> bool:
         """Whether the base chain sees packets before connection tracking does."""
         return is_before_tracking(self.hook, self.priority)
-
-
-def drops(table: ForeignTable, hook: NfHook, flow: Flow) -> list[Drop]:
-    """Rules and policies by which the base chains of a table at this hook drop the packets of the flow, or may."""
-    return fate([table], (hook,), flow)
 
 
 def fate(

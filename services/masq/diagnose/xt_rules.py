@@ -111,7 +111,7 @@ def given_by(name: str, revision: int, data: bytes, version: int) -> Given:
         flags, port = struct.unpack_from("=I", data, flags_at)[0], struct.unpack_from(">H", data, port_at)[0]
         port = port if flags & _PORT_IS_SAID else 0
         if name in ("MASQUERADE", "REDIRECT"):
-            return Given((), port)
+            return Given((), port, options=flags)
         if name in ("SNAT", "DNAT", "NETMAP") and flags & _ADDRESS_IS_SAID:
             first, last = (data[at : at + length] for at in (first_at, first_at + size))
             return Given(spanned(first, last), port, is_mapped=name == "NETMAP")

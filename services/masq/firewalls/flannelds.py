@@ -7,12 +7,14 @@ whole set about one network is taken for flannel's, because one rule that looks 
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
-from typing import Final
+from typing import Any, Final
 
 from flannelette.services.core.family import FAMILIES, Network, family_of
 from flannelette.services.core.network import contains
+from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule, Test
+from flannelette.services.masq.rules import Action, AddressMatch, Rule
 
 _ADDRESS: Final = re.compile(r"(?:^| )(?:-[sd]|[sd]addr(?: !=)?) (\S+)")
 _MULTICAST: Final = frozenset(family.multicast for family in FAMILIES)
@@ -26,13 +28,8 @@ def is_another_network(networks: Sequence[Network], ours: Iterable[Network]) -> 
 
 def addresses_in(rule: str) -> list[Network]:
     """The addresses that a rule asks for, from its text in the notation of iptables or nft."""
-    return parse_all(_ADDRESS.findall(rule))
-
-
-def parse_all(texts: Iterable[str]) -> list[Network]:
-    """The networks; none if one of these is no network."""
     try:
-        return [ip_network(text) for text in texts]
+        return [ip_network(text) for text in _ADDRESS.findall(rule)]
     except ValueError:
         return []
 
@@ -53,6 +50,41 @@ class BareRule:
     destination: str
     target: str
     """`RETURN`, `ACCEPT`, `MASQUERADE` (with or without --random-fully)."""
+
+
+_KINDS: Final = {
+    Action.RETURN: Effect.RETURN,
+    Action.ACCEPT: Effect.ACCEPT,
+    Action.MASQUERADE: Effect.TRANSLATE,
+}
+_FULLY_RANDOM: Final = 1 << 4  # NF_NAT_RANGE_PROTO_RANDOM_FULLY
+
+
+def model_of(rule: ForeignRule) -> Rule | None:
+    """The rule of the model that a rule in a firewall is, without its reason; None: it is of a kind that no flannel
+    writes.
+    """
+    fields: dict[str, Any] = {}
+    for each in rule.conditions:
+        network, test = each.source or each.destination, each.test
+        if network and replace(each, source=None, destination=None, negated=False) == Condition():
+            fields["source" if each.source else "destination"] = AddressMatch(network, each.negated)
+        elif test and each == Condition(test=Test("mark", test.first, test.first, test.mask)):
+            fields["mark"] = test.first, test.mask
+    word, options = rule.text.rpartition(" ")[2].upper(), rule.given.options
+    is_known = rule.is_exact and len(fields) == len(rule.conditions) and options in (0, _FULLY_RANDOM)
+    if not is_known or rule.given.port or rule.kind is not _KINDS.get(word):  # type: ignore[call-overload]
+        return None
+    return Rule(Action(word), "", **fields, fully_random=bool(options))
+
+
+def bare_rule(rule: ForeignRule) -> BareRule | None:
+    """The rule, if it asks for addresses only."""
+    model = model_of(rule)
+    if model is None or model.mark:
+        return None
+    ends = [f"{'!' if end.negated else ''}{end.cidr}" if end else "" for end in (model.source, model.destination)]
+    return BareRule(ends[0], ends[1], model.action)
 
 
 def bare_set(table: str, rules: Sequence[BareRule | None], ours: Sequence[Network] | None = None) -> list[int]:

@@ -2,7 +2,6 @@
 `iptc.easy`, its difference from what was found in a table, and the repair. Pure.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from flannelette.services.core.family import Network
 from flannelette.services.masq.diagnose.jump_place import Span
+from flannelette.services.masq.diagnose.verdict import Effect, ForeignRule
 from flannelette.services.masq.firewalls.firewall import (
     CHAIN_MISSING,
     JUMP_MISPLACED,
@@ -19,16 +19,13 @@ from flannelette.services.masq.firewalls.firewall import (
     RuleState,
     differences,
 )
-from flannelette.services.masq.firewalls.flannelds import addresses_in, is_another_network, parse_all
+from flannelette.services.masq.firewalls.flannelds import addresses_in, is_another_network, model_of
 from flannelette.services.masq.rules import Chain, Rule
 
 T = TypeVar("T")
 
 Form: TypeAlias = dict[str, Any]
-"""A rule as `iptc.easy` decodes it, without its counters: `{"src": "10.5.0.0/16", "target": "ACCEPT"}`.
-
-Where only text is compared, `{"text": "-A FORWARD ..."}`.
-"""
+"""A rule as `iptc.easy` decodes it, without its counters: `{"src": "10.5.0.0/16", "target": "ACCEPT"}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +51,37 @@ class ChainForm:
     """See Chain."""
     replaces_old: bool = False
     """See Chain."""
+    by_text: bool = False
+    """The program finds a rule that is to be deleted by its text, wherever another has moved it."""
 
 
-def chain_form(chain: Chain) -> ChainForm:
+def chain_form(chain: Chain, *, by_text: bool = False) -> ChainForm:
     """The chain with its jump, in both notations."""
     comment = {"comment": {"comment": chain.comment}}
-    jump = RuleForm(
-        {**comment, "target": chain.name}, f"-A {chain.hook} {_comment_text(chain.comment)} -j {chain.name}"
-    )
-    rules = tuple(RuleForm(_form(chain, rule), rule_text(chain, rule)) for rule in chain.rules)
-    return ChainForm(
-        chain.table, chain.hook, chain.name, jump, rules, chain.comment, chain.networks, chain.replaces_old
-    )
+    jump = RuleForm({**comment, "target": chain.name}, jump_text(chain.hook, chain.name, chain.comment))
+    rules = tuple(RuleForm(_form(chain, rule), rule_text(chain.name, rule, chain.comment)) for rule in chain.rules)
+    whose = chain.networks, chain.replaces_old
+    return ChainForm(chain.table, chain.hook, chain.name, jump, rules, chain.comment, *whose, by_text=by_text)
 
 
-def as_text(form: ChainForm) -> ChainForm:
-    """The chain, with rules that are compared by their text alone."""
-    rules = tuple(RuleForm({"text": rule.text}, rule.text) for rule in form.rules)
-    return replace(form, jump=RuleForm({"text": form.jump.text}, form.jump.text), rules=rules)
+def text_of(chain: str, rule: ForeignRule, comment: str) -> str:
+    """The line that iptables-save prints for a rule of flannel's, or a jump to its chain; empty: it is another."""
+    if not comment:
+        return ""
+    if rule.kind is Effect.JUMP and rule.is_exact and not rule.conditions:
+        return jump_text(chain, rule.target, comment)
+    model = model_of(rule)
+    return rule_text(chain, model, comment) if model else ""
 
 
-def form_text(chain: str, form: Form) -> str:
-    """Writes a rule of a flanneld as iptables-save does: addresses, a comment and a target."""
-    if "text" in form:
-        return str(form["text"])
-    words = [f"-A {chain}"]
-    for key, option in (("src", "-s"), ("dst", "-d")):
-        if value := form.get(key, ""):
-            words.append(f"{'! ' if value.startswith('!') else ''}{option} {value.lstrip('!')}")
-    target = form.get("target", "")
-    name, parameters = next(iter(target.items())) if isinstance(target, dict) else (target, {})
-    comment = f'-m comment --comment "{form["comment"]["comment"]}"'
-    return " ".join([*words, comment, f"-j {name}", *(f"--{parameter}" for parameter in parameters)])
+def jump_text(hook: str, chain: str, comment: str) -> str:
+    """The line that iptables-save prints for the jump to a chain."""
+    return f"-A {hook} {_comment_text(comment)} -j {chain}"
 
 
-def rule_text(chain: Chain, rule: Rule) -> str:
+def rule_text(chain: str, rule: Rule, comment: str) -> str:
     """The line that iptables-save prints for it."""
-    words = [f"-A {chain.name}"]
+    words = [f"-A {chain}"]
     words += [
         f"{'! ' if prefix.negated else ''}{option} {prefix.cidr}"
         for option, prefix in (("-s", rule.source), ("-d", rule.destination))
@@ -98,7 +89,7 @@ def rule_text(chain: Chain, rule: Rule) -> str:
     ]
     if rule.mark:
         words.append(f"-m mark --mark {_mark_text(rule.mark)}")
-    words.append(_comment_text(chain.comment))
+    words.append(_comment_text(comment))
     words.append(f"-j {rule.action}")
     if rule.fully_random:
         words.append("--random-fully")
@@ -135,10 +126,12 @@ _OF_FLANNEL: Final = re.compile(
 class FoundRule:
     """A rule in the table."""
 
-    form: Form | None
-    """None: of a kind that we cannot read, so not ours."""
+    text: str
+    """The rule as iptables-save writes it; empty: it is of a kind that no flannel writes, so not ours."""
     packets: int = 0
     bytes: int = 0
+    handle: int = 0
+    """The kernel's number of the rule, which stays as long as the rule; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +142,6 @@ class FoundJump:
     position: int
     """Position in that chain; 0 is first."""
     rule: FoundRule
-    handle: int = 0
-    """The kernel's number of the rule, which stays as long as the rule; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +159,6 @@ class FoundChain:
     """The places of our rules in the chain, if it is known which networks are ours."""
     others: tuple[FoundJump, ...] = ()
     """Rules of other networks in the chain, which are not among `rules`."""
-    is_readable: bool = True
-    """The rules of the chain can be told. A single rule of another program may keep iptables from printing any."""
 
     def is_in_place(self, jump: FoundJump) -> bool:
         """Whether a jump in the hook stands where it may."""
@@ -251,7 +240,7 @@ class DeleteRule:
     """The rule as iptables-save prints it, which goes wherever another program has moved it since it was read. Empty:
     the rule at `position` goes."""
     handle: int = 0
-    """See FoundJump."""
+    """See FoundRule."""
 
     def __str__(self) -> str:
         return self.text.replace("-A", "-D", 1) or f"-D {self.chain} {self.position + 1}"
@@ -277,16 +266,16 @@ def repair_of(wanted: ChainForm, found: FoundChain) -> Repair:
     """
     if not wanted.rules:
         return _removal(wanted, found)
-    chain_causes = _chain_causes([rule.form for rule in wanted.rules], found)
+    chain_causes = _chain_causes([rule.text for rule in wanted.rules], found)
     actions: list[Action] = []
-    if chain_causes and found.rules is not None and wanted.networks is not None and found.is_readable:
+    if chain_causes and found.rules is not None and wanted.networks is not None:
         actions += _deletions(wanted, _ours(wanted, found))
         actions += [Insert(wanted.name, 0, rule) for rule in reversed(wanted.rules)]
     elif chain_causes:
         actions.append(MakeChain(wanted.name) if found.rules is None else EmptyChain(wanted.name))
         actions += [Append(wanted.name, rule) for rule in wanted.rules]
     in_hook = [jump for jump in found.jumps if jump.chain == wanted.hook]
-    exact = [jump for jump in in_hook if jump.rule.form == wanted.jump.form]
+    exact = [jump for jump in in_hook if jump.rule.text == wanted.jump.text]
     right = right_jump(wanted, found)
     actions += _deletions(wanted, [*(jump for jump in in_hook if jump is not right), *found.bare])
     if right is None:
@@ -303,7 +292,7 @@ def others_than(jumps: Iterable[FoundJump], rules: Sequence[T]) -> list[T]:
 
 def right_jump(wanted: ChainForm, found: FoundChain) -> FoundJump | None:
     """The jump in the hook, if it is the only one of the wanted form, and in its place."""
-    exact = [j for j in found.jumps if j.chain == wanted.hook and j.rule.form == wanted.jump.form]
+    exact = [j for j in found.jumps if j.chain == wanted.hook and j.rule.text == wanted.jump.text]
     return exact[0] if len(exact) == 1 and found.is_in_place(exact[0]) else None
 
 
@@ -341,7 +330,7 @@ def chain_state(chain: Chain, wanted: ChainForm, before: FoundChain, found: Foun
         first.causes,
         tuple(f"{program} -t {chain.table} {action}" for action in first.actions),
         as_wanted=not repair_of(wanted, found).actions,
-        others=tuple(form_text(chain.name, other.rule.form or {}) for other in found.others),
+        others=tuple(other.rule.text for other in found.others),
         overriding_rule=next(filter(None, map(before.is_overridden_by, misplaced)), ""),
     )
 
@@ -351,9 +340,9 @@ def without_others(wanted: ChainForm, found: FoundChain) -> FoundChain:
     if wanted.networks is None or found.rules is None:
         return found
     rules = list(enumerate(found.rules))
-    others = {place for place, rule in rules if rule.form and _is_anothers(rule.form, wanted)}
+    others = {place for place, rule in rules if _is_anothers(rule, wanted)}
     if others and not wanted.rules:  # the rule about kube-proxy's mark is theirs as well
-        others |= {place for place, rule in rules if rule.form and _is_of_no_network(rule.form, wanted)}
+        others |= {place for place, rule in rules if _networks_of(rule, wanted) == []}
     return replace(
         found,
         rules=tuple(rule for place, rule in rules if place not in others),
@@ -362,28 +351,17 @@ def without_others(wanted: ChainForm, found: FoundChain) -> FoundChain:
     )
 
 
-def _is_anothers(form: Form, wanted: ChainForm) -> bool:
-    networks = _networks_of(form, wanted)
-    return networks is not None and is_another_network(networks, wanted.networks or ())
+def _is_anothers(rule: FoundRule, wanted: ChainForm) -> bool:
+    return is_another_network(_networks_of(rule, wanted) or (), wanted.networks or ())
 
 
-def _is_of_no_network(form: Form, wanted: ChainForm) -> bool:
-    return _networks_of(form, wanted) == []
-
-
-def _networks_of(form: Form, wanted: ChainForm) -> list[Network] | None:
+def _networks_of(rule: FoundRule, wanted: ChainForm) -> list[Network] | None:
     """The addresses in a rule of a flannel; None: it is none."""
-    if "text" in form:
-        has_comment = f'--comment "{wanted.comment}"' in form["text"]
-        networks = addresses_in(form["text"])
-    else:
-        has_comment = form.get("comment", {}).get("comment") == wanted.comment
-        networks = parse_all(form[key].lstrip("!") for key in ("src", "dst") if key in form)
-    return networks if has_comment else None
+    return addresses_in(rule.text) if f'--comment "{wanted.comment}"' in rule.text else None
 
 
 def _rule_state(chain: Chain, name: str, wanted: RuleForm, found: FoundRule | None) -> RuleState:
-    if found is None or found.form != wanted.form:
+    if found is None or found.text != wanted.text:
         return RuleState(chain.table, name, wanted.text, present=False)
     return RuleState(chain.table, name, wanted.text, True, found.packets, found.bytes)
 
@@ -392,7 +370,7 @@ def _removal(wanted: ChainForm, found: FoundChain) -> Repair:
     if found.others:  # they need the chain and the jump
         actions = _deletions(wanted, [*_ours(wanted, found), *found.bare])
         return Repair((*((NOT_WANTED,) if found.rules else ()), *_old_causes(found)), tuple(actions))
-    ours_are_known = wanted.networks is not None and found.is_readable
+    ours_are_known = wanted.networks is not None
     ours = _ours(wanted, found) if ours_are_known else []
     actions = _deletions(wanted, [*found.jumps, *found.bare, *ours])
     if found.rules is None:
@@ -418,16 +396,16 @@ def _deletions(wanted: ChainForm, rules: Iterable[FoundJump]) -> list[Action]:
     """
     found = []
     for each in {(each.chain, each.position): each for each in rules}.values():
-        text = (each.rule.form or {}).get("text", "")
-        is_ours = f'--comment "{wanted.comment}"' in text and _OF_FLANNEL.fullmatch(text)
-        found.append(DeleteRule(each.chain, each.position, text if is_ours else "", each.handle))
+        text = each.rule.text
+        is_ours = wanted.by_text and f'--comment "{wanted.comment}"' in text and _OF_FLANNEL.fullmatch(text)
+        found.append(DeleteRule(each.chain, each.position, text if is_ours else "", each.rule.handle))
     return [*sorted(found, key=lambda each: (bool(each.text), each.chain, -each.position))]
 
 
-def _chain_causes(wanted: list[Form], found: FoundChain) -> list[str]:
+def _chain_causes(wanted: list[str], found: FoundChain) -> list[str]:
     if found.rules is None:
         return [CHAIN_MISSING]
-    return differences([_key(form) for form in wanted], [_key(rule.form) for rule in found.rules])
+    return differences(wanted, [rule.text for rule in found.rules])
 
 
 def _jump_at_its_place(wanted: ChainForm, found: FoundChain) -> Action:
@@ -448,8 +426,3 @@ def _jump_causes(in_hook: list[FoundJump], exact: list[FoundJump], are_in_place:
         (JUMP_MISPLACED, bool(exact) and not are_in_place),
     ]
     return [sentence for sentence, holds in sentences if holds]
-
-
-def _key(form: Form | None) -> str:
-    """A dictionary cannot be counted; its text can."""
-    return "" if form is None else json.dumps(form, sort_keys=True)

@@ -1,28 +1,25 @@
 """flannel's chains on a host whose iptables keeps its rules in nftables, through the programs of iptables-nft.
 
 Nothing else may write these tables: their rules hold extensions of xtables, which libnftables can neither write nor
-keep. The programs run when another program has changed nftables or when the rules are to change, never in between.
-
-They list no chain with a rule that they cannot express, as nft(8) and other programs make them. So other rules than
-ours are read by netlink, as far as our jump and its place depend on them.
+keep. All is read by netlink: the programs list no chain with a rule that they cannot express, as nft(8) and other
+programs make them. They run when the rules are to change, never in between.
 """
 
 import asyncio
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV4, Family
-from flannelette.services.masq.diagnose.jump_place import Span, span_of
-from flannelette.services.masq.diagnose.nft_rules import RuleReader, expressions_of
+from flannelette.services.masq.diagnose.jump_place import span_of
+from flannelette.services.masq.diagnose.nft_rules import RuleReader, counters_of, expressions_of
 from flannelette.services.masq.diagnose.verdict import Effect, ForeignRule
 from flannelette.services.masq.diagnose.xt_rules import UNKNOWN
 from flannelette.services.masq.firewalls.firewall import ChainState
-from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
+from flannelette.services.masq.firewalls.flannelds import bare_rule, bare_set
 from flannelette.services.masq.firewalls.iptables import (
     Action,
     ChainForm,
@@ -30,12 +27,12 @@ from flannelette.services.masq.firewalls.iptables import (
     FoundJump,
     FoundRule,
     Repair,
-    as_text,
     by_handle,
     chain_form,
     chain_state,
     others_than,
     repair_of,
+    text_of,
     without_handles,
     without_others,
 )
@@ -48,79 +45,40 @@ from flannelette.services.masq.kernel.nf_tables import (
     rule_dump,
 )
 from flannelette.services.masq.rules import Chain
-from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
+from flannelette.services.runtime.os.netlink import text
 
 _CHAIN, _HANDLE, _EXPRESSIONS, _USERDATA = 2, 3, 4, 7  # NFTA_RULE_
-_NAME: Final = 1  # NFTA_EXPR_NAME
 _MATCH_NAME, _MATCH_INFO = 1, 3  # NFTA_MATCH_
-_PACKETS, _BYTES = 2, 1  # NFTA_COUNTER_
 _COMMENT: Final = 0  # NFTNL_UDATA_RULE_COMMENT
 
 RawRule: TypeAlias = Mapping[int, bytes]
 """Attributes of a rule by their numbers (NFTA_RULE_...)."""
 
 
-def jumps_and_span(wanted: ChainForm, family: Family) -> tuple[tuple[FoundJump, ...], Span]:
-    """The jumps to our chain in its hook, and where one may stand. Raises Unavailable."""
-    rules = list(rule_dump(family.af, wanted.table, wanted.hook))
-    jumps = tuple(_jumps(wanted, rules))
-
-    @cache
-    def chain_of(name: str) -> Sequence[ForeignRule]:
-        return list(map(hook_rule, rule_dump(family.af, wanted.table, name)))
-
-    return jumps, span_of(wanted.table, others_than(jumps, rules), hook_rule, chain_of)
-
-
-def jumps_in_table(wanted: ChainForm, family: Family) -> tuple[FoundJump, ...]:
-    """The jumps to our chain in all chains of its table. Raises Unavailable."""
-    return tuple(_jumps(wanted, rule_dump(family.af, wanted.table)))
-
-
-def rules_without_counters(family: Family, table: str, chain: str) -> bytes:
-    """What differs if a rule of the chain does, and not if a packet comes. Raises Unavailable."""
-    rules = rule_dump(family.af, table, chain)
-    kept = (element for raw in rules for element in (b"\0rule", *_elements_without_counters(raw)))
-    return b"".join(kept)
-
-
-def _elements_without_counters(raw: RawRule) -> Iterator[bytes]:
-    for _, element in attribute_list(raw.get(_EXPRESSIONS, b"")):
-        if text(attributes(element).get(_NAME, b"")) != "counter":
-            yield element
-    yield raw.get(_USERDATA, b"")
-
-
-def hook_rule(raw: RawRule) -> ForeignRule:
+def hook_rule(version: int, raw: RawRule) -> ForeignRule:
     """The rule; a map of verdicts, which has several effects, is one that asks for more."""
-    found = RuleReader(4).rules(raw)
-    return found[0] if len(found) == 1 else ForeignRule("...", (UNKNOWN,), Effect.UNKNOWN)
+    found = RuleReader(version).rules(raw)
+    return found[0] if len(found) == 1 else ForeignRule("...", (UNKNOWN,), Effect.UNKNOWN, is_exact=False)
 
 
-def _jumps(wanted: ChainForm, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
+def _jumps(wanted: ChainForm, family: Family, rules: Iterable[RawRule]) -> Iterator[FoundJump]:
     """Yields the jumps to our chain. Of thousands of foreign rules, only those are decoded that contain its name."""
     name, places = wanted.name.encode(), dict[str, int]()
     for raw in rules:
         chain = text(raw.get(_CHAIN, b""))
         place = places[chain] = places.get(chain, -1) + 1
-        if name in raw.get(_EXPRESSIONS, b"") and hook_rule(raw).target == wanted.name:
-            yield FoundJump(chain, place, _found_jump(wanted, raw), int.from_bytes(raw.get(_HANDLE, b""), "big"))
+        if name in raw.get(_EXPRESSIONS, b"") and hook_rule(family.version, raw).target == wanted.name:
+            yield FoundJump(chain, place, _found(family, raw))
 
 
-def _found_jump(wanted: ChainForm, raw: RawRule) -> FoundRule:
-    """The jump as iptables-save writes it, if it is of the wanted form: a comment, and nothing else is asked."""
-    packets = octets = 0
-    comment, is_plain = _userdata_comment(raw.get(_USERDATA, b"")), True
+def _found(family: Family, raw: RawRule) -> FoundRule:
+    comment = _userdata_comment(raw.get(_USERDATA, b""))
     for name, values in expressions_of(raw):
-        if name == "counter":
-            packets, octets = (int.from_bytes(values.get(each, b""), "big") for each in (_PACKETS, _BYTES))
-        elif name == "match" and text(values.get(_MATCH_NAME, b"")) == "comment" and not comment:
+        if name == "match" and text(values.get(_MATCH_NAME, b"")) == "comment" and not comment:
             comment = values.get(_MATCH_INFO, b"").partition(b"\0")[0].decode(errors="replace")
-        else:
-            is_plain = is_plain and name == "immediate"
-    said = hook_rule(raw)
-    is_ours = is_plain and comment == wanted.comment and said.kind is Effect.JUMP and not said.conditions
-    return FoundRule({"text": wanted.jump.text} if is_ours else None, packets, octets)
+    rule = hook_rule(family.version, raw)
+    handle = int.from_bytes(raw.get(_HANDLE, b""))
+    return FoundRule(text_of(text(raw.get(_CHAIN, b"")), rule, comment), *counters_of(raw), handle)
 
 
 def _userdata_comment(data: bytes) -> str:
@@ -133,59 +91,7 @@ def _userdata_comment(data: bytes) -> str:
     return ""
 
 
-_COUNTERS: Final = re.compile(r"^\[(\d+):(\d+)\] | -c (\d+) (\d+)(?= -[jg] |$)")
-_BARE: Final = re.compile(
-    r'(?:\[\d+:\d+\] )?-A \S+(?: (! )?-s (\S+))?(?: (! )?-d (\S+))?(?: -m comment --comment (?:"[^"]*"|\S+))?'
-    r"(?: -c \d+ \d+)? -j (RETURN|ACCEPT|MASQUERADE)(?: --random-fully)?"
-)
-NOT_PRINTED: Final = "-A ... -m nft"
-"""Mark in place of the rules of a chain that the program does not print."""
-
-
-def read_chain(text: str) -> list[str]:
-    """One chain of `iptables -v -S CHAIN`, which puts the counters before the target."""
-    return [line for line in text.splitlines() if line.startswith("-A ")]
-
-
-def found_chain(
-    wanted: ChainForm, ours: Sequence[str] | None, jumps: tuple[FoundJump, ...], span: Span, hook: Sequence[str]
-) -> FoundChain:
-    """The state of a chain, from the lines of its rules (None: there is no chain) and the jumps to it.
-
-    `hook` are the lines in which rules of an old flanneld are searched.
-    """
-    # Of thousands of foreign rules none is looked at unless one has a destination, as one of each set has.
-    may_be_old = wanted.replaces_old and any(" -d " in line for line in hook)
-    old = bare_set(wanted.table, [bare_rule(line) for line in hook], wanted.networks) if may_be_old else []
-    bare = tuple(FoundJump(wanted.hook, place, found_rule(hook[place])) for place in old)
-    rules = None if ours is None else tuple(map(found_rule, ours))
-    is_readable = ours is None or NOT_PRINTED not in ours
-    return without_others(wanted, FoundChain(rules, jumps, bare, span, is_readable=is_readable))
-
-
-def bare_rule(text: str) -> BareRule | None:
-    """The rule, if it asks for addresses only."""
-    found = _BARE.fullmatch(text)
-    if not found:
-        return None
-    not_source, source, not_destination, destination, target = (part or "" for part in found.groups())
-    return BareRule(f"{not_source.strip()}{source}", f"{not_destination.strip()}{destination}", target)
-
-
-def found_rule(line: str) -> FoundRule:
-    """The rule of a line, with its counters."""
-    counters = _COUNTERS.search(line)
-    packets, octets = (int(number) for number in counters.groups() if number) if counters else (0, 0)
-    return FoundRule({"text": without_counters(line)}, packets, octets)
-
-
-def without_counters(line: str) -> str:
-    """The rule of a line, without its counters."""
-    return _COUNTERS.sub("", line, count=1)
-
-
 _SECONDS: Final = 20.0
-_INCOMPATIBLE: Final = "is incompatible, use 'nft' tool"
 _TRIES: Final = 5
 """How often a repair is tried that fails because another program has changed the tables after the reading."""
 _HOOKS: Final = {"FORWARD": ("filter", 2, 0), "POSTROUTING": ("nat", 4, 100)}
@@ -205,19 +111,11 @@ def program(family: Family, suffix: str) -> str:
     return found
 
 
-class Incompatible(Exception):
-    """The program does not print a chain with a rule that only nft(8) can write."""
-
-
 class IptablesNftFirewall:
     """A Firewall in the tables of iptables-nft."""
 
     name = "iptables-nft"
     reason = ""
-
-    def __init__(self) -> None:
-        self._printed: dict[ChainName, tuple[bytes, list[str]]] = {}
-        """Each chain of ours as the kernel had it, without counters, and what the program printed of it then."""
 
     async def open(self) -> None:
         """See Firewall."""
@@ -229,11 +127,11 @@ class IptablesNftFirewall:
 
     async def check(self, chains: Sequence[Chain], *, repair: bool) -> tuple[ChainState, ...]:
         """See Firewall."""
-        wanted = [as_text(chain_form(chain)) for chain in chains]
+        wanted = [chain_form(chain, by_text=True) for chain in chains]
         told: list[FoundChain] = []  # each chain before its last repair
         failed = False
         for left in reversed(range(_TRIES)):
-            found = await self._read(wanted, chains, repair=repair)
+            found = await _read(wanted, chains)
             repairs = list(map(repair_of, wanted, found))
             shown = told or found
             told = [now if each.actions else was for now, each, was in zip(found, repairs, shown, strict=True)]
@@ -244,12 +142,12 @@ class IptablesNftFirewall:
                 for family in FAMILIES:
                     await _carry_out(family, [pair for pair in pairs if pair[0].family is family], by_handles=failed)
             except Unavailable:
-                is_same = list(map(repair_of, wanted, await self._read(wanted, chains, repair=repair))) == repairs
+                is_same = list(map(repair_of, wanted, await _read(wanted, chains))) == repairs
                 if not left or (is_same and (failed or not any(by_handle(each.actions) for each in repairs))):
                     raise
                 failed = True
                 continue  # another program has changed what was read, or a rule cannot be read by this one
-            found = await self._read(wanted, chains, repair=repair)
+            found = await _read(wanted, chains)
             break
         rows = zip(chains, wanted, told, found, strict=True)
         return tuple(chain_state(*row, _PROGRAMS[row[0].family.version]) for row in rows)
@@ -257,51 +155,41 @@ class IptablesNftFirewall:
     async def close(self) -> None:
         """See Firewall: it holds nothing."""
 
-    async def _read(self, wanted: Sequence[ChainForm], chains: Sequence[Chain], *, repair: bool) -> list[FoundChain]:
-        pairs = list(zip(wanted, chains, strict=True))
-        names = (
-            ChainName(c.family.version, form.table, name) for form, c in pairs for name in (form.hook, form.name)
-        )
-        there = frozenset(chains_of(names))
-        finds = (self._find(form, chain.family, there, repair=repair) for form, chain in pairs)
-        return list(await asyncio.gather(*finds))
 
-    async def _find(
-        self, wanted: ChainForm, family: Family, there: frozenset[ChainName], *, repair: bool
-    ) -> FoundChain:
-        """Reads our chain as the program prints it; the rest of the table, where thousands of foreign rules may stand
-        and some that the program cannot print, by netlink. A chain that shall go is looked for with all jumps to
-        it.
-        """
-        ours = lines = None
-        if (name := ChainName(family.version, wanted.table, wanted.name)) in there:
-            ours = await self._ours(wanted, family, name, repair=repair)
-        elif not wanted.rules and not wanted.replaces_old:
-            return FoundChain(None)
-        if wanted.replaces_old and ChainName(family.version, wanted.table, wanted.hook) in there:
-            lines = await _lines(wanted, family, wanted.hook)
-        # In a thread: what there is of thousands of foreign rules keeps no event loop waiting.
-        jumps, span = await asyncio.to_thread(jumps_and_span, wanted, family)
-        if not wanted.rules:
-            jumps = await asyncio.to_thread(jumps_in_table, wanted, family) if ours is not None else ()
-        return found_chain(wanted, ours, jumps, span, lines or ())
-
-    async def _ours(self, wanted: ChainForm, family: Family, name: ChainName, *, repair: bool) -> list[str]:
-        """The lines of our chain. For a repair, without counters, the program runs after a change only."""
-        now = rules_without_counters(family, wanted.table, wanted.name)
-        before, lines = self._printed.get(name, (b"", []))
-        if not (repair and lines and now == before):
-            lines = await _lines(wanted, family, wanted.name)
-            self._printed[name] = now, lines
-        return lines
+async def _read(wanted: Sequence[ChainForm], chains: Sequence[Chain]) -> list[FoundChain]:
+    pairs = list(zip(wanted, chains, strict=True))
+    names = (ChainName(c.family.version, form.table, name) for form, c in pairs for name in (form.hook, form.name))
+    there = frozenset(chains_of(names))
+    # In threads: what there is of thousands of foreign rules keeps no event loop waiting.
+    return [await asyncio.to_thread(_find, form, chain.family, there) for form, chain in pairs]
 
 
-async def _lines(wanted: ChainForm, family: Family, chain: str) -> list[str]:
-    """The rules of a chain with their counters; one that no program of iptables can print is a line of its own."""
-    try:
-        return read_chain(await _run(family, "", "-t", wanted.table, "-v", "-S", chain))
-    except Incompatible:
-        return [NOT_PRINTED]
+def _find(wanted: ChainForm, family: Family, there: frozenset[ChainName]) -> FoundChain:
+    """Reads our chain, the jumps to it, and where one may stand. A chain that shall go is looked for with the jumps
+    of all chains.
+    """
+    is_there = ChainName(family.version, wanted.table, wanted.name) in there
+    if not (is_there or wanted.rules or wanted.replaces_old):
+        return FoundChain(None)
+    hook = list(rule_dump(family.af, wanted.table, wanted.hook))
+    jumps = tuple(_jumps(wanted, family, hook))
+
+    read = partial(hook_rule, family.version)
+
+    @cache
+    def chain_of(name: str) -> Sequence[ForeignRule]:
+        return list(map(read, rule_dump(family.af, wanted.table, name)))
+
+    span = span_of(wanted.table, others_than(jumps, hook), read, chain_of)
+    models = [bare_rule(read(raw)) for raw in hook] if wanted.replaces_old else []
+    old = bare_set(wanted.table, models, wanted.networks)
+    bare = tuple(FoundJump(wanted.hook, place, _found(family, hook[place])) for place in old)
+    if not is_there:
+        return FoundChain(None, jumps if wanted.rules else (), bare, span)
+    if not wanted.rules:
+        jumps = tuple(_jumps(wanted, family, rule_dump(family.af, wanted.table)))
+    rules = tuple(_found(family, raw) for raw in rule_dump(family.af, wanted.table, wanted.name))
+    return without_others(wanted, FoundChain(rules, jumps, bare, span))
 
 
 async def _carry_out(family: Family, repairs: Sequence[tuple[Chain, Repair]], *, by_handles: bool) -> None:
@@ -332,16 +220,16 @@ async def _restore(family: Family, changes: Sequence[tuple[Chain, Sequence[Actio
         line for chain, actions in changes if actions for line in (f"*{chain.table}", *map(str, actions), "COMMIT")
     ]
     if lines:
-        await _run(family, "-restore", "--noflush", stdin="\n".join(lines) + "\n")
+        await _run(family, "\n".join(lines) + "\n")
 
 
-async def _run(family: Family, suffix: str, *arguments: str, stdin: str = "") -> str:
-    """What the program prints. Raises Unavailable."""
-    path = program(family, suffix)
+async def _run(family: Family, stdin: str) -> None:
+    """Has iptables-nft-restore carry out these lines. Raises Unavailable."""
+    path = program(family, "-restore")
     pipe = asyncio.subprocess.PIPE
     try:
         async with asyncio.timeout(_SECONDS):
-            process = await asyncio.create_subprocess_exec(path, *arguments, stdin=pipe, stdout=pipe, stderr=pipe)
+            process = await asyncio.create_subprocess_exec(path, "--noflush", stdin=pipe, stdout=pipe, stderr=pipe)
             try:
                 output, error = await process.communicate(stdin.encode())
             except asyncio.CancelledError:
@@ -350,13 +238,9 @@ async def _run(family: Family, suffix: str, *arguments: str, stdin: str = "") ->
                 raise
     except TimeoutError:
         raise Unavailable(f"{path} does not end within {_SECONDS:g} s: is the machine overloaded?") from None
-    text = output.decode(errors="replace")
-    if _INCOMPATIBLE in text or _INCOMPATIBLE in error.decode(errors="replace"):
-        raise Incompatible
     if process.returncode:
-        said = (error.decode(errors="replace").strip() or text.strip()).partition("\n")[0]
+        said = (error or output).decode(errors="replace").strip().partition("\n")[0]
         raise Unavailable(
             f"{Path(path).name} fails: {said}; does another program keep rules in these tables that iptables cannot "
             "read (nft list ruleset), and does the service have CAP_NET_ADMIN?"
         )
-    return text

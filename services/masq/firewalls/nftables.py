@@ -6,15 +6,15 @@ here in a few lines: what PyPI has is a copy of nft's own module under the GPL.
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
-from flannelette.services.core.family import FAMILIES, Family, Network
-from flannelette.services.masq.diagnose.nft_rules import RuleReader, base_chain, expressions_of
-from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignChain, NfHook, Test
+from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.masq.diagnose.nft_rules import RuleReader, base_chain, counters_of
+from flannelette.services.masq.diagnose.verdict import ForeignChain, NfHook
 from flannelette.services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
-from flannelette.services.masq.firewalls.flannelds import is_another_network
+from flannelette.services.masq.firewalls.flannelds import addresses_in, is_another_network, model_of
 from flannelette.services.masq.kernel.nf_tables import ChainName, chains_of, generation, nft_tables, rule_dump
 from flannelette.services.masq.rules import NFT_TABLE, Action, AddressMatch, Chain, Rule
 
@@ -104,44 +104,15 @@ def _prefix(prefix: AddressMatch) -> str:
     return f"!= {prefix.cidr}" if prefix.negated else str(prefix.cidr)
 
 
-_EFFECTS: Final = {
-    Action.RETURN: Effect.RETURN,
-    Action.ACCEPT: Effect.ACCEPT,
-    Action.MASQUERADE: Effect.TRANSLATE,
-}
-_FULLY_RANDOM: Final = 1 << 4  # NF_NAT_RANGE_PROTO_RANDOM_FULLY
-_MASQ_FLAGS: Final = 1  # NFTA_MASQ_FLAGS
-_COUNTER_BYTES, _COUNTER_PACKETS = 1, 2  # NFTA_COUNTER_
-_WRITTEN: Final = frozenset(("bitwise", "cmp", "counter", "immediate", "masq"))
-_READ: Final = frozenset(("payload", "meta"))
-"""Expressions of the rules that we write, and those of them that could also change a packet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What a rule asks for and does."""
-
-    conditions: tuple[Condition, ...]
-    effect: Effect
-    fully_random: bool
-
-
 @dataclass(frozen=True, slots=True)
 class FoundRule:
     """A rule in the table."""
 
-    meaning: Meaning | None
-    """None: it is of a kind that we do not write, so not ours."""
+    rule: Rule | None
+    """The rule without its reason; None: of a kind that we do not write, so not ours."""
     text: str
     packets: int
     bytes: int
-
-    @property
-    def networks(self) -> list[Network]:
-        """The networks that it names."""
-        conditions = self.meaning.conditions if self.meaning else ()
-        ends = [end for each in conditions for end in (each.source, each.destination)]
-        return [end for end in ends if end is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,26 +124,10 @@ class FoundChain:
     rules: tuple[FoundRule, ...]
 
 
-def meaning_of(rule: Rule) -> Meaning:
-    """The meaning of a rule of the model."""
-    asked = [Condition(test=Test("mark", rule.mark[0], rule.mark[0], rule.mark[1]))] if rule.mark else []
-    asked += [Condition(source=rule.source.cidr, negated=rule.source.negated)] if rule.source else []
-    to = rule.destination
-    asked += [Condition(destination=to.cidr, negated=to.negated)] if to else []
-    return Meaning(tuple(asked), _EFFECTS[rule.action], rule.fully_random)
-
-
 def found_rule(version: int, raw: Mapping[int, bytes]) -> FoundRule:
     """Reads one rule from its attributes (NFTA_RULE_...)."""
-    expressions, (rule, *more) = list(expressions_of(raw)), RuleReader(version).rules(raw)
-    counter, masquerade = (dict(expressions).get(name, {}) for name in ("counter", "masq"))
-    packets, octets = (int.from_bytes(counter.get(each, b"")) for each in (_COUNTER_PACKETS, _COUNTER_BYTES))
-    flags = int.from_bytes(masquerade.get(_MASQ_FLAGS, b""))
-    is_plain = not more and masquerade.keys() <= {_MASQ_FLAGS} and flags in (0, _FULLY_RANDOM)
-    is_plain = is_plain and all(name in _WRITTEN or (name in _READ and 1 in about) for name, about in expressions)
-    is_plain = is_plain and rule.kind in _EFFECTS.values()
-    meaning = Meaning(rule.conditions, rule.kind, bool(flags)) if is_plain else None
-    return FoundRule(meaning, rule.text, packets, octets)
+    rule, *_ = RuleReader(version).rules(raw)
+    return FoundRule(model_of(rule), rule.text, *counters_of(raw))
 
 
 def _fits(name: str, family: Family, values: Mapping[int, bytes], place: Place) -> bool:
@@ -334,8 +289,8 @@ def _anothers(family: Family, chains: Sequence[Chain]) -> tuple[FoundRule, ...]:
     if ours is None:
         return ()
     dump = rule_dump(family.af, FLANNEL_TABLES[family.version])
-    rules = tuple(rule for raw in dump if (rule := found_rule(family.version, raw)).meaning)
-    return rules if any(is_another_network(rule.networks, ours) for rule in rules) else ()
+    rules = tuple(rule for raw in dump if (rule := found_rule(family.version, raw)).rule)
+    return rules if any(is_another_network(addresses_in(rule.text), ours) for rule in rules) else ()
 
 
 def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
@@ -344,7 +299,7 @@ def _repair(chain: Chain, found: FoundChain | None) -> _Repair:
     if found is None:
         return _Repair((CHAIN_MISSING,), tuple(writing(chain, exists=False, fits=False)))
     wrong = [] if found.fits else ["chain not at its hook"]
-    wrong += differences(list(map(meaning_of, chain.rules)), [each.meaning for each in found.rules])
+    wrong += differences([replace(rule, reason="") for rule in chain.rules], [each.rule for each in found.rules])
     return _Repair(tuple(wrong), tuple(writing(chain, exists=True, fits=found.fits))) if wrong else _Repair()
 
 
@@ -384,7 +339,7 @@ def _state(
     rules = []
     for i, rule in enumerate(chain.rules):
         text = rule_text(chain, rule)
-        if i < len(there) and there[i].meaning == meaning_of(rule):
+        if i < len(there) and there[i].rule == replace(rule, reason=""):
             rules.append(RuleState(chain.nft_table, name, text, True, there[i].packets, there[i].bytes))
         else:
             rules.append(RuleState(chain.nft_table, name, text, present=False))

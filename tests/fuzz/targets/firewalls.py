@@ -18,26 +18,25 @@ from flannelette.services.masq.firewalls.firewall import FirewallKind
 from flannelette.services.masq.firewalls.flannelds import networks_in
 from flannelette.services.masq.firewalls.iptables import (
     ChainForm,
-    as_text,
     chain_form,
     repair_of,
 )
-from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import jumps_and_span
-from flannelette.services.masq.firewalls.iptables_nft import bare_rule, hook_rule, read_chain
+from flannelette.services.masq.firewalls.iptables_legacy.worker import find as find_legacy
+from flannelette.services.masq.firewalls.iptables_nft import hook_rule
 from flannelette.services.masq.firewalls.nftables import found_rule
 from flannelette.services.masq.kernel.legacy_tables import RawTable
 from flannelette.services.masq.rules import belonging, no_chains, wanted_chains
 from flannelette.services.runtime.os.netlink import attribute_list, attributes
 from tests.examples.masq_firewall import ALL
 from tests.fakes.firewall import carry_out
-from tests.fakes.saved_tables import find, read_table
+from tests.fakes.saved_tables import bare_rule, find, read_chain, read_table
 
 _NETWORK: Final = parse_network('{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}')
 _SUBNET: Final = ip_network("10.5.27.0/24")
 _WANTED: Final = tuple(chain for chain in wanted_chains(_NETWORK, [_SUBNET], ALL) if chain.family is IPV4)
 _NONE: Final = tuple(chain for chain in no_chains() if chain.family is IPV4)
 _CHAINS: Final = tuple(
-    as_text(chain_form(chain))
+    chain_form(chain, by_text=True)
     for chains in (_WANTED, _NONE)
     for chain in belonging(chains, [ip_network("10.5.0.0/16")])
 )
@@ -143,7 +142,7 @@ def nft_netlink(data: bytes) -> None:
         tables = nft_rules.read_nft()
         nft_rules.has_iptables_rules(("FLANNEL-FWD",))
     for each in rules:
-        hook_rule(each)
+        hook_rule(4, each)
         found_rule(4, each)
     (good,) = (table for table in tables if table.name == "good")
     assert [rule.kind.value for rule in good.chains["chain"].rules][:1] == ["drop"]
@@ -162,6 +161,6 @@ def legacy_table(data: bytes) -> None:
     version, number = 4 if data[0] % 2 else 6, int.from_bytes(data[1:3], "little")
     starts = tuple(None if each == 0xFF else each * 8 for each in data[3:8])
     raw = RawTable(version, "filter", data[8:], starts, tuple(each or 0 for each in starts), number)
-    _, span = jumps_and_span(_FORWARD, raw)
+    span = find_legacy(_FORWARD, raw).span
     assert 0 <= span.first <= span.best <= span.last <= span.size
     _judged([read_legacy(raw)])

@@ -7,7 +7,7 @@ import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
 from flannelette.services.masq.diagnose.nft_rules import read_nft
-from flannelette.services.masq.diagnose.verdict import Drop, Flow, ForeignRule, ForeignTable, NfHook, drops
+from flannelette.services.masq.diagnose.verdict import Drop, Flow, ForeignRule, ForeignTable, NfHook, fate
 from flannelette.services.masq.diagnose.xt_rules import read_legacy
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from tests.hosts.masq import Host
@@ -39,7 +39,7 @@ def tables(host: Host, firewall: str, family: Family = IPV4) -> list[ForeignTabl
 
 def fates(host: Host, firewall: str, flow: Flow) -> list[Drop]:
     family = next(family for family in FAMILIES if family.version == flow.source.version)
-    found = [drop for table in tables(host, firewall, family) for drop in drops(table, NfHook.FORWARD, flow)]
+    found = [drop for table in tables(host, firewall, family) for drop in fate([table], (NfHook.FORWARD,), flow)]
     return [drop for drop in found if drop.is_certain or drop.rule is None]
 
 

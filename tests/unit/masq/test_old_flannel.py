@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flannelette.services.masq.firewalls.flannelds import BareRule, bare_set
-from flannelette.services.masq.firewalls.iptables_nft import bare_rule
+from tests.fakes.saved_tables import bare_rule
 
 NAT = """\
 -A POSTROUTING -s 10.5.0.0/16 -d 10.5.0.0/16 -j RETURN

@@ -42,7 +42,12 @@ WANTED = ChainForm(
     RuleForm(JUMP, f"-A {HOOK} -j {OURS}"),
     tuple(RuleForm(rule, f"-A {OURS} -s {rule['src']} -j RETURN") for rule in RULES),
 )
+TEXTS = {str(rule.form): rule.text for rule in (WANTED.jump, *WANTED.rules)}
 UNWANTED = ChainForm("nat", HOOK, OURS, WANTED.jump, ())
+
+
+def found(form: Form | None) -> FoundRule:
+    return FoundRule(TEXTS.get(str(form), str(form)) if form else "")
 
 
 @dataclass
@@ -56,12 +61,12 @@ class FakeTable:
             return FoundChain(None, span=self.span(wanted))
         callers = [wanted.hook] if wanted.rules else list(self.chains)
         jumps = [
-            FoundJump(chain, position, FoundRule(form))
+            FoundJump(chain, position, found(form))
             for chain in callers
             for position, form in enumerate(self.chains[chain])
             if form and form["target"] == wanted.name
         ]
-        return FoundChain(tuple(map(FoundRule, self.chains[wanted.name])), tuple(jumps), span=self.span(wanted))
+        return FoundChain(tuple(map(found, self.chains[wanted.name])), tuple(jumps), span=self.span(wanted))
 
     def span(self, wanted: ChainForm) -> Span:
         """Behind all others, but before the last rule if that accepts all packets, as the policy does."""
@@ -200,10 +205,10 @@ def test_a_teardown_of_nothing_is_nothing() -> None:
 
 
 def test_what_lives_elsewhere_goes_with_the_rules_of_an_old_flanneld() -> None:
-    bare = (FoundJump(HOOK, 1, FoundRule(OTHER)), FoundJump(HOOK, 3, FoundRule(OTHER)))
+    bare = (FoundJump(HOOK, 1, found(OTHER)), FoundJump(HOOK, 3, found(OTHER)))
     alone = repair_of(UNWANTED, FoundChain(None, bare=bare))
     assert alone == Repair(("rules of an old flanneld",), (DeleteRule(HOOK, 3), DeleteRule(HOOK, 1)))
-    beside = repair_of(UNWANTED, FoundChain((), (FoundJump(HOOK, 2, FoundRule(JUMP)),), bare))
+    beside = repair_of(UNWANTED, FoundChain((), (FoundJump(HOOK, 2, found(JUMP)),), bare))
     assert beside.causes == ("not wanted any more", "rules of an old flanneld")
     assert beside.actions == (*(DeleteRule(HOOK, place) for place in (3, 2, 1)), RemoveChain(OURS))
 

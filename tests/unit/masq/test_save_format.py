@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flannelette.services.masq.firewalls.iptables import ChainForm, FoundJump, FoundRule, RuleForm
-from flannelette.services.masq.firewalls.iptables_nft import read_chain
-from tests.fakes.saved_tables import SavedTable, find, read_table
+from tests.fakes.saved_tables import SavedTable, find, read_chain, read_table
 
 ACCEPT = "-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT"
 WANTED = ChainForm(
@@ -44,7 +43,7 @@ COMMIT
 
 
 def rule(text: str, number: int) -> FoundRule:
-    return FoundRule({"text": text}, number, 100 * number)
+    return FoundRule(text, number, 100 * number)
 
 
 def jump(place: int, text: str) -> FoundJump:

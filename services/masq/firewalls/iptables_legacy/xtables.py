@@ -1,4 +1,4 @@
-"""The legacy tables through python-iptables: reads chains, carries out actions, commits. Worker process only.
+"""The legacy tables through python-iptables: carries out actions, and commits them. Worker process only.
 
 libxtables may end its process when it dislikes something, and cannot have MASQUERADE of both families in one.
 The only file that imports iptc.
@@ -6,7 +6,7 @@ The only file that imports iptc.
 
 import ctypes
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import iptc
@@ -14,24 +14,16 @@ import iptc.xtables
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import Family
-from flannelette.services.masq.firewalls.flannelds import bare_set
 from flannelette.services.masq.firewalls.iptables import (
     Action,
     Append,
-    ChainForm,
     DeleteRule,
     EmptyChain,
     Form,
-    FoundChain,
-    FoundJump,
-    FoundRule,
     Insert,
     MakeChain,
     RemoveChain,
-    without_others,
 )
-from flannelette.services.masq.firewalls.iptables_legacy.hook_rules import bare_rules, jumps_and_span
-from flannelette.services.masq.kernel.legacy_tables import TableReader
 
 _CLASSES: Final = {4: (iptc.Table, iptc.Rule), 6: (iptc.Table6, iptc.Rule6)}
 _CURES: Final = {
@@ -52,7 +44,6 @@ class LegacyTable:
         self.name = name
         self._family = family
         self._class, self._rule = _CLASSES[family.version]
-        self._reader = TableReader(family)
         self._table: Any = None
 
     def refresh(self) -> None:
@@ -67,19 +58,6 @@ class LegacyTable:
                 self._table.refresh()
         except iptc.IPTCError as error:
             raise self._unavailable(error) from None
-
-    def find(self, wanted: ChainForm) -> FoundChain:
-        """What there is of a chain. Jumps are looked for in its hook; in all chains if it shall go."""
-        table = self._reader.table(self.name)
-        hook = bare_rules(table, wanted.hook) if wanted.replaces_old else []
-        old = bare_set(wanted.table, hook, wanted.networks)
-        bare = tuple(FoundJump(wanted.hook, place, FoundRule(None)) for place in old)
-        jumps, span = jumps_and_span(wanted, table)
-        if not self._table.is_chain(wanted.name):
-            return FoundChain(None, bare=bare, span=span)
-        rules = tuple(self._found(wanted.name, entry) for entry in self._entries(wanted.name))
-        jumps = jumps if wanted.rules else tuple(self._jumps_to(wanted))
-        return without_others(wanted, FoundChain(rules, jumps, bare, span))
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Changes our copy of the table. Raises Unavailable: this iptables cannot express a rule."""
@@ -115,30 +93,6 @@ class LegacyTable:
                 library, handle = self._table._iptc, self._table._handle
                 if library.iptc_delete_num_entry(chain.encode(), position, handle) != 1:
                     raise iptc.IPTCError(f"cannot delete rule {position + 1} of {chain}")
-
-    def _entries(self, chain: str) -> Iterator[Any]:
-        entry = self._table.first_rule(chain)
-        while entry:
-            yield entry
-            entry = self._table.next_rule(entry)
-
-    def _jumps_to(self, wanted: ChainForm) -> Iterator[FoundJump]:
-        """The jumps of all chains. Only the target is read: extensions of others may not be installed."""
-        for caller in (chain.name for chain in self._table.chains):
-            entries = enumerate(self._entries(caller))
-            for position, entry in [each for each in entries if self._goes_to(each[1], wanted.name)]:
-                yield FoundJump(caller, position, self._found(caller, entry))
-
-    def _goes_to(self, entry: Any, chain: str) -> bool:
-        return bool(self._table.get_target(entry) == chain.encode())
-
-    def _found(self, chain: str, entry: Any) -> FoundRule:
-        packets, bytes_ = entry.counters.pcnt, entry.counters.bcnt
-        try:
-            form = self._decode(self._table.create_rule(entry, iptc.Chain(self._table, chain)))
-        except Exception:  # iptc fails in many ways to read what others write; such a rule is certainly not ours
-            form = None
-        return FoundRule(form, packets, bytes_)
 
     def _decode(self, rule: Any) -> Form:
         form: Form = iptc.easy.decode_iptc_rule(rule, ipv6=self._family.version == 6)
