@@ -24,8 +24,7 @@ from flannelette.services.lease import metrics
 from flannelette.services.lease.admission import MassRemovalGuard
 from flannelette.services.lease.events import LeaseEventKind, tell_ended, tell_held
 from flannelette.services.lease.imports.policy import ClusterLeases, Foreign, Import, mismatch, shown_options
-from flannelette.services.lease.stores.relay import TableEvents
-from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.stores.store import Changed, Snapshot, TableEvents
 from flannelette.services.lease.watch import MOST_CHANGES, NOTHING, Broker
 from flannelette.services.runtime.cache import table_of, table_records
 from flannelette.services.runtime.events import Event, Subject

@@ -298,7 +298,7 @@ async def _serve(name: str, settings: S, build: Build[S]) -> None:
 
 def _limiter(ports: frozenset[int], most: int, credentials: Credentials | None, callers: Callers) -> Job:
     """Limits connections over TCP. What does it is imported here, because a service on a unix socket has none."""
-    from flannelette.services.runtime.rpc.server import ConnectionLimiter
+    from flannelette.services.runtime.rpc.connection_limits import ConnectionLimiter
 
     limiter = ConnectionLimiter(ports, most, callers if credentials else None)
     if credentials is not None:

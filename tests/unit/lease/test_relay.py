@@ -19,8 +19,8 @@ from flannelette.services.core.leases.table import (
     Table,
     Upserted,
 )
-from flannelette.services.lease.stores.relay import Cursors, NodeStreams, ReportForwarder, TableEvents
-from flannelette.services.lease.stores.store import Changed, Snapshot
+from flannelette.services.lease.stores.relay import Cursors, NodeStreams, ReportForwarder
+from flannelette.services.lease.stores.store import Changed, Snapshot, TableEvents
 from flannelette.services.lease.watch import Broker, ChangeLog, LogEntry
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
 from tests.stores.played import settle
