@@ -23,9 +23,9 @@ from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.peers import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.dataplane.underlay import Underlay
-from flannelette.services.runtime.lease.feed import LeaseConnection
+from flannelette.services.runtime.lease.feed import Feed
 from lab.simulate.kernel import SimulatedKernel
-from lab.simulate.sharing import Shared, SharedFeed, SharedTransport
+from lab.simulate.sharing import Shared, SharedConnection
 
 _SETTINGS: Final = DataplaneSettings()
 _UNDERLAY_INDEX, _DEVICE_INDEX = 2, 3
@@ -74,9 +74,8 @@ class Node:
         self.marked_at = 0.0
         """When it was, on CLOCK_MONOTONIC; 0: it is not."""
         self.marked.set()
-        self._connection = LeaseConnection(service, name, SharedTransport(shared=shared))
-        self.feed = SharedFeed(self._connection, pb.VIEW_ALL, self._notice)
-        self.feed.shared = shared
+        self._connection = SharedConnection(service, name, shared)
+        self.feed = Feed(self._connection, pb.VIEW_ALL, self._notice)
         journal = NodeJournal(_FEW_EVENTS)
         margin = _SETTINGS.subnet_lease_renew_margin * 60
         self.renewer = LeaseRenewer(self._connection, margin, self._wake_up, journal, former=former)

@@ -14,7 +14,7 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Step, Upserted
-from flannelette.services.runtime.lease.feed import Feed
+from flannelette.services.runtime.lease.feed import LeaseConnection
 from flannelette.services.runtime.rpc.transport import Options, Transport
 
 _MOST: Final = 512
@@ -69,14 +69,16 @@ class Shared:
         return change
 
 
-class SharedFeed(Feed):
-    """A dataplane's feed that parses no message which another node of the process has parsed."""
+class SharedConnection(LeaseConnection):
+    """A dataplane's connection that parses no message which another node of the process has parsed."""
 
-    shared: Shared
+    def __init__(self, address: str, node: str, shared: Shared) -> None:
+        super().__init__(address, node, SharedTransport(shared=shared))
+        self._shared = shared
 
     def read(self, message: pb.WatchLeasesResponse) -> Step:
-        """See Feed."""
-        return self.shared.step(message, super().read)
+        """See LeaseConnection."""
+        return self._shared.step(message, super().read)
 
 
 @dataclass(frozen=True, slots=True)

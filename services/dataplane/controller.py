@@ -30,7 +30,7 @@ from flannelette.services.dataplane.peers import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.runtime.backoff import Backoff, jittered
 from flannelette.services.runtime.cache import PATIENCE, CachedTable, CacheWriter, StateFile
-from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.feed import Connection, Feed
 from flannelette.services.runtime.process.exclusive import Exclusive
 from flannelette.services.runtime.process.version import version
 from flannelette.services.runtime.telemetry.health import Health
@@ -86,7 +86,7 @@ class Controller:
     def __init__(
         self,
         settings: DataplaneSettings,
-        connection: LeaseConnection,
+        connection: Connection,
         kernel: Actuator,
         backends: Backends,
         health: Health,

@@ -43,7 +43,7 @@ from flannelette.services.dataplane.underlay import lacking_findings
 from flannelette.services.dataplane.watch import watch_kernel
 from flannelette.services.runtime.cache import MachineToken, StateFile
 from flannelette.services.runtime.events import EventFile
-from flannelette.services.runtime.lease.feed import LeaseConnection
+from flannelette.services.runtime.lease.feed import Connect, connect_over_grpc
 from flannelette.services.runtime.os.names import Claims, claims_of, lock_name, single_instance, stranger_findings
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.settings import node_name
@@ -62,7 +62,9 @@ the rest.
 
 
 @asynccontextmanager
-async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[None]:
+async def build(
+    settings: DataplaneSettings, process: Process, connect: Connect = connect_over_grpc
+) -> AsyncIterator[None]:
     """Wires the connection, the kernel sockets and the state of the node's network.
 
     Raises Misconfigured for a namespace that is not ours to change.
@@ -95,7 +97,7 @@ async def build(settings: DataplaneSettings, process: Process) -> AsyncIterator[
             path=Path(settings.state_dir, f"{service}.hooks") if state.is_usable else None,
         )
         name = node_name(settings, os.environ)
-        connection = LeaseConnection(settings.lease_address, name, process.transport, machine=machine.token)
+        connection = connect(settings.lease_address, name, process.transport, machine.token)
         # The policies and charon are those of the one network that may have backend ipsec.
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if is_named else (policies, charon)), hooks])
         dataplane = Controller(

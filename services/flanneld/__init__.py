@@ -1,1 +1,1 @@
-"""`flannelette flanneld`: the three services as children of one process, started with flanneld's own flags."""
+"""`flannelette flanneld`: a node's three services with flanneld's own flags, in one process or as its children."""

@@ -1,280 +1,22 @@
-"""`flannelette flanneld`: starts the three services, watches them, and ends them together when one of them does.
+"""The program `flannelette flanneld`: reads the command line, and runs the services in one process or as children."""
 
-systemd or a human starts them again. Their metrics are one exposition; every sample gets a label `service`.
-"""
-
-import asyncio
 import os
-import re
 import signal
 import sys
-from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from itertools import product
-from pathlib import Path
-from typing import Final
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.lease.settings import LeaseSettings
-from flannelette.services.masq.settings import MasqSettings
-from flannelette.services.runtime.networks import suffix_of
-from flannelette.services.runtime.os.processes import with_parent
-from flannelette.services.runtime.process.settings import (
-    HelpRequested,
-    ProcessSettings,
-    listen_addresses,
-    parse_settings,
-    split_flags,
-    transport_of,
-    unknown_variables,
-    variable_of,
-)
-from flannelette.services.runtime.process.start_notice import StartNotice, notify_status
+from flannelette.services.flanneld.command import command_of
+from flannelette.services.runtime.process.settings import HelpRequested, unknown_variables
 from flannelette.services.runtime.process.version import version
-from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
-from flannelette.services.runtime.telemetry.metrics import exposition, http_server, is_served
 
 log = get_logger()
-
-SERVICES: Final[Mapping[str, type[ProcessSettings]]] = {
-    "lease": LeaseSettings,
-    "dataplane": DataplaneSettings,
-    "masq": MasqSettings,
-}
-_STORE: Final = "etcd"
-_NETWORK: Final = "--network="
-_OF_ONE: Final = ("--lease-address", "--route-protocol")
-"""Flags that no two networks can have alike."""
-_MEANING: Final = (
-    "Serve the network of this name, as NAME or NAME=PREFIX of its keys in etcd; may be repeated, then with the "
-    "prefix of each, and each has three services of its own. The names of its files end in -NAME: subnet-NAME.env. "
-    "Without --network: one network without a name."
-)
-
-
-@dataclass(frozen=True)
-class Child:
-    """One of the three services of a network: how to start it."""
-
-    service: str
-    network: str
-    """Empty: the only one, without a name."""
-    arguments: list[str]
-    settings: ProcessSettings
-    """The settings by the user's flags, which say where this program itself serves HTTP."""
-
-    @property
-    def name(self) -> str:
-        """The child's name in messages: `lease`, or `lease-blue` for the network blue."""
-        return f"{self.service}{suffix_of(self.network)}"
-
-    @property
-    def http_socket(self) -> Path:
-        """Where the service serves its metrics for this program, if this program serves HTTP."""
-        return self.settings.socket_dir / f"{self.name}.http"
-
-
-def children(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[list[Child], str]:
-    """The three services of each network, each with its share of the flags; and a warning about words that are no
-    flags, or none.
-
-    The store is etcd, as flanneld's, unless the flags say otherwise. This program serves the one HTTP port that the
-    flags name; the services then serve HTTP on unix sockets, and otherwise not at all. Raises Misconfigured for a
-    flag that no service knows or a value that one refuses, HelpRequested.
-    """
-    shares, warning = split_flags(
-        "flannelette flanneld", SERVICES, arguments, {"store": _STORE}, {"network": _MEANING}
-    )
-    shares["lease"].insert(0, f"--store={environment.get('FLANNELD_STORE') or _STORE}")  # the last one counts
-    prefixes = _prefixes(shares["lease"], environment)
-    found = []
-    for network, service in product(prefixes or [""], SERVICES):
-        flags = [each for each in shares[service] if not each.startswith(_NETWORK)]
-        flags += [f"{_NETWORK}{network}"] if network else []
-        flags += [f"--etcd-prefix={prefixes[network]}"] if service == "lease" and prefixes.get(network) else []
-        child = Child(service, network, flags, parse_settings(SERVICES[service], "flanneld", flags, environment))
-        for flag in _OF_ONE if len(prefixes) > 1 else ():
-            if any(each.startswith(f"{flag}=") for each in flags) or environment.get(variable_of(flag[2:])):
-                raise Misconfigured(f"{flag} is that of one network, and each network has its own: leave it out")
-        served = is_served(child.settings.healthz_ip, child.settings.healthz_port)
-        child.arguments.extend((f"--healthz-ip=unix:{child.http_socket}",) if served else ())
-        child.arguments.append("--healthz-port=0")
-        found.append(child)
-    return found, warning
-
-
-def _prefixes(flags: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The prefix in etcd of each network with a name; empty for the only one: as --etcd-prefix says."""
-    said = [each.removeprefix(_NETWORK) for each in flags if each.startswith(_NETWORK)]
-    said = said or list(filter(None, environment.get("FLANNELD_NETWORK", "").split(",")))
-    rows = [text.partition("=") for text in said]
-    for name, _, prefix in rows if len(rows) > 1 else ():
-        if not prefix:
-            raise Misconfigured(
-                f"--network {name} is one of several: write --network {name}=PREFIX, that of its keys in etcd"
-            )
-    if len({name for name, _, _ in rows}) < len(rows):
-        raise Misconfigured("--network names a network twice: each network once")
-    return {name: prefix for name, _, prefix in rows}
-
-
-_PATIENCE_SECONDS: Final = 10.0
-_PAUSE_SECONDS: Final = 0.5
-
-
-def health_before(children: Sequence[Child]) -> Health:
-    """Returns the health before any child is ready, with one unmet condition for each of them."""
-    health = Health()
-    for child in children:
-        health.set(child.name, f"{child.name} is not ready yet")
-    return health
-
-
-async def supervise(children: Sequence[Child], health: Health) -> int:
-    """Runs the services until SIGTERM, SIGINT or the end of one of them; returns the exit code.
-
-    None outlives this process, however it ends. The kernel's state stays in any case.
-    """
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    processes = {child.name: await _start(child) for child in children}
-    watches = [asyncio.create_task(_watch(child, health)) for child in children]
-    watches.append(asyncio.create_task(_tell_systemd(health)))
-    ends = {asyncio.create_task(process.wait(), name=name) for name, process in processes.items()}
-    stop = asyncio.create_task(stopping.wait())
-    done, _ = await asyncio.wait({*ends, stop}, return_when=asyncio.FIRST_COMPLETED)
-    for watch in (*watches, stop):
-        watch.cancel()
-    if stop not in done:
-        for end in done:
-            log.error(
-                "a service has ended and the others are stopped; its last lines say why", service=end.get_name()
-            )
-    await _end(processes)
-    return 0 if stop in done else 1
-
-
-async def _start(child: Child) -> Process:
-    # Of variables that no flag has, this process has told.
-    left_out = {"NOTIFY_SOCKET", *unknown_variables(type(child.settings), os.environ)}
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    program = (sys.executable, "-P", "-m", f"flannelette.services.{child.service}.main")
-    return await asyncio.create_subprocess_exec(*program, *child.arguments, env=environment | with_parent())
-
-
-async def _end(processes: Mapping[str, Process]) -> None:
-    for process in processes.values():
-        with suppress(ProcessLookupError):
-            process.terminate()
-    ends = asyncio.gather(*(process.wait() for process in processes.values()))
-    try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            await asyncio.shield(ends)
-    except TimeoutError:
-        for process in processes.values():
-            with suppress(ProcessLookupError):
-                process.kill()
-        await ends
-
-
-async def _watch(child: Child, health: Health) -> None:
-    """Keeps `health` as the service's own gRPC health says."""
-    address = listen_addresses(child.settings, child.service)[0]
-    async with transport_of(child.settings).channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        while True:
-            with suppress(grpc.RpcError):
-                async for answer in stub.Watch(health_pb2.HealthCheckRequest()):
-                    is_ready = answer.status == health_pb2.HealthCheckResponse.SERVING
-                    health.set(child.name, "" if is_ready else f"{child.name} is not ready")
-            health.set(child.name, f"{child.name} does not answer")
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-
-async def _tell_systemd(health: Health) -> None:
-    was_ready, notice = False, StartNotice()
-    while True:
-        if health.ready and not was_ready:
-            log.info("ready")
-            notice.give()
-        if health.ready is not was_ready:
-            notify_status(health.reasons)
-        was_ready = health.ready
-        await health.changed()
-
-
-_SECONDS: Final = 2.0
-_REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-_HEAD: Final = re.compile(r"# (?:HELP|TYPE) (\S+) ")
-_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?( .+)")
-_UP: Final = """\
-# HELP flannelette_up 1 while the service answers, 0 otherwise
-# TYPE flannelette_up gauge
-flannelette_up {}
-"""
-
-
-async def collect(sockets: Mapping[str, Path]) -> tuple[str, bytes]:
-    """Content type and exposition of this process and of the services that serve HTTP on these unix sockets.
-
-    `flannelette_up` is 0 for a service that does not answer within two seconds; its other metrics are missing then.
-    """
-    kind, own = exposition()
-    texts = await asyncio.gather(*(_fetch(path) for path in sockets.values()))
-    services = {name: _UP.format(int(bool(text))) + text for name, text in zip(sockets, texts, strict=True)}
-    return kind, merge({**services, "flanneld": own.decode()}).encode()
-
-
-def merge(texts: Mapping[str, str]) -> str:
-    """One exposition from the expositions of several services, by the name of the service.
-
-    Every family is there once, with the HELP and TYPE of the first service that has it, and its samples together, as
-    Prometheus' text format requires.
-    """
-    heads: dict[str, dict[str, None]] = {}
-    samples: dict[str, list[str]] = {}
-    for service, text in texts.items():
-        family, known = "", frozenset(heads)
-        for line in text.split("\n"):
-            if head := _HEAD.match(line):
-                family = head[1]
-                if family not in known:
-                    heads.setdefault(family, {})[line] = None
-            elif sample := _SAMPLE.fullmatch(line):
-                name, labels, value = sample.groups()
-                rest = f",{labels}" if labels else ""
-                samples.setdefault(family, []).append(f'{name}{{service="{service}"{rest}}}{value}')
-    return "".join(f"{line}\n" for family in heads for line in (*heads[family], *samples.get(family, ())))
-
-
-async def _fetch(path: Path) -> str:
-    """The exposition that is served there; empty: nobody answered with one."""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            reader, writer = await asyncio.open_unix_connection(path)
-            try:
-                writer.write(_REQUEST)
-                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            finally:
-                writer.close()
-    except (TimeoutError, OSError):
-        return ""
-    return body.decode() if head.startswith(b"HTTP/1.1 200 ") else ""
 
 
 def main() -> int:
     """The exit code: 0 stopped, 1 a service ended by itself or could not start, 2 wrong flags."""
     try:
-        found, warning = children(sys.argv[1:], os.environ)
+        command = command_of(sys.argv[1:], os.environ)
     except HelpRequested as help_text:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its reader may be `head`
         print(help_text)
@@ -282,26 +24,21 @@ def main() -> int:
     except Misconfigured as error:
         print(f"flanneld: {error}", file=sys.stderr)
         return 2
-    settings = found[0].settings
+    settings = command.settings
     if settings.version:
         print(f"flanneld (flannelette {version()})")
         return 0
-    configure_logs("flanneld", settings.log_format, settings.v)
-    for line in filter(None, (warning, *unknown_variables(type(settings), os.environ).values())):
+    network = "" if command.is_separate else command.services[0].settings.served_network
+    configure_logs("flanneld", settings.log_format, settings.v, network)
+    for line in filter(None, (command.warning, *unknown_variables(type(settings), os.environ).values())):
         log.warning(line)
-    health = health_before(found)
-    try:
-        return asyncio.run(_serve(found, health))
-    except Misconfigured as error:
-        print(f"flanneld: {error}", file=sys.stderr)
-        return 1
+    if command.is_separate:
+        from flannelette.services.flanneld import separate
 
+        return separate.run(command)
+    from flannelette.services.flanneld import together
 
-async def _serve(found: list[Child], health: Health) -> int:
-    settings = found[0].settings
-    metrics = partial(collect, {child.name: child.http_socket for child in found})
-    async with http_server(settings.healthz_ip, settings.healthz_port, health, metrics):
-        return await supervise(found, health)
+    return together.run(command)
 
 
 if __name__ == "__main__":

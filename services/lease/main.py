@@ -48,7 +48,7 @@ def main() -> int:
 
 
 @asynccontextmanager
-async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None]:
+async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[LeaseService]:
     """Opens the store and fills the process."""
     identity = await identity_of(settings)
     files = directory_of("lease", settings.socket_dir)
@@ -88,7 +88,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[None
         process.on_readiness = partial(note_readiness, journal, LeaseEventKind.READINESS)
         process.jobs["streams"] = partial(_end_streams, broker, process.stopping)
         show(broker.table, process.health, is_central=settings.central)
-        yield
+        yield service
     finally:
         await memory.write()
         await store.close()

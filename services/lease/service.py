@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -36,6 +36,7 @@ from flannelette.services.core.ipam import Reclaim
 from flannelette.services.core.leases.flannel_json import format_data, parse_data
 from flannelette.services.core.leases.lease import BackendData, Lease, LeaseRequest, OpaqueData
 from flannelette.services.core.leases.network_moves import PendingMove, hands_out, pending_moves
+from flannelette.services.core.leases.table import Step
 from flannelette.services.core.limits import LONGEST_DATA, MOST_LEASES, seconds_of
 from flannelette.services.lease import metrics
 from flannelette.services.lease.admission import StorePipeline
@@ -44,7 +45,15 @@ from flannelette.services.lease.imports.cluster import Imports, watch_exported
 from flannelette.services.lease.imports.policy import ALL_OWN, Export
 from flannelette.services.lease.progress import NOTHING_YET, NodeProgress, Report
 from flannelette.services.lease.stores.store import KnowsExpiry, Reclaimed, RefusalKind, Store
-from flannelette.services.lease.watch import PAUSE, Broker, end_if_stalled, watch_all, watch_own
+from flannelette.services.lease.watch import (
+    PAUSE,
+    Broker,
+    end_if_stalled,
+    follow_all,
+    follow_own,
+    watch_all,
+    watch_own,
+)
 from flannelette.services.runtime.conditions import condition_to_proto
 from flannelette.services.runtime.events import MOST_NAMED, Event, Reading, RecordedEvent, Subject, watch
 from flannelette.services.runtime.lease.wire import (
@@ -237,6 +246,13 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
         machine = machine_of(request)
         messages = watch_all(self._broker, request.cursor, node, machine=machine, is_relay=is_relay, pause=PAUSE)
         return end_if_stalled(messages)
+
+    def follow(self, request: pb.WatchLeasesRequest) -> AsyncGenerator[Step, None]:
+        """WatchLeases for the dataplane and masq of this node in this process. Raises the same errors."""
+        node, machine = self._identity.one_node(request.node), machine_of(request)
+        if request.view == pb.VIEW_OWN:
+            return follow_own(self._broker, node, is_dataplane=request.relayed, machine=machine)
+        return follow_all(self._broker, request.cursor, node, machine)
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""

@@ -20,7 +20,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.leases.lease import Lease
@@ -297,6 +298,12 @@ class ChangeLog:
                 return
             yield entry
 
+    def after(self, position: int) -> list[LogEntry] | None:
+        """The entries after a position; None: it is too far behind."""
+        if position < self.last - len(self._entries):
+            return None
+        return [self._entries[number] for number in range(position + 1, self.last + 1)]
+
     def _cursor_piece(self, position: int) -> bytes:
         return step_to_bytes(Step(cursor=f"{self.epoch}:{position}"))
 
@@ -523,8 +530,11 @@ _LONGEST_PAUSE: Final = 2.0
 STALLED_SECONDS: Final = 28.0
 """Seconds that a client has to take a message: as many as one of which nothing is wanted has to answer a ping."""
 
+M = TypeVar("M", bytes, Step)
+"""A message of a stream: serialised, or for a reader in this process the step itself, with the table's own leases."""
 
-async def watch_all(
+
+def watch_all(
     broker: Broker,
     cursor: str,
     dataplane_of: str = "",
@@ -546,16 +556,39 @@ async def watch_all(
     is no dataplane. Raises NameTaken as soon as another machine than `machine` is known to have the node's name.
     The stream has what operators have chosen for this node; that of a relay (`is_relay`), for every node.
     """
+    begin = partial(StreamPosition, broker, cursor)
+    return _followed(broker, begin, step_to_bytes, dataplane_of, machine, is_relay=is_relay, pause=pause)
+
+
+def follow_all(broker: Broker, cursor: str, dataplane_of: str, machine: str) -> AsyncGenerator[Step, None]:
+    """VIEW_ALL for a dataplane in this process: the same without a wire, and the leases are those of the table."""
+    return _followed(broker, partial(SharedPosition, broker, cursor), _itself, dataplane_of, machine, pause=PAUSE)
+
+
+def _itself(step: Step) -> Step:
+    return step
+
+
+async def _followed(
+    broker: Broker,
+    begin: "Callable[[], Position[M]]",
+    encode: Callable[[Step], M],
+    dataplane_of: str,
+    machine: str,
+    *,
+    is_relay: bool = False,
+    pause: float = 0.0,
+) -> AsyncGenerator[M, None]:
     with _counted(broker, is_follower=True), ExitStack() as admitted:
-        async for message in _until_synced(broker):
-            yield message
+        async for step in _until_synced(broker):
+            yield encode(step)
         stream = admitted.enter_context(broker.connected_nodes.stream(dataplane_of, machine))
-        position, told = StreamPosition(broker, cursor), None
+        position, told = begin(), None
         known, chosen = broker.overrides, _concerning(broker.overrides, dataplane_of, is_relay=is_relay)
         if dataplane_of or is_relay:
-            yield step_to_bytes(Step(overrides=NodeOverrides(chosen, complete=True)))
+            yield encode(Step(overrides=NodeOverrides(chosen, complete=True)))
         if position.is_resumed:
-            yield SYNCED + step_to_bytes(Step(cursor=cursor))  # a bookmark: you are connected
+            yield encode(Step(synced=True, cursor=position.cursor))  # a bookmark: you are connected
         now, due = asyncio.get_running_loop().time, 0.0
         while True:
             stream.require_name()
@@ -566,16 +599,16 @@ async def watch_all(
             if (following := position.next_message()) is not None:
                 if position.is_behind:
                     due = 0.0  # the message is full, and nothing is won by waiting
-                yield _noted(following)
+                yield following
             elif told != (lost := broker.lost.get(dataplane_of)):
                 told = lost
                 if lost:
-                    yield step_to_bytes(Step(lost=lost.name))
+                    yield encode(Step(lost=lost.name))
             elif known is not broker.overrides:
                 before, known = chosen, broker.overrides
                 chosen = _concerning(known, dataplane_of, is_relay=is_relay)
                 if changed := overrides_between(before, chosen):
-                    yield step_to_bytes(Step(overrides=changed))
+                    yield encode(Step(overrides=changed))
             else:
                 await broker.notifier.next()
 
@@ -590,7 +623,16 @@ def _concerning(
 async def watch_own(
     broker: Broker, node: str, *, is_dataplane: bool = False, machine: str = ""
 ) -> AsyncGenerator[bytes, None]:
-    """VIEW_OWN, serialised; wakes only for the leases of the node, the network and the store.
+    """VIEW_OWN, serialised: see `follow_own`."""
+    async with aclosing(follow_own(broker, node, is_dataplane=is_dataplane, machine=machine)) as steps:
+        async for step in steps:
+            yield _noted(step_to_bytes(step)) if step.synced else step_to_bytes(step)
+
+
+async def follow_own(
+    broker: Broker, node: str, *, is_dataplane: bool = False, machine: str = ""
+) -> AsyncGenerator[Step, None]:
+    """VIEW_OWN; wakes only for the leases of the node, the network and the store.
 
     It keeps no position in the log but compares what it has shown with what is. So every stream starts with a reset,
     whatever the cursor: a lease and the network are less than a record of what was missed.
@@ -599,8 +641,8 @@ async def watch_own(
     behind it.
     """
     with _counted(broker), ExitStack() as admitted:
-        async for message in _until_synced(broker):
-            yield message
+        async for step in _until_synced(broker):
+            yield step
         stream = admitted.enter_context(broker.connected_nodes.stream(node if is_dataplane else "", machine))
         _count_reset("own_view")
         shown, told = Table(), None
@@ -609,11 +651,11 @@ async def watch_own(
             step = _own_step(broker, shown, node)
             if step != NOTHING:
                 shown.fold(step)
-                yield _noted(step_to_bytes(step))
+                yield step
             elif is_dataplane and told != (lost := broker.lost.get(node)):
                 told = lost
                 if lost:
-                    yield step_to_bytes(Step(lost=lost.name))
+                    yield Step(lost=lost.name)
             else:
                 await broker.notifier.next(node)
 
@@ -624,7 +666,7 @@ def _noted(message: bytes) -> bytes:
     return message
 
 
-async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:
+async def _until_synced(broker: Broker) -> AsyncIterator[Step]:
     """Yields steps until the first complete snapshot: only the state of the store, and what is wrong with the
     network.
     """
@@ -635,7 +677,7 @@ async def _until_synced(broker: Broker) -> AsyncIterator[bytes]:
             await broker.notifier.next()
         else:
             shown = status
-            yield step_to_bytes(Step(store=status[0], network_error=status[1]))
+            yield Step(store=status[0], network_error=status[1])
 
 
 def _own_step(broker: Broker, shown: Table, node: str) -> Step:
@@ -665,22 +707,15 @@ def _counted(broker: Broker, *, is_follower: bool = False) -> Iterator[None]:
         metrics.WATCHERS.set(broker.watchers)
 
 
-class StreamPosition:
-    """What a VIEW_ALL watcher has, and what it gets next: a snapshot, if it needs one, then the changes. No IO.
-
-    It keeps a number and a name, no matter how far behind it is. A snapshot is taken from the table as it is when
-    each message is made; before it is complete, what has changed since its first message is sent after it. So it ends
-    at one moment of the table, that of its cursor, and a table that changes all the time holds no snapshot up.
-    """
+class Position(Generic[M]):
+    """What a VIEW_ALL watcher has, and what it gets next: a snapshot, if it needs one, then the changes. No IO."""
 
     def __init__(self, broker: Broker, cursor: str) -> None:
+        self.cursor = cursor
+        """The cursor where it began."""
         self._broker = broker
         self._position = broker.change_log.position(cursor)
         """The entry of the history up to which it has everything; None: it needs a snapshot."""
-        self._after: str | None = None
-        """While the leases of a snapshot are sent: the last one; None before and after."""
-        self._staged = False
-        """The snapshot that has begun is not complete yet."""
         if self._position is None:
             ours = cursor.startswith(f"{broker.change_log.epoch}:")
             _count_reset("compacted" if ours else "other_epoch" if cursor else "no_cursor")
@@ -693,11 +728,79 @@ class StreamPosition:
     @property
     def is_behind(self) -> bool:
         """Whether a change waits that is no part of a snapshot."""
-        is_following = self._position is not None and self._after is None and not self._staged
-        return is_following and self._position != self._broker.change_log.last
+        return self._position not in (None, self._broker.change_log.last)
+
+    def next_message(self) -> M | None:
+        """What to send next; None: it has everything."""
+        raise NotImplementedError
+
+
+class SharedPosition(Position[Step]):
+    """The position of a watcher in this process: one step always takes it to the table as it is."""
+
+    def next_message(self) -> Step | None:
+        """See Position."""
+        table, change_log = self._broker.table, self._broker.change_log
+        if self._position == change_log.last:
+            return None
+        entries = None if self._position is None else change_log.after(self._position)
+        if entries is None and self._position is not None:
+            _count_reset("too_slow")
+        self._position = change_log.last
+        if entries is None:
+            return Step(
+                reset=True,
+                changes=tuple(map(Upserted, table.leases.values())),
+                network=table.network,
+                network_error=table.network_error,
+                store=table.store,
+                synced=True,
+                cursor=change_log.cursor,
+                awaited=table.awaited or None,
+            )
+        names: dict[str, None] = {}
+        for name in (name for entry in entries for name, _ in entry.changes):
+            names.pop(name, None)  # the order is that of the last changes
+            names[name] = None
+        leases = ((name, table.leases.get(name)) for name in names)
+        is_network = any(entry.network or entry.network_error for entry in entries)
+        return Step(
+            changes=tuple(Upserted(lease) if lease else Removed(name) for name, lease in leases),
+            network=table.network if is_network else None,
+            network_error=table.network_error if is_network else "",
+            store=table.store if any(entry.store for entry in entries) else None,
+            synced=True,
+            cursor=change_log.cursor,
+            awaited=table.awaited if any(entry.awaited for entry in entries) else None,
+        )
+
+
+class StreamPosition(Position[bytes]):
+    """The position of a watcher behind gRPC, whose messages are limited and made once for all watchers.
+
+    It keeps a number and a name, no matter how far behind it is. A snapshot is taken from the table as it is when
+    each message is made; before it is complete, what has changed since its first message is sent after it. So it ends
+    at one moment of the table, that of its cursor, and a table that changes all the time holds no snapshot up.
+    """
+
+    def __init__(self, broker: Broker, cursor: str) -> None:
+        super().__init__(broker, cursor)
+        self._after: str | None = None
+        """While the leases of a snapshot are sent: the last one; None before and after."""
+        self._staged = False
+        """The snapshot that has begun is not complete yet."""
+
+    @property
+    def is_behind(self) -> bool:
+        """See Position."""
+        return super().is_behind and self._after is None and not self._staged
 
     def next_message(self) -> bytes | None:
-        """What to send next, the same bytes for all watchers at the same position; None: it has everything."""
+        """See Position; the same bytes for all watchers at the same position."""
+        message = self._next()
+        return None if message is None else _noted(message)
+
+    def _next(self) -> bytes | None:
         change_log = self._broker.change_log
         if self._position is None:
             self._position = change_log.last
@@ -712,7 +815,7 @@ class StreamPosition:
         if update is None:
             _count_reset("too_slow")
             self._position = None
-            return self.next_message()
+            return self._next()
         self._position = update.position
         self._staged = self._staged and update.position != change_log.last
         return update.message

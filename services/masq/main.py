@@ -23,7 +23,7 @@ from flannelette.services.masq.reconcile.reconciler import InputCache, Reconcile
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.cache import CachedTable, StateFile
 from flannelette.services.runtime.events import Event, EventFile, Journal, note_readiness
-from flannelette.services.runtime.lease.feed import Feed, LeaseConnection
+from flannelette.services.runtime.lease.feed import Connect, Feed, connect_over_grpc
 from flannelette.services.runtime.os.names import (
     RANGE,
     Claims,
@@ -47,7 +47,9 @@ _PATIENCE_SECONDS: Final = 10.0
 
 
 @asynccontextmanager
-async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]:
+async def build(
+    settings: MasqSettings, process: Process, connect: Connect = connect_over_grpc
+) -> AsyncIterator[None]:
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
     network, health, rules = settings.node_network, process.health, settings.rules
     service = f"masq{network.suffix}"
@@ -55,7 +57,7 @@ async def build(settings: MasqSettings, process: Process) -> AsyncIterator[None]
     async with single_instance_within(service, _ADVICE, _PATIENCE_SECONDS):
         probe = HostProbe(rules.nft_table)
         firewall = AutoFirewall(settings.firewall, lock_path(), probe)
-        connection = LeaseConnection(network.lease_address, node_name(settings), process.transport)
+        connection = connect(network.lease_address, node_name(settings), process.transport, "")
         state = StateFile(settings.state_dir, service)
         cached = CachedTable(connection.node, state)
         place = Path(settings.state_dir, f"{service}.events") if settings.state_dir else None

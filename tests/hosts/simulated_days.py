@@ -16,7 +16,7 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.errors import NotFound, Unavailable
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress, Subnet, VxlanData, lease_key
-from flannelette.services.core.leases.table import Removed, StoreStatus, Upserted
+from flannelette.services.core.leases.table import Removed, Step, StoreStatus, Upserted
 from flannelette.services.dataplane.backends import BUILT
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
@@ -28,7 +28,7 @@ from flannelette.services.lease.service import Identity, LeaseService
 from flannelette.services.lease.stores.store import Changed, Snapshot
 from flannelette.services.lease.watch import Broker
 from flannelette.services.runtime.cache import StateFile
-from flannelette.services.runtime.lease.feed import LeaseConnection
+from flannelette.services.runtime.lease.feed import LeaseConnection, read_step, steps_of
 from flannelette.services.runtime.lease.wire import lease_from_proto, request_to_proto
 from flannelette.services.runtime.telemetry.health import Health
 from tests.examples.leases import SMALL
@@ -114,6 +114,9 @@ class Connection:
         self.service = service
         self.is_away = asyncio.Event()
         self.stub = self
+
+    def watch(self, request: lease_pb2.WatchLeasesRequest) -> AsyncIterator[Step]:
+        return steps_of(self.WatchLeases(request), read_step)
 
     async def WatchLeases(self, request: lease_pb2.WatchLeasesRequest) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's
         stream = self.service.WatchLeases(request, cast("Any", None))

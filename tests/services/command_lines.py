@@ -6,7 +6,7 @@ from typing import Any, Final, get_type_hints
 
 from flannelette.services.cloud.main import CloudSettings
 from flannelette.services.dataplane.settings import DataplaneSettings
-from flannelette.services.flanneld.main import children
+from flannelette.services.flanneld.command import command_of
 from flannelette.services.lease.main import etcd_settings
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.lease.stores.etcd.settings import read_tls_files
@@ -44,8 +44,8 @@ def flags_of(service: str = "") -> dict[str, type]:
 
 def children_of(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[list[Any], str]:
     """What `flannelette flanneld` starts, and its warning. Raises Misconfigured."""
-    found, warning = children(arguments, environment or {})
-    return list(found), warning
+    command = command_of(arguments, environment or {})
+    return list(command.services), command.warning
 
 
 def etcd_of(*arguments: str) -> Any:

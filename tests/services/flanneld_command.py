@@ -1,4 +1,4 @@
-"""`flannelette flanneld` as a process on a host: flanneld's command line, with the three services as its children."""
+"""`flannelette flanneld` as a process on a host, with flanneld's command line."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class Flanneld:
         )
 
     def children(self) -> dict[str, int]:
-        """Process ids by the name of the service."""
+        """Process ids by the name of the service, of those that have one of their own."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         found = {}
         for child in path.read_text().split():

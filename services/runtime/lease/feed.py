@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -49,22 +49,17 @@ Notice = Callable[[frozenset[str]], None]
 """Called after every step with the names of the leases that it touched; must not block."""
 
 
-class LeaseConnection:
-    """The connection of a node's service to its lease service, and the calls for the node's own lease."""
+class Connection:
+    """The calls of a node's service to its lease service, over gRPC or in one process with it."""
 
-    def __init__(
-        self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST, machine: str = ""
-    ) -> None:
+    absent_reason = ""
+    """A sentence that says that no process listens on the unix socket; empty: a call is worth a try."""
+
+    def __init__(self, address: str, node: str, machine: str = "") -> None:
         self.address = address
         self.node = node
-        self._transport = transport
-        self._largest = largest
         self.machine = machine
         """The token of this machine, for a dataplane's connection; see AcquireLeaseRequest in lease.proto."""
-        options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
-        self._channel = ServerChannel(address, "flannelette-lease", transport, options)
-        self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
-        """Replaced by `lost`: do not keep it."""
         self.clock_ahead = 0.0
         """Seconds by which the lease service's clock is ahead of ours, at least; 0: not more than a call takes."""
 
@@ -82,6 +77,56 @@ class LeaseConnection:
         """See ReleaseLease in lease.proto. Raises the errors that it names."""
         await self._call("ReleaseLease", pb.ReleaseLeaseRequest(node=self.node, name=name))
 
+    async def report(self, progress: Progress) -> float:
+        """See ReportProgress in lease.proto; returns the pause before the next report. Raises the errors it names."""
+        asked_at, message = time.time(), progress_to_proto(replace(progress, machine=self.machine))
+        response = await self._call("ReportProgress", message)
+        if response.HasField("time"):
+            told = response.time.seconds + response.time.nanos / 1e9
+            self.clock_ahead = max(told - time.time(), 0.0) + min(told - asked_at, 0.0)
+        return seconds_of(response.pause, "pause")
+
+    def watch(self, request: pb.WatchLeasesRequest) -> AsyncGenerator[Step, None]:
+        """See WatchLeases in lease.proto. Raises Unavailable, AioRpcError."""
+        raise NotImplementedError
+
+    async def _call(self, method: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
+        """The answer to a call. Raises the errors that lease.proto names for it."""
+        raise NotImplementedError
+
+    async def lost(self, error: grpc.aio.AioRpcError) -> str:
+        """A sentence with the cause of the error and the remedy."""
+        return str(error)
+
+    async def until_present(self) -> None:
+        """Waits until `absent_reason` is empty."""
+
+    async def close(self) -> None:
+        """Closes the connection, which ends open calls."""
+
+
+class LeaseConnection(Connection):
+    """The connection to a lease service in another process: its calls go over gRPC."""
+
+    def __init__(
+        self, address: str, node: str, transport: Transport = PLAIN, largest: int = _LARGEST, machine: str = ""
+    ) -> None:
+        super().__init__(address, node, machine)
+        self._transport = transport
+        self._largest = largest
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", largest))
+        self._channel = ServerChannel(address, "flannelette-lease", transport, options)
+        self.stub = lease_pb2_grpc.LeaseServiceStub(self._channel.channel)
+        """Replaced by `lost`: do not keep it."""
+
+    def watch(self, request: pb.WatchLeasesRequest) -> AsyncGenerator[Step, None]:
+        """See Connection."""
+        return steps_of(self.stub.WatchLeases(request), self.read)
+
+    def read(self, message: pb.WatchLeasesResponse) -> Step:
+        """See `read_step`."""
+        return read_step(message)
+
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
         """A sentence with the cause of the error and the remedy. The next call uses the certificate then in force."""
         why = await self._channel.why(error)
@@ -98,33 +143,32 @@ class LeaseConnection:
         return LeaseConnection(self.address, self.node, self._transport, self._largest, self.machine)
 
     @property
-    def absent_reason(self) -> str:
-        """A sentence that says that no process listens on the unix socket; empty: a call is worth a try."""
+    def absent_reason(self) -> str:  # type: ignore[override]  # it changes
+        """See Connection."""
         return self._channel.absent_reason if self._channel.is_absent else ""
 
     async def until_present(self) -> None:
         """Waits until `absent_reason` is empty."""
         await self._channel.until_present()
 
-    async def report(self, progress: Progress) -> float:
-        """See ReportProgress in lease.proto; returns the pause before the next report. Raises the errors it names."""
-        asked_at, message = time.time(), progress_to_proto(replace(progress, machine=self.machine))
-        response = await self._call("ReportProgress", message)
-        if response.HasField("time"):
-            told = response.time.seconds + response.time.nanos / 1e9
-            self.clock_ahead = max(told - time.time(), 0.0) + min(told - asked_at, 0.0)
-        return seconds_of(response.pause, "pause")
-
     async def close(self) -> None:
-        """Closes the connection, which ends open calls."""
+        """See Connection."""
         await self._channel.close()
 
     async def _call(self, method: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
-        """The answer to a call. Raises the errors that lease.proto names for it."""
         try:
             return readable(await getattr(self.stub, method)(request, timeout=seconds))
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from None
+
+
+Connect = Callable[[str, str, Transport, str], Connection]
+"""Makes the connection to the lease service at an address, from the node, the transport and the machine's token."""
+
+
+def connect_over_grpc(address: str, node: str, transport: Transport, machine: str) -> Connection:
+    """See Connect."""
+    return LeaseConnection(address, node, transport, machine=machine)
 
 
 class Feed:
@@ -137,7 +181,7 @@ class Feed:
 
     def __init__(
         self,
-        connection: LeaseConnection,
+        connection: Connection,
         view: "pb.View.ValueType",
         notice: Notice,
         *,
@@ -190,13 +234,11 @@ class Feed:
             relayed=self._relayed,
             machine=connection.machine,
         )
-        async for message in connection.stub.WatchLeases(request):
-            readable(message)
+        async for step in connection.watch(request):
             if not self.connected:
                 self.connected, self.error = True, ""
                 self.streams += 1
                 log.info("connected to the lease service", address=self._connection.address)
-            step = self.read(message)
             if not self.table.has_room(step, self._most):
                 raise Exhausted(
                     f"the lease service sends more than {self._most} leases, so the table in force stays: if they "
@@ -204,20 +246,29 @@ class Feed:
                 )
             self._notice(self.table.fold(step))
 
-    def read(self, message: pb.WatchLeasesResponse) -> Step:
-        """The step without what this version cannot read, which is logged or reported as an error of the network."""
-        try:
-            return readable_step(message)
-        except InvalidInput as error:
-            message.ClearField("network")
-            message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
-            return step_from_proto(message)
-
     def _away(self, reason: str) -> None:
         if self.connected:
             log.warning("the lease service is away; the last leases stay in force", reason=reason)
         self.connected, self.error, self.table.lost = False, reason, ""  # `lost` is true of a connected feed only
         self._notice(frozenset())
+
+
+async def steps_of(
+    messages: AsyncIterable[pb.WatchLeasesResponse], read: "Callable[[pb.WatchLeasesResponse], Step]"
+) -> AsyncGenerator[Step, None]:
+    """The steps in the messages of a stream. Raises Unavailable for a message of which nothing can be read."""
+    async for message in messages:
+        yield read(readable(message))
+
+
+def read_step(message: pb.WatchLeasesResponse) -> Step:
+    """The step without what this version cannot read, which is logged or reported as an error of the network."""
+    try:
+        return readable_step(message)
+    except InvalidInput as error:
+        message.ClearField("network")
+        message.network_error = f"the lease service sent a configuration that cannot be read: {error}"
+        return step_from_proto(message)
 
 
 def readable_step(message: pb.WatchLeasesResponse) -> Step:

@@ -15,10 +15,11 @@ import signal
 import sys
 import time
 from asyncio import TaskGroup
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, closing
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from flannelette.services.runtime.os.files import REMOVED, Watch
@@ -45,7 +46,7 @@ from flannelette.services.runtime.rpc.server import (
 )
 from flannelette.services.runtime.rpc.transport import PLAIN, Transport
 from flannelette.services.runtime.telemetry.health import Health
-from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger
+from flannelette.services.runtime.telemetry.logs import configure_logs, get_logger, label_lines
 from flannelette.services.runtime.telemetry.metrics import Gauge, http_server, label_network
 from flannelette.services.runtime.tls import Credentials, expiry_findings
 
@@ -128,7 +129,10 @@ _COLLECT: Final = (50_000, 50, 20)
 
 
 class Process:
-    """The servicers and tasks of a service: its `build` adds them, `run` runs them."""
+    """The servicers and tasks of a service: its `build` adds them, `run` runs them.
+
+    Several services may run in one process of the system, each with a Process.
+    """
 
     def __init__(self, name: str, transport: Transport = PLAIN) -> None:
         self.name = name
@@ -146,6 +150,12 @@ class Process:
             self.health.finders.append(lambda: expiry_findings(credentials, time.time()))
         self.on_readiness: Callable[[bool, list[str]], None] = lambda ready, reasons: None
         """Called when the service is ready, or for a second was not, with the reasons."""
+        self.has_begun = False
+        """Whether it is built and about to serve."""
+        self.told: list[str] | None = None
+        """The reasons against readiness that were told last, none for a service that is ready; None: nothing yet."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the health or what was told of it has changed."""
         self._unreachable = ""
         """Why clients cannot reach the process any more; empty: they can."""
 
@@ -215,34 +225,61 @@ class Process:
             self.stopping.set()
 
     async def _publish_health(self, server: Server) -> None:
-        was_ready, logged, notice = False, [""], StartNotice()
+        was_ready = False
         while True:
             ready, reasons = self.health.ready, self.health.reasons
             if ready != was_ready:
                 await server.publish(ready=ready)
-                _READY.set(ready)
             if ready and not was_ready:
                 log.info("ready")
                 self.on_readiness(True, [])
-            if self.health.has_started:
-                notice.give()
-            if ready and logged:
-                notify_status([])
+            if ready:
+                self.told = []
+            self.on_change()
             was_ready = ready
-            unlogged = reasons != logged and not self.stopping.is_set()
+            unlogged = reasons != self.told and not self.stopping.is_set()
             try:
                 async with asyncio.timeout(_SETTLE_SECONDS if unlogged and not ready else None):
                     await self.health.changed()
             except TimeoutError:
                 log.warning("not ready", reasons=reasons)
-                notify_status(reasons)
+                self.told = reasons
+                self.on_change()
                 self.on_readiness(False, reasons)
-                logged = reasons
-            else:
-                logged = [] if ready else logged
 
 
-Build = Callable[[S, Process], AbstractAsyncContextManager[None]]
+class Announcer:
+    """Tells systemd, and whoever reads the metrics, how ready the services of this process are."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
+        self._notice = StartNotice()
+        self._told: list[str] | None = None
+        for process in processes:
+            process.on_change = self._tell
+
+    def _tell(self) -> None:
+        everything = self._processes
+        _READY.set(all(each.told is not None and each.health.ready for each in everything))
+        if all(each.has_begun and each.health.has_started for each in everything):
+            self._notice.give()
+        told = [each.told for each in everything]
+        reasons = [reason for each in told for reason in each or ()]
+        if (reasons or None not in told) and reasons != self._told:
+            self._told = reasons
+            notify_status(reasons)
+
+
+Build = Callable[[S, Process], AbstractAsyncContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Part(Generic[S]):
+    """A service that runs in this process of the system."""
+
+    name: str
+    settings: S
+    build: Build[S]
 
 
 def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None = None) -> int:
@@ -269,12 +306,23 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     label_network(settings.served_network)
     for line in unknown_variables(kind, os.environ).values():
         log.warning(line)
+    return run_parts(program, [Part(name, settings, build)])
+
+
+Around = Callable[[Sequence[Process]], AbstractAsyncContextManager[object]]
+
+
+def run_parts(program: str, parts: Sequence[Part[Any]], around: Around = lambda processes: nullcontext()) -> int:
+    """Runs services in one event loop until all are stopped or one fails; returns the exit code of `run`.
+
+    `around` is entered before they begin, and left when they have ended.
+    """
     gc.set_threshold(*_COLLECT_AT_START)
     atexit.register(gc.freeze)  # Python searches for garbage a last time, up to 60 ms, and the memory goes anyway
     raise_descriptor_limit()
     limit_arenas()
     try:
-        asyncio.run(_serve(name, settings, build))
+        asyncio.run(_serve(parts, around))
     except Exception as error:  # the outermost handler: errors of ours are one line, others a traceback
         for leaf in _leaves(error):
             if isinstance(leaf, FlanneletteError):
@@ -285,15 +333,37 @@ def run(name: str, kind: type[S], build: Build[S], arguments: list[str] | None =
     return 0
 
 
-async def _serve(name: str, settings: S, build: Build[S]) -> None:
-    process = Process(name, transport_of(settings))
+async def _serve(parts: Sequence[Part[Any]], around: Around) -> None:
+    processes = [Process(part.name, transport_of(part.settings)) for part in parts]
+
+    def stop() -> None:
+        for process in processes:
+            process.stopping.set()
+
     loop = asyncio.get_running_loop()
     loop.call_later(_START_SECONDS, gc.freeze)
     loop.call_later(_START_SECONDS, gc.set_threshold, *_COLLECT)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, process.stopping.set)
-    async with build(settings, process):
-        await process.run(settings)
+        loop.add_signal_handler(number, stop)
+    Announcer(processes)
+    async with around(processes):
+        pairs = zip(parts, processes, strict=True)
+        tasks = {process: asyncio.create_task(_run_part(part, process)) for part, process in pairs}
+        await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        stop()
+        for process, task in tasks.items():
+            if not process.has_begun:
+                task.cancel()
+        await asyncio.wait(tasks.values())
+    if errors := [error for each in tasks.values() if not each.cancelled() and (error := each.exception())]:
+        raise BaseExceptionGroup("services have failed", errors)
+
+
+async def _run_part(part: Part[Any], process: Process) -> None:
+    label_lines(part.name)
+    async with part.build(part.settings, process):
+        process.has_begun = True
+        await process.run(part.settings)
 
 
 def _limiter(ports: frozenset[int], most: int, credentials: Credentials | None, callers: Callers) -> Job:

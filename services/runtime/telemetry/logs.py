@@ -131,3 +131,8 @@ def configure_logs(service: str, log_format: str, verbosity: int, network: str =
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service, **({"network": network} if network else {}))
+
+
+def label_lines(service: str) -> None:
+    """Gives the lines of this task, and of those that it makes, the key `service`."""
+    structlog.contextvars.bind_contextvars(service=service)

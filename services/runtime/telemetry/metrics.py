@@ -21,6 +21,7 @@ with partial_import("prometheus_client"):
     from prometheus_client.registry import REGISTRY, Collector
 
 __all__ = [
+    "ALL",
     "REGISTRY",
     "Collector",
     "Counter",
@@ -55,11 +56,14 @@ class _Labelled:
             yield family
 
 
-def exposition() -> tuple[str, bytes]:
-    """The content type of the Prometheus format, and all metrics in it."""
+ALL: Final = _Labelled()
+
+
+def exposition(collector: Any = ALL) -> tuple[str, bytes]:
+    """The content type of the Prometheus format, and the collector's metrics in it."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    return CONTENT_TYPE_LATEST, generate_latest(_Labelled())
+    return CONTENT_TYPE_LATEST, generate_latest(collector)
 
 
 Metrics: TypeAlias = Callable[[], Awaitable[tuple[str, bytes]]]

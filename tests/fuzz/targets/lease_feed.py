@@ -19,7 +19,7 @@ from flannelette.services.lease.imports.cluster import ImportedCluster, Imports
 from flannelette.services.lease.imports.policy import Import
 from flannelette.services.lease.stores.store import Snapshot
 from flannelette.services.lease.watch import Broker
-from flannelette.services.runtime.lease.feed import Feed
+from flannelette.services.runtime.lease.feed import Feed, read_step, steps_of
 from flannelette.services.runtime.lease.wire import held_lease, step_from_bytes, step_to_bytes, step_to_proto
 from flannelette.services.runtime.rpc.transport import PLAIN
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease
@@ -36,13 +36,12 @@ class _Connection:
 
     def __init__(self, *messages: pb.WatchLeasesResponse) -> None:
         self._messages: tuple[pb.WatchLeasesResponse, ...] | None = messages
-        self.stub = self
 
-    def WatchLeases(self, request: pb.WatchLeasesRequest) -> AsyncIterator[pb.WatchLeasesResponse]:  # noqa: N802
+    def watch(self, request: pb.WatchLeasesRequest) -> AsyncIterator[Step]:
         if self._messages is None:
             raise asyncio.CancelledError
         messages, self._messages = self._messages, None
-        return self._stream(messages)
+        return steps_of(self._stream(messages), read_step)
 
     async def _stream(self, messages: tuple[pb.WatchLeasesResponse, ...]) -> AsyncIterator[pb.WatchLeasesResponse]:
         for message in messages:

@@ -18,6 +18,7 @@ from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.services.flanneld_command import Flanneld
 
+SEPARATE: Final = ("--separate",)
 CONFIG: Final = '{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}'
 
 
@@ -50,11 +51,12 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.parametrize(("form", "processes"), [((), set()), (SEPARATE, {"lease", "dataplane", "masq"})])
 def test_flanneld_s_own_command_line_makes_a_node_of_the_overlay(
-    host: Host, etcd: EtcdServer, tmp_path: Path
+    host: Host, etcd: EtcdServer, tmp_path: Path, form: tuple[str, ...], processes: set[str]
 ) -> None:
     """Without a word on etcd: its default endpoints are flanneld's."""
-    flanneld = Flanneld(host, tmp_path, "-ip-masq")
+    flanneld = Flanneld(host, tmp_path, "-ip-masq", *form)
     try:
         flanneld.until_ready()
         assert flanneld.ask("/healthz") == (200, "flanneld is running")
@@ -65,7 +67,7 @@ def test_flanneld_s_own_command_line_makes_a_node_of_the_overlay(
         assert "flannel.1" in host.run("ip", "link", "show", "flannel.1")
         assert any("MASQUERADE" in rule for rule in host.rules("FLANNEL-POSTRTG"))
         children = flanneld.children()
-        assert set(children) == {"lease", "dataplane", "masq"}
+        assert set(children) == processes
         assert flanneld.end() == 0
         assert not any(is_alive(pid) for pid in children.values())
         assert "flannel.1" in host.run("ip", "link", "show", "flannel.1"), "stopping leaves the kernel alone"
@@ -116,8 +118,68 @@ def samples_of(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_its_metrics_are_those_of_the_three_services(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
+def test_the_metrics_of_one_process_say_of_which_service_they_are(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
     flanneld = Flanneld(host, tmp_path, "-ip-masq")
+    try:
+        flanneld.until_ready()
+        found = samples_of(flanneld.ask("/metrics")[1])
+        assert found["flannelette_up"] == {"lease": 1, "dataplane": 1, "masq": 1}
+        assert found["flannelette_ready"] == {"lease": 1, "dataplane": 1, "masq": 1}
+        assert found["flannelette_lease_leases"] == {"lease": 1}
+        assert found["flannelette_peers"].keys() == {"dataplane"}
+        assert found["flannelette_masq_rules_wanted"]["masq"] > 0
+        assert found["process_resident_memory_bytes"].keys() == {"flanneld"}
+        etcd.kill()
+        flanneld.until(
+            lambda: samples_of(flanneld.ask("/metrics")[1])["flannelette_lease_store_connected"] == {"lease": 0}
+        )
+        found = samples_of(flanneld.ask("/metrics")[1])
+        assert found["flannelette_ready"] == {"lease": 0, "dataplane": 0, "masq": 0}
+        assert flanneld.ask("/healthz") == (200, "flanneld is running")
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_a_socket_that_is_deleted_ends_the_one_process_and_its_error_says_so(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    flanneld = Flanneld(host, tmp_path)
+    try:
+        flanneld.until_ready()
+        (tmp_path / "masq.sock").unlink()
+        assert flanneld.process.wait(PATIENCE) == 1
+        log = flanneld.log.read_text()
+        assert f"flanneld: the socket {tmp_path}/masq.sock was deleted" in log
+        assert "is away" not in log, "a service that stops tells no other that it is away"
+        assert "Traceback" not in log
+        assert "flannel.1" in host.run("ip", "link", "show", "flannel.1"), "stopping leaves the kernel alone"
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_a_second_one_ends_and_says_that_one_is_running(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
+    flanneld = Flanneld(host, tmp_path)
+    try:
+        flanneld.until_ready()
+        (beside := tmp_path / "beside").mkdir()
+        second = Flanneld(host, beside, f"--socket-dir={tmp_path}", "--healthz-port=0")
+        assert second.process.wait(PATIENCE) == 1
+        assert f"flanneld: the socket {tmp_path}/lease.sock is in use by a running service" in second.log.read_text()
+        assert flanneld.ask("/readyz") == (200, "flanneld is ready")
+        assert flanneld.end() == 0
+        log = flanneld.log.read_text()
+        assert ("is away" not in log, "Traceback" not in log) == (True, True), log
+    finally:
+        flanneld.process.kill()
+        flanneld.process.wait()
+
+
+def test_its_metrics_are_those_of_the_three_services(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
+    flanneld = Flanneld(host, tmp_path, "-ip-masq", *SEPARATE)
     try:
         flanneld.until_ready()
         found = samples_of(flanneld.ask("/metrics")[1])
@@ -143,7 +205,7 @@ def test_its_metrics_are_those_of_the_three_services(host: Host, etcd: EtcdServe
 def test_one_service_that_ends_ends_all_so_that_they_are_started_again_together(
     host: Host, etcd: EtcdServer, tmp_path: Path
 ) -> None:
-    flanneld = Flanneld(host, tmp_path)
+    flanneld = Flanneld(host, tmp_path, *SEPARATE)
     try:
         flanneld.until_ready()
         children = flanneld.children()
@@ -157,7 +219,7 @@ def test_one_service_that_ends_ends_all_so_that_they_are_started_again_together(
 
 
 def test_no_service_outlives_a_flanneld_that_is_killed(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
-    flanneld = Flanneld(host, tmp_path)
+    flanneld = Flanneld(host, tmp_path, *SEPARATE)
     flanneld.until_ready()
     children = flanneld.children()
     flanneld.end(signal.SIGKILL)

@@ -1,10 +1,13 @@
-"""The expositions of the three services as one that Prometheus reads."""
+"""The metrics of the three services as one exposition that Prometheus reads."""
 
+import re
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from flannelette.services.flanneld.main import collect, merge
+from flannelette.services.flanneld.separate import collect, merge
+from flannelette.services.flanneld.together import owner_of
+from tests.paths import ROOT
 
 LEASE = """\
 # HELP ready 1 when ready
@@ -57,3 +60,17 @@ async def test_a_service_that_is_gone_is_not_up(tmp_path: Path) -> None:
     assert [(sample.labels, sample.value) for sample in families["flannelette_up"].samples] == [
         ({"service": "lease"}, 0.0)
     ]
+
+
+def test_in_one_process_each_family_is_that_of_the_service_whose_code_declares_it() -> None:
+    declared = {
+        (name, path.relative_to(ROOT / "services").parts[0])
+        for path in (ROOT / "services").rglob("*.py")
+        for name in re.findall(r'\b(?:Gauge|Counter|Histogram|NumberCollector)\(\s*"(\w+)"', path.read_text())
+    }
+    owners = {
+        (name, "flanneld" if place == "runtime" else place)
+        for name, place in declared
+        if place not in ("cloud", "flanneld") and name != "flannelette_ready"  # of which each has one
+    }
+    assert {(name, owner_of(name)) for name, _ in owners} == owners

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from flannelette.services.flanneld import main as flanneld
+from flannelette.services.flanneld import separate
 from flannelette.services.runtime.telemetry.health import Health
 
 
@@ -22,9 +23,9 @@ def test_it_is_not_ready_when_its_port_opens(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(health.reasons)
         yield
 
-    monkeypatch.setattr(sys, "argv", ["flanneld", "--healthz-port=1", "--ip-masq"])
-    monkeypatch.setattr(flanneld, "http_server", probed)
-    monkeypatch.setattr(flanneld, "supervise", ended)
+    monkeypatch.setattr(sys, "argv", ["flanneld", "--healthz-port=1", "--ip-masq", "--separate"])
+    monkeypatch.setattr(separate, "http_server", probed)
+    monkeypatch.setattr(separate, "supervise", ended)
     monkeypatch.setattr(flanneld, "configure_logs", lambda *_: None)
     assert flanneld.main() == 0
     assert asked == [[f"{name} is not ready yet" for name in ("lease", "dataplane", "masq")]]
@@ -34,8 +35,8 @@ def test_without_a_port_it_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(*address: object, **_: object) -> None:
         raise OSError(f"{address} was opened")
 
-    monkeypatch.setattr(sys, "argv", ["flanneld", "--ip-masq"])
+    monkeypatch.setattr(sys, "argv", ["flanneld", "--ip-masq", "--separate"])
     monkeypatch.setattr("asyncio.start_server", opened)
-    monkeypatch.setattr(flanneld, "supervise", ended)
+    monkeypatch.setattr(separate, "supervise", ended)
     monkeypatch.setattr(flanneld, "configure_logs", lambda *_: None)
     assert flanneld.main() == 0

@@ -14,7 +14,7 @@ from flannelette.services.core.leases.table import Removed, Step, StoreStatus, T
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import watch
 from flannelette.services.lease.stores.store import Changed, Snapshot, StoreEvent
-from flannelette.services.lease.watch import Broker, watch_all, watch_own
+from flannelette.services.lease.watch import Broker, follow_all, follow_own, watch_all, watch_own
 from tests.examples.leases import NETWORK, SMALL, by_name, make_lease, read
 
 NODES = ("node0", "node1", "node2")
@@ -55,7 +55,7 @@ class Reconnect:
 
 
 actions = st.one_of(
-    events, events, st.builds(Read, st.integers(0, 3), st.integers(1, 4)), st.builds(Reconnect, st.integers(0, 3))
+    events, events, st.builds(Read, st.integers(0, 5), st.integers(1, 4)), st.builds(Reconnect, st.integers(0, 3))
 )
 
 
@@ -75,12 +75,14 @@ class Past:
 class Watcher:
     """A client of one view; checks the guarantees of the stream at every message."""
 
-    def __init__(self, broker: Broker, past: Past, node: str = "") -> None:
+    def __init__(self, broker: Broker, past: Past, node: str = "", *, is_here: bool = False) -> None:
         self.table = Table()
+        self._is_here = is_here
+        """In this process: its steps are not serialised, and may be of any size."""
         self._broker = broker
         self._past = past
         self._node = node
-        self._next: asyncio.Task[bytes] | None = None
+        self._next: asyncio.Task[bytes | Step] | None = None
         self._staged = False
         self._stream = self._open()
 
@@ -94,7 +96,7 @@ class Watcher:
             if not self._next.done():
                 return count
             message, self._next = self._next.result(), None
-            self._fold(read(message))
+            self._fold(message if isinstance(message, Step) else read(message))
         return most
 
     async def reconnect(self) -> None:
@@ -113,14 +115,15 @@ class Watcher:
     def expected(self, leases: Mapping[str, Lease]) -> dict[str, Lease]:
         return {name: lease for name, lease in leases.items() if not self._node or lease.node == self._node}
 
-    def _open(self) -> AsyncIterator[bytes]:
+    def _open(self) -> AsyncIterator[bytes | Step]:
         if self._node:
-            return watch_own(self._broker, self._node)
-        return watch_all(self._broker, self.table.cursor if self.table.synced else "")
+            return (follow_own if self._is_here else watch_own)(self._broker, self._node)
+        cursor = self.table.cursor if self.table.synced else ""
+        return follow_all(self._broker, cursor, "", "") if self._is_here else watch_all(self._broker, cursor)
 
     def _fold(self, step: Step) -> None:
         before = set(self.table.leases)
-        assert len(step.changes) <= watch.MOST_CHANGES or self._node
+        assert len(step.changes) <= watch.MOST_CHANGES or self._node or self._is_here
         self._staged = self._staged or step.reset
         if step.reset:
             assert step.network or step.network_error
@@ -148,6 +151,8 @@ async def _play(script: list[StoreEvent | Read | Reconnect], most_entries: int) 
         Watcher(broker, past),
         Watcher(broker, past, "node0"),
         Watcher(broker, past, "node1"),
+        Watcher(broker, past, is_here=True),
+        Watcher(broker, past, "node1", is_here=True),
     ]
     for action in script:
         match action:
