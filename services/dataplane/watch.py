@@ -28,6 +28,9 @@ _MOST_READINGS: Final = 16
 _REST: Final = 5
 """So many times what the last comparison took goes by before the next: a fight costs a fifth of a core at most."""
 
+_MOST_GONE: Final = 10_000
+"""Neighbours that are remembered as gone: those of an underlay that somebody scans are no peers."""
+
 Classifier: TypeAlias = Callable[[Change], Observation | None]
 """What a change means to us; None: nothing."""
 
@@ -37,7 +40,7 @@ async def watch_kernel(dataplane: Controller, kernel: Actuator, own_port: int) -
     queue stays short.
     """
     loop = asyncio.get_running_loop()
-    pending, settled_at = Pending(), -math.inf
+    pending, suspicions, settled_at = Pending(), Suspicions(), -math.inf
 
     def settle() -> None:
         nonlocal settled_at
@@ -55,7 +58,7 @@ async def watch_kernel(dataplane: Controller, kernel: Actuator, own_port: int) -
         settled_at = loop.time()
 
     async for changes in kernel.changes():
-        if any(_is_suspicious(dataplane, change) for change in changes):
+        if [change for change in changes if suspicions.is_news(change) and _is_suspicious(dataplane, change)]:
             dataplane.suspicious.set()
         if pending.take(changes, classifier(dataplane, own_port)):
             loop.call_later(pause(loop.time() - settled_at, dataplane.programmer.last_resync_cpu), settle)
@@ -67,6 +70,24 @@ def pause(since: float, cost: float) -> float:
     if since > max(_QUIET_SECONDS, rest):
         return _SETTLE_SECONDS
     return max(_UNREST_SECONDS, rest - since)
+
+
+class Suspicions:
+    """Neighbours that are gone, by the last notification of each: one is sent with every ARP request that fails."""
+
+    def __init__(self) -> None:
+        self._gone = set[Hashable]()
+
+    def is_news(self, change: Change) -> bool:
+        """Whether it tells more than that a neighbour is still gone."""
+        if change.subject is ChangedObject.OVERRUN or len(self._gone) > _MOST_GONE:
+            self._gone.clear()
+        if change.subject is not ChangedObject.NEIGHBOUR or not change.gone:
+            self._gone -= {change.key, *(each.key for each in change.entries)}
+            return True
+        is_known = change.key in self._gone
+        self._gone.add(change.key)
+        return not is_known
 
 
 class Pending:

@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import FAMILIES, Family
-from flannelette.services.dataplane.diagnose.host_programs import HostFiles
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles, flannelds
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.look import findings, look, subject_of
 from flannelette.services.dataplane.diagnose.paths import detours
@@ -37,6 +37,7 @@ from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.interfaces import LinkChange
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.netlink.uapi import NUD_PERMANENT, NUD_REACHABLE
+from flannelette.services.runtime.os.processes import Process
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
 
@@ -101,6 +102,9 @@ class Diagnosis:
         """Findings of the last look, which are reported once another look has them too."""
         self._cost = 0.0
         """CPU seconds of the last look."""
+        self._flannelds: Sequence[Process] = ()
+        self._compared: float | None = None
+        """Time of the last full comparison that a scan of the processes has followed."""
 
     async def run(self) -> None:
         """Checks the host whenever something looks suspicious, until cancelled."""
@@ -131,7 +135,7 @@ class Diagnosis:
             gateways={address: now - since for address, since in self._gateways.items()},
         )
         try:
-            seen = await look(self._inspector, subject, self._files)
+            seen = await look(self._inspector, subject, self._files, self._running())
         except Unavailable as error:
             log.warning("the host could not be checked", reason=str(error))
             return False
@@ -151,6 +155,13 @@ class Diagnosis:
         if not is_new:
             self._round += 1
         return is_new
+
+    def _running(self) -> Sequence[Process]:
+        """The flannelds; every process is looked at after a full comparison only, or where one was found."""
+        compared = self._dataplane.programmer.last_resync
+        if self._flannelds or compared != self._compared:
+            self._flannelds, self._compared = flannelds(self._files), compared
+        return self._flannelds
 
     async def _mend(self, subject: Subject, seen: KernelSnapshot) -> None:
         """Puts interfaces of pods back into their bridge; if something takes them out again and again, it is told."""

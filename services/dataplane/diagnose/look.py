@@ -31,7 +31,6 @@ from flannelette.services.dataplane.diagnose.checks import CHECKS, blocks, forwa
 from flannelette.services.dataplane.diagnose.host_programs import (
     HostFiles,
     cni_view,
-    flannelds,
     managers_of,
     taken_port,
 )
@@ -67,6 +66,7 @@ from flannelette.services.dataplane.diagnose.seen import (
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer, PeerState, state_of
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.peers import UNDERLAY, Peer, PeerContext
+from flannelette.services.runtime.os.processes import Process
 
 _RESULTS: Final = ("results", "cache/results")
 """Directories of results: of container runtimes, and of kubelets before 1.24."""
@@ -250,8 +250,10 @@ def carrier_port(context: PeerContext) -> int:
     return context.backend.port if isinstance(context.backend, Vxlan | Wireguard) else 0
 
 
-async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> KernelSnapshot:
-    """Asks the kernel, and looks at programs. Raises Unavailable."""
+async def look(
+    inspector: Inspector, subject: Subject, files: HostFiles, flannelds: Sequence[Process]
+) -> KernelSnapshot:
+    """Asks the kernel, and looks at CNI's files, beside the flannelds that run. Raises Unavailable."""
     addresses, links = await inspector.addresses(), await inspector.links()
     seen = KernelSnapshot(
         names={index: each.name for index, each in links.items()},
@@ -262,7 +264,7 @@ async def look(inspector: Inspector, subject: Subject, files: HostFiles) -> Kern
         vlans=await inspector.vlans() if any(each.filters_vlans for each in links.values()) else {},
         policies=await inspector.policies(),
         rules={family: await inspector.rules(family) for family in FAMILIES},
-        flannelds=flannelds(files),
+        flannelds=flannelds,
         cni=cni_view(files),
     )
     seen = replace(seen, ways=ways(subject, seen))

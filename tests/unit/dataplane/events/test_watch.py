@@ -1,5 +1,7 @@
 """Which notifications of the kernel lead to a look at everything."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from ipaddress import ip_network
 from types import SimpleNamespace
@@ -10,10 +12,11 @@ import pytest
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.events import Observations
+from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
 from flannelette.services.dataplane.peers import PeerContext
-from flannelette.services.dataplane.watch import Pending, classifier, pause
+from flannelette.services.dataplane.watch import Pending, classifier, pause, watch_kernel
 from tests.examples.dataplane import DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY
 from tests.examples.leases import SMALL_JSON, network
 
@@ -200,3 +203,29 @@ def test_a_fault_is_compared_at_once_and_a_fight_takes_a_fifth_of_a_core(
     since: float, cost: float, expected: float
 ) -> None:
     assert pause(since, cost) == pytest.approx(expected)
+
+
+async def looks_after(*batches: list[Change]) -> list[bool]:
+    """Whether each batch of notifications makes the diagnosis look."""
+    looks, dataplane = list[bool](), FakeDataplane()
+    dataplane.suspicious, dataplane.programmer.last_resync_cpu = asyncio.Event(), 0.0
+
+    async def changes() -> AsyncIterator[list[Change]]:
+        for batch in batches:
+            yield batch
+            looks.append(dataplane.suspicious.is_set())
+            dataplane.suspicious.clear()
+
+    kernel = SimpleNamespace(changes=changes)
+    await watch_kernel(dataplane.real, cast("Actuator", kernel), PORT)
+    return looks
+
+
+async def test_a_neighbour_of_the_underlay_that_stays_away_is_looked_at_once() -> None:
+    away = Change(ChangedObject.NEIGHBOUR, True, 2, ETH0, key=("neighbour", 12))
+    back, other = replace(away, gone=False), replace(away, key=("neighbour", 13))
+    assert await looks_after([away], [away], [away, away], [other], [back], [away]) == [
+        True, False, False, True, False, True,
+    ]  # fmt: skip
+    overrun = Change(ChangedObject.OVERRUN)
+    assert await looks_after([away], [overrun], [away]) == [True, False, True]
