@@ -20,8 +20,8 @@ from flannelette.services.core.formats.text import count
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from flannelette.services.dataplane.links.interfaces import LinkChange
-from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.object_text import DeviceNames
 from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.peers import NO_ADDRESS, WHOLE, Peer, PeerContext
 from flannelette.services.runtime import events

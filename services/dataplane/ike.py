@@ -21,18 +21,16 @@ from typing import Any, Final, Self, TypeVar
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.ipsec.values import (
+from flannelette.services.dataplane.netlink.object_text import MARK, connection_name, connection_of, key_id
+from flannelette.services.dataplane.netlink.objects import (
     IKE_CONNECTION,
     IKE_KEY,
-    MARK,
     REQID,
     IkeConnection,
     IkeKey,
-    connection_name,
-    connection_of,
-    key_id,
+    KernelObject,
+    Plan,
 )
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 Section = Mapping[str, Any]

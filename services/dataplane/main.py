@@ -29,11 +29,11 @@ from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.events import Cause, NodeEventKind, NodeJournal, NumberCollector
 from flannelette.services.dataplane.ike import CharonActuator
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
-from flannelette.services.dataplane.netlink.fou.ports import FouActuator
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
+from flannelette.services.dataplane.netlink.fou import FouActuator
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.monitor import Monitor
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from flannelette.services.dataplane.netlink.wireguard import WireguardSocket
+from flannelette.services.dataplane.netlink.xfrm import PolicyEvents, PolicySocket
 from flannelette.services.dataplane.node.cni import CniInstaller, read_configuration
 from flannelette.services.dataplane.node.lease_renewer import own_findings
 from flannelette.services.dataplane.probes.prober import Prober

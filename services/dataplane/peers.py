@@ -20,8 +20,15 @@ from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lig
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
 from flannelette.services.dataplane.links.interfaces import Device
-from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT, IkeConnection, XfrmPolicy
-from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, KernelObject, Route, packed_mac
+from flannelette.services.dataplane.netlink.objects import (
+    DIR_OUT,
+    RTN_BLACKHOLE,
+    IkeConnection,
+    KernelObject,
+    Route,
+    XfrmPolicy,
+    packed_mac,
+)
 from flannelette.services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
 from flannelette.services.dataplane.underlay import Underlay
 

@@ -10,8 +10,8 @@ from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.actuator import Actuator
-from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.object_text import DeviceNames
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route
 from flannelette.services.dataplane.underlay import Underlay
 from tests.fakes import kernel as fakes

@@ -8,8 +8,7 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.events import NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.actuator import Actuator
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from flannelette.services.dataplane.netlink.objects import Hook, KernelObject
+from flannelette.services.dataplane.netlink.objects import Hook, IkeConnection, IkeKey, KernelObject, XfrmPolicy
 from flannelette.services.dataplane.peers import PeerContext
 from tests.examples.dataplane import NAMES, FakeKernel
 from tests.examples.leases import by_name

@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mappi
 from dataclasses import dataclass, field
 
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
 from flannelette.services.dataplane.netlink.monitor import Change
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.dataplane.netlink.object_text import DeviceNames
+from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, WireguardPeer, steps
 
 
 @dataclass

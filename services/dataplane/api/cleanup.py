@@ -23,12 +23,12 @@ from flannelette.services.dataplane.kernel.reconciler import (
 )
 from flannelette.services.dataplane.links.reconcile import find_leftovers, remove_devices
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
-from flannelette.services.dataplane.netlink.fou.ports import FouActuator
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicySocket
+from flannelette.services.dataplane.netlink.fou import FouActuator
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.netlink.objects import KernelObject, Neighbour, Plan, Route, plan, steps, verb_of
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from flannelette.services.dataplane.netlink.wireguard import WireguardSocket
+from flannelette.services.dataplane.netlink.xfrm import PolicySocket
 from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
 from flannelette.services.dataplane.settings import ROUTE_PROTOCOL, DataplaneSettings, mark_of
 from flannelette.services.runtime.networks import NodeNetwork

@@ -55,10 +55,15 @@ from flannelette.services.dataplane.kernel.reconciler import KernelPlan, flannel
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.links.reconcile import device_commands, present_devices
-from flannelette.services.dataplane.netlink.fou.values import FouPort
 from flannelette.services.dataplane.netlink.kinds import command
-from flannelette.services.dataplane.netlink.objects import KernelObject, steps, verb_of
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.objects import (
+    FouPort,
+    KernelObject,
+    WireguardDevice,
+    WireguardPeer,
+    steps,
+    verb_of,
+)
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.peers import Peer, PeerContext, node_objects
 from flannelette.services.dataplane.probes.prober import Prober

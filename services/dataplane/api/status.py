@@ -21,8 +21,8 @@ from flannelette.services.dataplane.kernel.programmer import (
     state_of,
 )
 from flannelette.services.dataplane.links.interfaces import read_counters
-from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames, address, mac
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.object_text import DeviceNames, address, mac
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 from flannelette.services.dataplane.peers import Peer
 from flannelette.services.dataplane.probes.prober import Prober

@@ -25,7 +25,7 @@ from flannelette.services.dataplane.backends.backend import (
 from flannelette.services.dataplane.ike import follow_charon
 from flannelette.services.dataplane.links.interfaces import BareLink, LinkSpec, own_address
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.ipsec.values import (
+from flannelette.services.dataplane.netlink.objects import (
     ALLOW_PRIORITY,
     BLOCK,
     BLOCK_PRIORITY,
@@ -36,9 +36,9 @@ from flannelette.services.dataplane.netlink.ipsec.values import (
     TUNNEL_PRIORITY,
     IkeConnection,
     IkeKey,
+    KernelObject,
     XfrmPolicy,
 )
-from flannelette.services.dataplane.netlink.objects import KernelObject
 from flannelette.services.dataplane.underlay import Underlay
 
 _OVERHEAD: Final = 77

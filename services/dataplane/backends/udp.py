@@ -33,9 +33,8 @@ from flannelette.services.dataplane.backends.backend import (
 )
 from flannelette.services.dataplane.backends.ipip import IpipLink
 from flannelette.services.dataplane.links.interfaces import TUN, BareLink, LinkKind, LinkSpec, own_address
-from flannelette.services.dataplane.netlink.fou.ports import FouPorts, watch_port
-from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU, FouPort
-from flannelette.services.dataplane.netlink.objects import KernelObject
+from flannelette.services.dataplane.netlink.fou import FouPorts, watch_port
+from flannelette.services.dataplane.netlink.objects import ENCAP_FOU, FouPort, KernelObject
 from flannelette.services.dataplane.underlay import Underlay
 from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.telemetry.logs import get_logger

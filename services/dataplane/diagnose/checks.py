@@ -29,10 +29,9 @@ from flannelette.services.dataplane.diagnose.seen import (
     sysctl,
 )
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.iproute2_text import address
-from flannelette.services.dataplane.netlink.ipsec.values import BLOCK_PRIORITY
 from flannelette.services.dataplane.netlink.kinds import text
-from flannelette.services.dataplane.netlink.objects import RT_TABLE_LOCAL, RTN_LOCAL, Route
+from flannelette.services.dataplane.netlink.object_text import address
+from flannelette.services.dataplane.netlink.objects import BLOCK_PRIORITY, RT_TABLE_LOCAL, RTN_LOCAL, Route
 
 _IN, _OUT, _FORWARD = range(3)
 _DIRECTIONS: Final = ("in", "out", "fwd")

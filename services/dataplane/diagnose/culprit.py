@@ -19,8 +19,8 @@ from flannelette.services.dataplane.diagnose.seen import (
     protocol_text,
 )
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.iproute2_text import address
 from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.object_text import address
 from flannelette.services.dataplane.netlink.objects import (
     DROPS,
     RT_TABLE_LOCAL,

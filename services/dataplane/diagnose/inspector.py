@@ -30,8 +30,7 @@ from flannelette.services.dataplane.diagnose.seen import (
 )
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES, Reader, fields_of, routes_request
-from flannelette.services.dataplane.netlink.ipsec.values import REQID
-from flannelette.services.dataplane.netlink.objects import Route
+from flannelette.services.dataplane.netlink.objects import REQID, Route
 from flannelette.services.dataplane.netlink.raw_socket import (
     AnswersLost,
     DumpReader,

@@ -37,8 +37,8 @@ from flannelette.services.dataplane.diagnose.seen import (
     pod_address,
     sysctl,
 )
-from flannelette.services.dataplane.netlink.iproute2_text import address, mac
 from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.object_text import address, mac
 from flannelette.services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, RTN_LOCAL, RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL
 

@@ -36,8 +36,8 @@ from flannelette.services.dataplane.diagnose.seen import (
     pod_address,
 )
 from flannelette.services.dataplane.links.interfaces import LinkChange
-from flannelette.services.dataplane.netlink.iproute2_text import address, mac
 from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.object_text import address, mac
 from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
 from flannelette.services.dataplane.netlink.uapi import KernelError
 

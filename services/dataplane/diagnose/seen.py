@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network
 from flannelette.services.dataplane.links.interfaces import Device
-from flannelette.services.dataplane.netlink.iproute2_text import address as ip_text
+from flannelette.services.dataplane.netlink.object_text import address as ip_text
 from flannelette.services.dataplane.netlink.objects import Route
 from flannelette.services.dataplane.netlink.uapi import NUD_FAILED, NUD_NOARP, NUD_PERMANENT, KernelError
 from flannelette.services.dataplane.underlay import Underlay

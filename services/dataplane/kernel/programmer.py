@@ -41,21 +41,24 @@ from flannelette.services.dataplane.kernel.reconciler import (
     wins,
 )
 from flannelette.services.dataplane.netlink.actuator import Actuator
-from flannelette.services.dataplane.netlink.fou.values import FouPort
-from flannelette.services.dataplane.netlink.iproute2_text import DeviceNames
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.object_text import DeviceNames
 from flannelette.services.dataplane.netlink.objects import (
     RTPROT_BOOT,
     FdbEntry,
+    FouPort,
     Hook,
+    IkeConnection,
+    IkeKey,
     KernelObject,
     Neighbour,
     Plan,
     Route,
+    WireguardDevice,
+    WireguardPeer,
+    XfrmPolicy,
 )
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardPeerState
+from flannelette.services.dataplane.netlink.wireguard import WireguardPeerState
 from flannelette.services.dataplane.peers import Peer, PeerContext, PeerDelta, PeerSet, node_objects, peers_of
 from flannelette.services.runtime.telemetry.logs import get_logger
 

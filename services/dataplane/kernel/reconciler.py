@@ -12,17 +12,19 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
 from flannelette.services.dataplane.netlink.actuator import Actuator, Contents
-from flannelette.services.dataplane.netlink.iproute2_text import metrics_text, mtu_of
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
+from flannelette.services.dataplane.netlink.object_text import metrics_text, mtu_of
 from flannelette.services.dataplane.netlink.objects import (
     HOOK,
     ROUTE,
     RTN_UNICAST,
     RTPROT_BOOT,
     Hook,
+    IkeConnection,
+    IkeKey,
     KernelObject,
     Plan,
     Route,
+    XfrmPolicy,
     plan,
 )
 from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6, RTA_METRICS, attribute, attributes

@@ -16,7 +16,7 @@ from flannelette.services.core.family import Address
 from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress, LinkChange, LinkState
 from flannelette.services.dataplane.links.tun import make_tun
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.fou.ports import delete_port
+from flannelette.services.dataplane.netlink.fou import delete_port
 from flannelette.services.dataplane.netlink.pyroute2_parts import AsyncIPRoute, NetlinkError
 from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, RawTransport
 from flannelette.services.runtime.os.ethtool import checksum_offload, set_checksum_offload

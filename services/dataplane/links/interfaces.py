@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 from flannelette.services.core.backend_types import FOU_DEVICE
 from flannelette.services.core.family import Address, Family, Network
 from flannelette.services.core.network import contains
-from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU
+from flannelette.services.dataplane.netlink.objects import ENCAP_FOU
 
 
 @dataclass(frozen=True, slots=True)

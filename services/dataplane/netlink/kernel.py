@@ -15,9 +15,9 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.netlink import dumps, uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.dumps import Reader, Request
-from flannelette.services.dataplane.netlink.iproute2_text import refusal
-from flannelette.services.dataplane.netlink.kinds import KINDS, RtnetlinkKind, rtnetlink_kind_of
+from flannelette.services.dataplane.netlink.kinds import KINDS, RtnetlinkKind, Template, rtnetlink_kind_of
 from flannelette.services.dataplane.netlink.monitor import Change, Monitor
+from flannelette.services.dataplane.netlink.object_text import refusal
 from flannelette.services.dataplane.netlink.objects import (
     RT_TABLE_MAIN,
     FdbEntry,
@@ -29,7 +29,6 @@ from flannelette.services.dataplane.netlink.objects import (
     steps,
 )
 from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NetlinkTransport, RawTransport, complete
-from flannelette.services.dataplane.netlink.templates import Template
 
 BATCH_BYTES: Final = 16 * 1024
 """Size of a batch: about 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five

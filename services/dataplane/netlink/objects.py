@@ -11,9 +11,262 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from flannelette.services.dataplane.netlink.fou.values import FouPort
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.core.backend_types import IPSEC_MARK, Secret
+
+ENCAP_FOU: Final = 1
+"""TUNNEL_ENCAP_FOU (linux/if_tunnel.h): how a tunnel device says that it sends by FOU."""
+FOU_PORT: Final = -3
+"""Number of the kind, which is its place in the order of work: before rtnetlink's kinds."""
+
+
+class _FouFields(NamedTuple):
+    kind: int
+    local: bytes
+    port: int
+    ifindex: int
+
+
+class FouPort(_FouFields):
+    """A UDP port of a packed local IPv4 address, whose datagrams hold IPv4 packets.
+
+    The kernel marks no port as anybody's. `ifindex` is the tunnel device that sends from this very port: by it the
+    port is ours, and with it the port goes.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, local: bytes, port: int, ifindex: int) -> "FouPort":
+        """The fields in their order, without the kind."""
+        return tuple.__new__(cls, (FOU_PORT, local, port, ifindex))
+
+    @property
+    def key(self) -> Hashable:
+        """The identity of the port in the kernel: address and port."""
+        return FOU_PORT, self.local, self.port
+
+
+XFRM_POLICY: Final = -6
+IKE_KEY: Final = -5
+IKE_CONNECTION: Final = -4
+"""Numbers of the kinds, which are their places in the order of work: before rtnetlink's kinds."""
+
+REQID, TUNNEL_PRIORITY = IPSEC_MARK
+"""Reqid and priority of our policies with a template; the states that belong to them have the reqid too. Of
+priorities the lesser number is asked first; flannel's have 0."""
+ALLOW_PRIORITY: Final = 0x666C616E
+BLOCK_PRIORITY: Final = ALLOW_PRIORITY + 1
+"""Mark our policies without a template: after every other policy."""
+
+DIR_IN: Final = 0
+DIR_OUT: Final = 1
+DIR_FWD: Final = 2
+ALLOW: Final = 0
+BLOCK: Final = 1
+
+
+class _PolicyFields(NamedTuple):
+    kind: int
+    direction: int
+    src: bytes
+    src_length: int
+    dst: bytes
+    dst_length: int
+    action: int
+    priority: int
+    tunnel_src: bytes
+    tunnel_dst: bytes
+    reqid: int
+    is_optional: bool
+    rest: bytes
+
+
+class XfrmPolicy(_PolicyFields):
+    """What the kernel does with packets from `src` to `dst`: an ESP tunnel, nothing (allow), or drops them (block).
+
+    * `tunnel_src` and `tunnel_dst` are the ends of the tunnel; empty, with `reqid` 0: there is none.
+    * `is_optional`: packets that did not come by the tunnel are let in, too.
+    * `rest` is whatever else the kernel has of it, as limits. Empty on all of ours.
+    """
+
+    __slots__ = ()
+    ifindex: ClassVar[int] = 0
+
+    def __new__(
+        cls,
+        direction: int,
+        src: bytes,
+        src_length: int,
+        dst: bytes,
+        dst_length: int,
+        action: int = ALLOW,
+        priority: int = 0,
+        tunnel_src: bytes = b"",
+        tunnel_dst: bytes = b"",
+        reqid: int = 0,
+        is_optional: bool = False,
+        rest: bytes = b"",
+    ) -> "XfrmPolicy":
+        """The fields in their order, without the kind."""
+        more = (action, priority, tunnel_src, tunnel_dst, reqid, is_optional, rest)
+        return tuple.__new__(cls, (XFRM_POLICY, direction, src, src_length, dst, dst_length, *more))
+
+    @property
+    def key(self) -> Hashable:
+        """Direction and selector: an update of the same replaces this one, whatever its priority."""
+        return self[:6]
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it is ours."""
+        if self.tunnel_src:
+            return (self.reqid, self.priority) == (REQID, TUNNEL_PRIORITY)
+        return self.priority in (ALLOW_PRIORITY, BLOCK_PRIORITY)
+
+    @property
+    def is_like_flannels(self) -> bool:
+        """Whether a flanneld may have made it."""
+        return bool(self.tunnel_src) and (self.reqid, self.priority) == (REQID, 0)
+
+
+class _KeyFields(NamedTuple):
+    kind: int
+    owner: str
+    psk: Secret
+
+
+class IkeKey(_KeyFields):
+    """The pre-shared key by which charon authenticates this address, its own or a peer's.
+
+    charon does not tell a key: `psk` is empty where another process has loaded it.
+    """
+
+    __slots__ = ()
+    ifindex: ClassVar[int] = 0
+
+    def __new__(cls, owner: str, psk: Secret) -> "IkeKey":
+        """The fields in their order, without the kind."""
+        return tuple.__new__(cls, (IKE_KEY, owner, psk))
+
+    @property
+    def key(self) -> Hashable:
+        """The identity of the key in charon: the address of its owner."""
+        return IKE_KEY, self.owner
+
+
+class _ConnectionFields(NamedTuple):
+    kind: int
+    local: str
+    local_id: str
+    own_subnet: str
+    remote: str
+    peer_subnet: str
+    encap: bool
+    proposal: str
+
+
+class IkeConnection(_ConnectionFields):
+    """A connection of charon: which tunnel to which peer is negotiated, and kept.
+
+    Addresses and subnets are texts, as vici has them; `local` is the underlay's address, `local_id` what peers know.
+    """
+
+    __slots__ = ()
+    ifindex: ClassVar[int] = 0
+
+    def __new__(
+        cls,
+        local: str,
+        local_id: str,
+        own_subnet: str,
+        remote: str,
+        peer_subnet: str,
+        encap: bool,
+        proposal: str,
+    ) -> "IkeConnection":
+        """The fields in their order, without the kind."""
+        more = (own_subnet, remote, peer_subnet, encap, proposal)
+        return tuple.__new__(cls, (IKE_CONNECTION, local, local_id, *more))
+
+    @property
+    def key(self) -> Hashable:
+        """All of it: charon updates no connection, so that another one is loaded before this one is unloaded."""
+        return tuple(self)
+
+
+WIREGUARD_DEVICE: Final = -2
+WIREGUARD_PEER: Final = -1
+"""Numbers of the kinds, which are their places in the order of work: before rtnetlink's kinds."""
+KEY_BYTES: Final = 32
+
+AllowedIps: TypeAlias = tuple[tuple[bytes, int], ...]
+"""Packed address and prefix length of each, sorted."""
+
+
+class _DeviceFields(NamedTuple):
+    kind: int
+    public_key: bytes
+    private_key: Secret
+    port: int
+    fwmark: int
+    ifindex: int
+
+
+class WireguardDevice(_DeviceFields):
+    """The key pair and the UDP port of a device. A device without a key carries nothing, and has no such object."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls, public_key: bytes, private_key: Secret, port: int, fwmark: int, ifindex: int
+    ) -> "WireguardDevice":
+        """The fields in their order, without the kind."""
+        return tuple.__new__(cls, (WIREGUARD_DEVICE, public_key, private_key, port, fwmark, ifindex))
+
+    @property
+    def key(self) -> Hashable:
+        """The identity of the configuration: the device."""
+        return WIREGUARD_DEVICE, self.ifindex
+
+
+class _PeerFields(NamedTuple):
+    kind: int
+    public_key: bytes
+    allowed_ips: AllowedIps
+    endpoint: bytes
+    port: int
+    preshared_key: Secret
+    keepalive: int
+    ifindex: int
+
+
+class WireguardPeer(_PeerFields):
+    """A peer of a device: packets to its allowed IPs are encrypted for its key and sent to its endpoint.
+
+    * `endpoint` is a packed address, as its lease says it; empty, with port 0: the peer has to send first. The kernel
+      follows a peer that moves; where a session lives, that is no difference (see `WireguardSocket`).
+    * `preshared_key` is empty where there is none. `keepalive` is in seconds; 0: none.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        public_key: bytes,
+        allowed_ips: AllowedIps,
+        endpoint: bytes,
+        port: int,
+        preshared_key: Secret,
+        keepalive: int,
+        ifindex: int,
+    ) -> "WireguardPeer":
+        """The fields in their order, without the kind."""
+        rest = (endpoint, port, preshared_key, keepalive, ifindex)
+        return tuple.__new__(cls, (WIREGUARD_PEER, public_key, allowed_ips, *rest))
+
+    @property
+    def key(self) -> Hashable:
+        """The identity of the peer in the kernel: device and public key."""
+        return WIREGUARD_PEER, self.ifindex, self.public_key
 
 
 class Keyed(Hashable, Protocol):

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.iproute2_text import refusal
+from flannelette.services.dataplane.netlink.object_text import refusal
 from flannelette.services.dataplane.netlink.uapi import (
     HEADER,
     NLM_F_DUMP_INTR,

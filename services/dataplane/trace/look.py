@@ -30,9 +30,7 @@ from flannelette.services.dataplane.kernel.programmer import ObjectCheck
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.interfaces import LinkSpec, LinkState
 from flannelette.services.dataplane.links.reconcile import device_commands
-from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
-from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
+from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route, WireguardPeer, XfrmPolicy
 from flannelette.services.dataplane.peers import Peer, PeerContext
 
 

@@ -20,10 +20,12 @@ from flannelette.services.dataplane.diagnose.checks import CHECKS, check_packet
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, decision, plain, removal_of, rule_text
 from flannelette.services.dataplane.diagnose.paths import path_findings
 from flannelette.services.dataplane.diagnose.seen import Lookup, sysctl
-from flannelette.services.dataplane.netlink.iproute2_text import address, mac
-from flannelette.services.dataplane.netlink.ipsec.values import DIR_FWD, DIR_IN, DIR_OUT
 from flannelette.services.dataplane.netlink.kinds import kind_of, text
+from flannelette.services.dataplane.netlink.object_text import address, mac
 from flannelette.services.dataplane.netlink.objects import (
+    DIR_FWD,
+    DIR_IN,
+    DIR_OUT,
     RTN_LOCAL,
     RTN_UNICAST,
     RTPROT_BOOT,

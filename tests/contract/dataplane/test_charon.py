@@ -8,8 +8,8 @@ import pytest
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane import ike as ours
 from flannelette.services.dataplane.ike import CharonActuator, follow_charon
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, connection_name
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, plan
+from flannelette.services.dataplane.netlink.object_text import connection_name
+from flannelette.services.dataplane.netlink.objects import IkeConnection, IkeKey, KernelObject, Plan, plan
 from tests.charon.fake import FakeCharon
 from tests.waiting import contains, eventually
 

@@ -20,12 +20,12 @@ from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.dataplane.backends import make_backend
+from flannelette.services.dataplane.backends.wireguard import private_key
 from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
 from flannelette.services.dataplane.diagnose.look import cni_pods
 from flannelette.services.dataplane.events import Cause, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.kinds import command
-from flannelette.services.dataplane.netlink.wireguard.key_file import private_key
 from flannelette.services.dataplane.node.cni import read_configuration
 from flannelette.services.dataplane.node.subnet_file import SubnetFile, read_previous_subnets, what_pods_keep
 from flannelette.services.lease.admission import SnapshotCache

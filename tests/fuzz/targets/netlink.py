@@ -15,20 +15,25 @@ from flannelette.services.core.family import FAMILIES
 from flannelette.services.dataplane.diagnose import inspector
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, ROUTES, MessageFormat, Reader
-from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import (
+from flannelette.services.dataplane.netlink.fou import FouRow, PortReader
+from flannelette.services.dataplane.netlink.kinds import text
+from flannelette.services.dataplane.netlink.monitor import read
+from flannelette.services.dataplane.netlink.objects import (
+    FdbEntry,
+    KernelObject,
+    Neighbour,
+    Route,
+    WireguardPeer,
+    XfrmPolicy,
+)
+from flannelette.services.dataplane.netlink.raw_socket import FamilyReader
+from flannelette.services.dataplane.netlink.wireguard import DeviceReader, set_peer
+from flannelette.services.dataplane.netlink.xfrm import (
     PolicyReader,
     StateReader,
     policy_changes,
     policy_message,
 )
-from flannelette.services.dataplane.netlink.ipsec.values import XfrmPolicy
-from flannelette.services.dataplane.netlink.kinds import text
-from flannelette.services.dataplane.netlink.monitor import read
-from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
-from flannelette.services.dataplane.netlink.raw_socket import FamilyReader
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardPeer
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import DeviceReader, set_peer
 from tests.examples.dataplane import NAMES
 from tests.examples.netlink_dumps import (
     DONE,

@@ -15,7 +15,7 @@ from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane import ike
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey
+from flannelette.services.dataplane.netlink.objects import IkeConnection, IkeKey
 from tests.charon.hosts import Node, Wire, nodes
 from tests.charon.traffic import LARGEST, LARGEST_IN_UDP, PSK, measured, network, pings, pings_of, reaches, until
 from tests.hosts.dataplane import Cluster

@@ -16,7 +16,7 @@ import pytest
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.lease.v1 import lease_pb2
-from flannelette.services.dataplane.netlink.wireguard.key_file import private_key, public_key
+from flannelette.services.dataplane.backends.wireguard import private_key, public_key
 from lab.pings import Pinger
 from tests.flannel.turns import node
 from tests.hosts.dataplane import Cluster, Running, cluster_in

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from flannelette.services.dataplane.diagnose.inspector import Inspector
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import PolicyEvents, PolicySocket
-from flannelette.services.dataplane.netlink.ipsec.values import (
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.objects import (
     ALLOW_PRIORITY,
     BLOCK,
     BLOCK_PRIORITY,
@@ -16,11 +16,13 @@ from flannelette.services.dataplane.netlink.ipsec.values import (
     DIR_OUT,
     REQID,
     TUNNEL_PRIORITY,
+    KernelObject,
+    Plan,
     XfrmPolicy,
+    plan,
 )
-from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, plan
 from flannelette.services.dataplane.netlink.uapi import AF_INET
+from flannelette.services.dataplane.netlink.xfrm import PolicyEvents, PolicySocket
 from tests.hosts.namespaces import NetworkNamespace
 from tests.patience import PATIENCE
 from tests.tools import lacking

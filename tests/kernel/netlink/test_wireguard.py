@@ -13,13 +13,19 @@ import pytest
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.family import IPV4, IPV6
 from flannelette.services.dataplane.backends.backend import NodeLinks, device_route
+from flannelette.services.dataplane.backends.wireguard import public_key
 from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.actuator import CombinedActuator
 from flannelette.services.dataplane.netlink.kernel import KernelSocket
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, plan
-from flannelette.services.dataplane.netlink.wireguard.key_file import public_key
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import WireguardSocket
+from flannelette.services.dataplane.netlink.objects import (
+    KernelObject,
+    Plan,
+    Route,
+    WireguardDevice,
+    WireguardPeer,
+    plan,
+)
+from flannelette.services.dataplane.netlink.wireguard import WireguardSocket
 from lab.pings import Pinger
 from tests.examples.dataplane import DUAL_UNDERLAY
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace

@@ -17,9 +17,15 @@ from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.ike import connection_section, key_section
 from flannelette.services.dataplane.kernel.reconciler import OwnershipRules, classify, flannel_shape
 from flannelette.services.dataplane.links.interfaces import Device, as_created, link_changes
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection, IkeKey, XfrmPolicy
 from flannelette.services.dataplane.netlink.kinds import command, text
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, steps
+from flannelette.services.dataplane.netlink.objects import (
+    IkeConnection,
+    IkeKey,
+    KernelObject,
+    Plan,
+    XfrmPolicy,
+    steps,
+)
 from tests.examples.dataplane import UNDERLAY
 from tests.examples.leases import network
 

@@ -14,7 +14,7 @@ from flannelette.services.dataplane.backends.backend import NodeLinks
 from flannelette.services.dataplane.backends.wireguard import Wireguard
 from flannelette.services.dataplane.kernel.programmer import PeerState, state_of
 from flannelette.services.dataplane.links.interfaces import Device
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
+from flannelette.services.dataplane.netlink.objects import WireguardDevice, WireguardPeer
 from flannelette.services.dataplane.peers import PeerContext
 from tests.examples.dataplane import UNDERLAY, FakeKernel, lease, route
 from tests.examples.leases import network

@@ -4,10 +4,9 @@ import struct
 
 from flannelette.services.core.family import IPV4
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.fou.ports import FouRow, PortReader, encode, port_in_link
-from flannelette.services.dataplane.netlink.fou.values import FouPort
+from flannelette.services.dataplane.netlink.fou import FouRow, PortReader, encode, port_in_link
 from flannelette.services.dataplane.netlink.kinds import command, kind_of, text
-from flannelette.services.dataplane.netlink.objects import Plan, steps
+from flannelette.services.dataplane.netlink.objects import FouPort, Plan, steps
 from tests.examples.dataplane import route
 
 PORT = FouPort(bytes((10, 99, 0, 11)), 8285, 7)

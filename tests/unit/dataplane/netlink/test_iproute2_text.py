@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.iproute2_text import refusal
 from flannelette.services.dataplane.netlink.kinds import command, text
+from flannelette.services.dataplane.netlink.object_text import refusal
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, Route
 
 NAMES = {2: "eth0", 7: "flannel.1", 8: "flannel-v6.1"}

@@ -15,13 +15,9 @@ from flannelette.services.dataplane.ike import (
     tunnels_in,
 )
 from flannelette.services.dataplane.netlink import uapi
-from flannelette.services.dataplane.netlink.ipsec.policy_socket import (
-    DUMP_REQUEST,
-    PolicyReader,
-    policy_changes,
-    policy_message,
-)
-from flannelette.services.dataplane.netlink.ipsec.values import (
+from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.object_text import connection_name, connection_of
+from flannelette.services.dataplane.netlink.objects import (
     ALLOW_PRIORITY,
     BLOCK,
     BLOCK_PRIORITY,
@@ -31,10 +27,13 @@ from flannelette.services.dataplane.netlink.ipsec.values import (
     TUNNEL_PRIORITY,
     IkeConnection,
     XfrmPolicy,
-    connection_name,
-    connection_of,
 )
-from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
+from flannelette.services.dataplane.netlink.xfrm import (
+    DUMP_REQUEST,
+    PolicyReader,
+    policy_changes,
+    policy_message,
+)
 
 OWN, THEIRS = bytes((10, 5, 27, 0)), bytes((10, 5, 53, 0))
 HERE, THERE = bytes((10, 99, 0, 11)), bytes((10, 99, 0, 12))

@@ -10,12 +10,11 @@ import pytest
 from pyroute2.netlink.generic.wireguard import wgmsg
 
 from flannelette.services.core.backend_types import Secret
+from flannelette.services.dataplane.netlink import wireguard
 from flannelette.services.dataplane.netlink.kinds import command, text
-from flannelette.services.dataplane.netlink.objects import Plan
+from flannelette.services.dataplane.netlink.objects import Plan, WireguardDevice, WireguardPeer
 from flannelette.services.dataplane.netlink.uapi import KernelError
-from flannelette.services.dataplane.netlink.wireguard import wireguard_socket
-from flannelette.services.dataplane.netlink.wireguard.values import WireguardDevice, WireguardPeer
-from flannelette.services.dataplane.netlink.wireguard.wireguard_socket import (
+from flannelette.services.dataplane.netlink.wireguard import (
     DeviceReader,
     Session,
     WireguardPeerState,
@@ -53,7 +52,7 @@ def encoded(peers: list[dict[str, object]], command: int = 1) -> bytes:
 
 def dumped(*peers: bytes, key: bytes = PRIVATE) -> bytes:
     """A message of a dump, as the kernel writes it, from the attributes of peers."""
-    own = wireguard_socket.set_device(FAMILY, DEVICE._replace(private_key=Secret(key)))[20:] if key else b""
+    own = wireguard.set_device(FAMILY, DEVICE._replace(private_key=Secret(key)))[20:] if key else b""
     body = (
         struct.pack("=BBH", 0, 1, 0)
         + own
@@ -69,7 +68,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 def state_of(item: WireguardPeer, handshake: int = 0, received: int = 0, sent: int = 0) -> bytes:
     """The attributes of a peer in a dump: as in a request, and what it did."""
-    message = wireguard_socket.set_peer(FAMILY, item, with_endpoint=True, greets=False)
+    message = wireguard.set_peer(FAMILY, item, with_endpoint=True, greets=False)
     inner = message[36:]  # behind the headers, the device and the two nests
     moment = struct.pack("=qq", handshake, 500_000_000)
     counts = attribute(7, struct.pack("=Q", received)) + attribute(8, struct.pack("=Q", sent))
@@ -84,7 +83,7 @@ def test_a_peer_is_the_message_that_pyroute2_makes() -> None:
         "WGPEER_A_ENDPOINT": {"addr": "10.99.0.12", "port": 51820},
         "WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL": 25,
     }
-    ours = decode(wireguard_socket.set_peer(FAMILY, PEER, with_endpoint=True, greets=False))
+    ours = decode(wireguard.set_peer(FAMILY, PEER, with_endpoint=True, greets=False))
     theirs = decode(encoded([wanted]))
     (peer,), (expected,) = ours.get_attr("WGDEVICE_A_PEERS"), theirs.get_attr("WGDEVICE_A_PEERS")
     for name in wanted:
@@ -98,7 +97,7 @@ def test_a_peer_is_the_message_that_pyroute2_makes() -> None:
 
 def test_removing_a_peer_is_the_message_that_pyroute2_makes() -> None:
     theirs = encoded([{"WGPEER_A_PUBLIC_KEY": b64encode(KEY), "WGPEER_A_FLAGS": 1}])
-    ours = wireguard_socket.remove_peer(FAMILY, PEER)
+    ours = wireguard.remove_peer(FAMILY, PEER)
     (peer,), (expected,) = (decode(each).get_attr("WGDEVICE_A_PEERS") for each in (ours, theirs))
     for name in ("WGPEER_A_PUBLIC_KEY", "WGPEER_A_FLAGS"):
         assert peer.get_attr(name) == expected.get_attr(name)
@@ -106,17 +105,17 @@ def test_removing_a_peer_is_the_message_that_pyroute2_makes() -> None:
 
 def test_a_new_peer_gets_a_packet_at_once_by_a_keepalive_that_is_turned_on() -> None:
     for item, seconds in ((PLAIN, [None, 1, 0]), (PEER, [None, 0, 25])):
-        message = decode(wireguard_socket.set_peer(FAMILY, item, with_endpoint=True, greets=True))
+        message = decode(wireguard.set_peer(FAMILY, item, with_endpoint=True, greets=True))
         told = [
             each.get_attr("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL") for each in message.get_attr("WGDEVICE_A_PEERS")
         ]
         assert told == seconds
-    message = decode(wireguard_socket.greet_peer(FAMILY, PLAIN))
+    message = decode(wireguard.greet_peer(FAMILY, PLAIN))
     assert [each.get_attr("WGPEER_A_FLAGS") for each in message.get_attr("WGDEVICE_A_PEERS")] == [4, 4], "update only"
 
 
 def test_a_device_is_set_with_its_key_and_port() -> None:
-    message = decode(wireguard_socket.set_device(FAMILY, DEVICE))
+    message = decode(wireguard.set_device(FAMILY, DEVICE))
     assert message.get_attr("WGDEVICE_A_PRIVATE_KEY") == b64encode(PRIVATE)
     assert message.get_attr("WGDEVICE_A_LISTEN_PORT") == 51820
     assert message.get_attr("WGDEVICE_A_IFINDEX") == 7
@@ -138,7 +137,7 @@ def test_a_dump_is_the_objects_that_were_put() -> None:
 
 def test_a_peer_whose_allowed_ips_are_divided_between_two_messages_is_one() -> None:
     first, second = PEER._replace(allowed_ips=NETWORKS[:1]), PEER._replace(allowed_ips=NETWORKS[1:])
-    message = wireguard_socket.set_peer(FAMILY, second, with_endpoint=False, greets=False)
+    message = wireguard.set_peer(FAMILY, second, with_endpoint=False, greets=False)
     allowed = message[message.index(struct.pack("=H", 0x8009)) - 2 :]
     reader = DeviceReader(FAMILY, 7, 9)
     reader.take(dumped(state_of(first, 5)))
@@ -248,7 +247,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[WireguardSocket, PlayedTran
     """A new process, with a kernel in which the peer is at 10.99.0.77, from where it has answered."""
     roamed = PLAIN._replace(endpoint=bytes((10, 99, 0, 77)), port=4000)
     transport = PlayedTransport(state_of(roamed, 1_700_000_000, 148, 92))
-    monkeypatch.setattr(wireguard_socket, "RawTransport", lambda **_: transport)
+    monkeypatch.setattr(wireguard, "RawTransport", lambda **_: transport)
     return WireguardSocket(), transport
 
 

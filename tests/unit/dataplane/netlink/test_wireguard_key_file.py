@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flannelette.services.core.errors import Misconfigured
-from flannelette.services.dataplane.netlink.wireguard.key_file import decoded, private_key, public_key
+from flannelette.services.dataplane.backends.wireguard import decoded, private_key, public_key
 
 
 def test_a_key_file_is_made_as_flannel_makes_it_and_read_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.backends.ipsec import Ipsec
 from flannelette.services.dataplane.backends.vxlan import Vxlan
-from flannelette.services.dataplane.netlink.ipsec.values import IkeConnection
+from flannelette.services.dataplane.netlink.objects import IkeConnection
 from flannelette.services.dataplane.peers import Overlay, PeerContext, node_objects
 from tests.examples.dataplane import LINKS, lines
 from tests.examples.leases import SMALL_JSON, network

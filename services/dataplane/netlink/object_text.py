@@ -1,8 +1,14 @@
-"""Routes, neighbours and forwarding entries as `ip` and `bridge` print them, and the commands that make them."""
+"""Kernel objects as the tools of the field print them, and the commands that make them.
+
+Routes, neighbours, FDB entries, FOU ports and xfrm policies are as `ip` and `bridge` have them, WireGuard's as `wg`,
+and what charon has is in the words of vici.
+"""
 
 import socket
 import struct
 import sys
+import time
+from base64 import b64encode
 from collections.abc import Mapping
 from errno import errorcode
 from os import strerror
@@ -10,14 +16,22 @@ from typing import Final
 
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.objects import (
+    BLOCK,
     RT_SCOPE_UNIVERSE,
     RT_TABLE_MAIN,
     RTN_UNICAST,
     RTPROT_BOOT,
+    AllowedIps,
     FdbEntry,
+    FouPort,
+    IkeConnection,
+    IkeKey,
     Neighbour,
     Route,
     Verb,
+    WireguardDevice,
+    WireguardPeer,
+    XfrmPolicy,
 )
 from flannelette.services.dataplane.netlink.uapi import attributes
 
@@ -199,3 +213,165 @@ def _next_hops(value: bytes, device_names: DeviceNames) -> list[str]:
         hops.append(_join("nexthop", via, f"dev {_device(ifindex, device_names)}", f"weight {weight + 1}"))
         offset += (length + 3) & ~3
     return hops
+
+
+def fou_port(item: FouPort, names: DeviceNames) -> str:
+    """`port 8285 ipproto 4 local 10.99.0.11`, as `ip fou show` has it."""
+    return f"port {item.port} ipproto 4 local {address(item.local)}"
+
+
+def fou_command(verb: Verb, item: FouPort, names: DeviceNames) -> str:
+    """Prints the command `ip fou add ...` or `ip fou del ...`."""
+    return f"ip fou {'add' if verb == 'replace' else 'del'} {fou_port(item, names)}"
+
+
+DIRECTIONS: Final = ("in", "out", "fwd")
+MARK: Final = "flannelette"
+"""Begins the names of what is ours in charon."""
+
+
+def policy(item: XfrmPolicy, names: DeviceNames) -> str:
+    """`src 10.5.1.0/24 dst 10.5.2.0/24 dir out priority 0 tmpl src ... proto esp reqid 11 mode tunnel`."""
+    words = [_selector(item)]
+    if item.action == BLOCK:
+        words.append("action block")
+    words.append(f"priority {item.priority}")
+    if item.tunnel_src:
+        ends = f"src {address(item.tunnel_src)} dst {address(item.tunnel_dst)}"
+        words.append(f"tmpl {ends} proto esp reqid {item.reqid} mode tunnel" + " level use" * item.is_optional)
+    return " ".join(words) + (" and more" if item.rest else "")
+
+
+def policy_command(verb: Verb, item: XfrmPolicy, names: DeviceNames) -> str:
+    """`ip xfrm policy update ...`."""
+    if verb == "del":
+        return f"ip xfrm policy del {_selector(item)}"
+    return f"ip xfrm policy update {policy(item, names)}"
+
+
+def ike_key(item: IkeKey, names: DeviceNames) -> str:
+    """`shared flannelette-10.99.0.12 type IKE owners 10.99.0.12 data (hidden)`."""
+    return f"shared {key_id(item)} type IKE owners {item.owner} data {item.psk}"
+
+
+def ike_key_command(verb: Verb, item: IkeKey, names: DeviceNames) -> str:
+    """The command of vici."""
+    return f"vici unload-shared {key_id(item)}" if verb == "del" else f"vici load-{ike_key(item, names)}"
+
+
+def connection(item: IkeConnection, names: DeviceNames) -> str:
+    """`conn 10.99.0.11 10.5.27.0/24 === 10.99.0.12 10.5.53.0/24 esp aes128...`."""
+    encap = " encap" if item.encap else ""
+    known = f" id {item.local_id}" if item.local_id != item.local else ""
+    return (
+        f"conn {item.local}{known} {item.own_subnet} === {item.remote} {item.peer_subnet}{encap} esp {item.proposal}"
+    )
+
+
+def connection_command(verb: Verb, item: IkeConnection, names: DeviceNames) -> str:
+    """The command of vici."""
+    if verb == "del":
+        return f"vici unload-conn {connection_name(item)}"
+    return f"vici load-{connection(item, names)}"
+
+
+def key_id(item: IkeKey) -> str:
+    """Returns the id by which charon knows the key."""
+    return f"{MARK}-{item.owner}"
+
+
+def connection_name(item: IkeConnection) -> str:
+    """Says everything of it, as charon tells of a connection not much more than its name."""
+    encap = "encap" if item.encap else "plain"
+    parts = (MARK, item.local, item.local_id, item.own_subnet, item.remote, item.peer_subnet, encap, item.proposal)
+    return ",".join(parts)
+
+
+def connection_of(name: str) -> IkeConnection | None:
+    """The connection that has this name; None: it is not ours."""
+    match name.split(","):
+        case [mark, local, local_id, own, remote, theirs, ("encap" | "plain") as encap, proposal] if mark == MARK:
+            return IkeConnection(local, local_id, own, remote, theirs, encap == "encap", proposal)
+    return None
+
+
+def _selector(item: XfrmPolicy) -> str:
+    ends = f"src {address(item.src)}/{item.src_length} dst {address(item.dst)}/{item.dst_length}"
+    return f"{ends} dir {DIRECTIONS[item.direction]}"
+
+
+_UNITS: Final = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+_SIZES: Final = ("KiB", "MiB", "GiB", "TiB")
+
+
+def _base64(value: bytes) -> str:
+    """A public key in base64."""
+    return b64encode(value).decode()
+
+
+def wireguard_device(item: WireguardDevice, names: DeviceNames) -> str:
+    """`flannel-wg listen-port 51820 private-key (hidden)`, and the public key that belongs to it."""
+    mark = f" fwmark {item.fwmark:#x}" if item.fwmark else ""
+    name = _device(item.ifindex, names)
+    return (
+        f"{name} listen-port {item.port} private-key {item.private_key}{mark} public-key {_base64(item.public_key)}"
+    )
+
+
+def wireguard_device_command(verb: Verb, item: WireguardDevice, names: DeviceNames) -> str:
+    """`wg set ...`; what deletes it deletes the device."""
+    if verb == "del":
+        return f"ip link del {_device(item.ifindex, names)}"
+    return f"wg set {wireguard_device(item, names).rpartition(' public-key ')[0]}"
+
+
+def wireguard_peer(item: WireguardPeer, names: DeviceNames) -> str:
+    """`flannel-wg peer KEY endpoint 10.99.0.12:51820 allowed-ips 10.5.53.0/24`."""
+    words = [f"{_device(item.ifindex, names)} peer {_base64(item.public_key)}"]
+    if item.preshared_key:
+        words.append(f"preshared-key {item.preshared_key}")
+    if item.endpoint:
+        words.append(f"endpoint {endpoint(item.endpoint, item.port)}")
+    if item.keepalive:
+        words.append(f"persistent-keepalive {item.keepalive}")
+    return " ".join([*words, f"allowed-ips {_networks(item.allowed_ips)}"])
+
+
+def wireguard_peer_command(verb: Verb, item: WireguardPeer, names: DeviceNames) -> str:
+    """Prints the command `wg set ...` that makes, changes or removes the peer."""
+    if verb == "del":
+        return f"wg set {_device(item.ifindex, names)} peer {_base64(item.public_key)} remove"
+    return f"wg set {wireguard_peer(item, names)}"
+
+
+def endpoint(packed: bytes, port: int) -> str:
+    """Prints an endpoint, such as `10.99.0.12:51820` or `[fd00:99::12]:51820`."""
+    return f"{address(packed)}:{port}" if len(packed) == 4 else f"[{address(packed)}]:{port}"
+
+
+def handshake(moment: float) -> str:
+    """`latest handshake: 1 minute, 2 seconds ago`, of Unix time; 0: never."""
+    if not moment:
+        return "latest handshake: none"
+    left = int(max(time.time() - moment, 0))
+    parts = []
+    for unit, seconds in _UNITS.items():
+        number, left = divmod(left, seconds)
+        parts += [f"{number} {unit}{'' if number == 1 else 's'}"] if number else []
+    return f"latest handshake: {', '.join(parts)} ago" if parts else "latest handshake: now"
+
+
+def transfer(received: int, sent: int) -> str:
+    """`transfer: 1.45 KiB received, 1.52 KiB sent`."""
+    return f"transfer: {_size(received)} received, {_size(sent)} sent"
+
+
+def _size(number: int) -> str:
+    if number < 1024:
+        return f"{number} B"
+    power = min((number.bit_length() - 1) // 10, len(_SIZES))
+    return f"{number / 1024**power:.2f} {_SIZES[power - 1]}"
+
+
+def _networks(allowed: AllowedIps) -> str:
+    return ",".join(f"{address(packed)}/{length}" for packed, length in allowed) or "(none)"

@@ -11,10 +11,17 @@ from typing import Final, NamedTuple, Self
 
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.iproute2_text import refusal
-from flannelette.services.dataplane.netlink.ipsec.values import DIR_OUT, REQID, XFRM_POLICY, XfrmPolicy
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Verb
+from flannelette.services.dataplane.netlink.object_text import refusal
+from flannelette.services.dataplane.netlink.objects import (
+    DIR_OUT,
+    REQID,
+    XFRM_POLICY,
+    KernelObject,
+    Plan,
+    Verb,
+    XfrmPolicy,
+)
 from flannelette.services.dataplane.netlink.raw_socket import (
     LOST,
     DumpReader,

@@ -17,8 +17,18 @@ from typing import Final, Self, TypeAlias
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.iproute2_text import refusal
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route, steps
+from flannelette.services.dataplane.netlink.object_text import endpoint, handshake, refusal, transfer
+from flannelette.services.dataplane.netlink.objects import (
+    KEY_BYTES,
+    WIREGUARD_DEVICE,
+    WIREGUARD_PEER,
+    KernelObject,
+    Plan,
+    Route,
+    WireguardDevice,
+    WireguardPeer,
+    steps,
+)
 from flannelette.services.dataplane.netlink.raw_socket import (
     GENL,
     LOST,
@@ -29,14 +39,6 @@ from flannelette.services.dataplane.netlink.raw_socket import (
     find_family,
 )
 from flannelette.services.dataplane.netlink.uapi import HEADER, KernelError, attribute, spans
-from flannelette.services.dataplane.netlink.wireguard import values as wg
-from flannelette.services.dataplane.netlink.wireguard.values import (
-    KEY_BYTES,
-    WIREGUARD_DEVICE,
-    WIREGUARD_PEER,
-    WireguardDevice,
-    WireguardPeer,
-)
 from flannelette.services.runtime.os.processes import udp_port_is_taken
 
 _BODY: Final = HEADER.size + GENL.size
@@ -70,8 +72,8 @@ class WireguardPeerState:
     allowed: list[tuple[bytes, int]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        where = f"endpoint: {wg.endpoint(self.endpoint, self.port)}, " if self.endpoint else ""
-        return f"{where}{wg.handshake(self.handshake)}, {wg.transfer(self.received, self.sent)}"
+        where = f"endpoint: {endpoint(self.endpoint, self.port)}, " if self.endpoint else ""
+        return f"{where}{handshake(self.handshake)}, {transfer(self.received, self.sent)}"
 
     def value(self, ifindex: int, endpoint: bytes, port: int) -> WireguardPeer:
         """Returns the peer as an object, with an endpoint that stands for its own."""
@@ -420,8 +422,8 @@ async def _words(item: KernelObject, why: KernelError) -> str:
 
 
 def _fault(state: WireguardPeerState) -> str:
-    where = f" with {wg.endpoint(state.endpoint, state.port)}" if state.endpoint else ""
+    where = f" with {endpoint(state.endpoint, state.port)}" if state.endpoint else ""
     return (
-        f"no WireGuard handshake{where} succeeds ({wg.handshake(state.handshake)}): is the peer up, does a "
+        f"no WireGuard handshake{where} succeeds ({handshake(state.handshake)}): is the peer up, does a "
         "firewall let its UDP port through, and has it the same PSK?"
     )

@@ -18,9 +18,8 @@ from typing import Final, Self
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.fou.values import ENCAP_FOU, FOU_PORT, FouPort
-from flannelette.services.dataplane.netlink.iproute2_text import refusal
-from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, steps
+from flannelette.services.dataplane.netlink.object_text import refusal
+from flannelette.services.dataplane.netlink.objects import ENCAP_FOU, FOU_PORT, FouPort, KernelObject, Plan, steps
 from flannelette.services.dataplane.netlink.raw_socket import (
     GENL,
     LOST,
