@@ -18,6 +18,10 @@ class Alloc(Backend):
 
     lease_type: ClassVar[str] = ""
 
+    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
+        """None, whatever the lease has."""
+        return ""
+
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:

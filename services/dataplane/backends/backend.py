@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 from flannelette.services.core.backend_types import BackendOptions
 from flannelette.services.core.errors import InvalidInput
-from flannelette.services.core.family import IPV4, Address, Family, Network
+from flannelette.services.core.family import IPV4, Address, Family, Network, family_of
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.core.network import NetworkConfig
-from flannelette.services.dataplane.links.interfaces import Device, LinkKind, LinkSpec
+from flannelette.services.dataplane.links.interfaces import Device, DeviceAddress, LinkKind, LinkSpec, own_address
 from flannelette.services.dataplane.netlink.objects import RT_SCOPE_LINK, RT_SCOPE_UNIVERSE, KernelObject, Route
 from flannelette.services.dataplane.netlink.uapi import LOOPBACK_IFINDEX
 from flannelette.services.dataplane.underlay import ConnectedRoutes, Underlay
@@ -38,6 +38,11 @@ class NodeIdentity:
     """What peers knew of this node last: new devices get its MACs otherwise."""
     former: frozenset[Network] = frozenset()
     """Subnets that were this node's own: their addresses are removed."""
+
+    def address(self, family: Family) -> DeviceAddress | None:
+        """The address of the overlay device of a family; None: there is no own subnet yet."""
+        own = self.own.subnet(family) if self.own else None
+        return own_address(own.cidr) if own else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +221,8 @@ class Backend(Protocol):
         return None
 
     def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
-        """Why a peer's subnet cannot be carried; empty: it can."""
-        return ""
+        """Why a peer's subnet cannot be carried; empty: it can, which most need a public address for."""
+        return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
 
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks

@@ -38,10 +38,6 @@ class HostGw(Backend):
             )
         return None
 
-    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
-        """A lease without a public address."""
-        return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
-
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks
     ) -> Iterable[KernelObject]:

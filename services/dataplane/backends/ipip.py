@@ -15,7 +15,7 @@ from flannelette.services.dataplane.backends.backend import (
     require_room,
     tunnel_route,
 )
-from flannelette.services.dataplane.links.interfaces import LinkEdit, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import LinkEdit, LinkSpec
 from flannelette.services.dataplane.netlink.objects import KernelObject, Route
 from flannelette.services.dataplane.underlay import Underlay
 
@@ -117,23 +117,18 @@ class Ipip(IpipOptions, Backend):
 
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.ipip`. Raises InvalidInput where the underlay leaves it less than IPv4 needs."""
-        own = identity.own.subnet(family) if identity.own else None
         return LinkSpec(
             name=IPIP_DEVICE,
             family=family,
             attributes=IpipLink(str(underlay.address(family))),
             parent=underlay.name,
             mtu=require_room("IPIP", self.mtu(underlay), family, underlay),
-            address=own_address(own.cidr) if own else None,
+            address=identity.address(family),
         )
 
     def mtu(self, underlay: Underlay) -> int:
         """The underlay's without the outer header."""
         return underlay.mtu - _OVERHEAD
-
-    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
-        """A lease without a public address."""
-        return "" if subnet.public_address else "the lease has no public IPv4 address"
 
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks

@@ -23,7 +23,7 @@ from flannelette.services.dataplane.backends.backend import (
     require_room,
 )
 from flannelette.services.dataplane.ike import follow_charon
-from flannelette.services.dataplane.links.interfaces import BareLink, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import BareLink, LinkSpec
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.objects import (
     ALLOW_PRIORITY,
@@ -89,17 +89,11 @@ class Ipsec(IpsecOptions, Backend):
     def link(self, family: Family, underlay: Underlay, identity: NodeIdentity) -> LinkSpec | None:
         """`flannel.ipsec`. Raises InvalidInput where the underlay leaves packets less than IPv4 needs."""
         mtu = require_room("IPsec", self.mtu(underlay), family, underlay)
-        own = identity.own.subnet(family) if identity.own else None
-        address = own_address(own.cidr) if own else None
-        return LinkSpec(IPSEC_DEVICE, family, DummyLink(), underlay.name, mtu, address=address)
+        return LinkSpec(IPSEC_DEVICE, family, DummyLink(), underlay.name, mtu, address=identity.address(family))
 
     def mtu(self, underlay: Underlay) -> int:
         """Returns flannel's MTU: the underlay's without the overhead of ESP, and of UDP if that encapsulates it."""
         return underlay.mtu - _OVERHEAD - (_UDP_OVERHEAD if self.encap else 0)
-
-    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
-        """A lease without a public address."""
-        return "" if subnet.public_address else "the lease has no public IPv4 address"
 
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks

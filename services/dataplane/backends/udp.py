@@ -32,7 +32,7 @@ from flannelette.services.dataplane.backends.backend import (
     tunnel_route,
 )
 from flannelette.services.dataplane.backends.ipip import IpipLink
-from flannelette.services.dataplane.links.interfaces import TUN, BareLink, LinkKind, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import TUN, BareLink, LinkKind, LinkSpec
 from flannelette.services.dataplane.netlink.fou import FouPorts, watch_port
 from flannelette.services.dataplane.netlink.objects import ENCAP_FOU, FouPort, KernelObject
 from flannelette.services.dataplane.underlay import Underlay
@@ -217,22 +217,20 @@ class Udp(UdpOptions, Backend):
         a peer in user space reads them as they are: there the device of the kernel computes them.
         """
         mtu = require_room("UDP", self.mtu(underlay), family, underlay)
-        own = identity.own.subnet(family) if identity.own else None
-        address = own_address(own.cidr) if own else None
         if not self.is_in_kernel:
-            return LinkSpec(UDP_DEVICE.of(self.suffix), family, TunLink(), underlay.name, mtu, address=address)
+            return LinkSpec(
+                UDP_DEVICE.of(self.suffix), family, TunLink(), underlay.name, mtu, address=identity.address(family)
+            )
         local, port = str(underlay.address(family)), self.port
         tunnel = FouLink(local, encap_type=ENCAP_FOU, encap_sport=port, encap_dport=port)
         offload = False if underlay.kind in _WITHIN_THE_HOST else None
-        return LinkSpec(FOU_DEVICE, family, tunnel, underlay.name, mtu, address=address, checksum_offload=offload)
+        return LinkSpec(
+            FOU_DEVICE, family, tunnel, underlay.name, mtu, address=identity.address(family), checksum_offload=offload
+        )
 
     def mtu(self, underlay: Underlay) -> int:
         """The underlay's without the outer headers."""
         return underlay.mtu - _OVERHEAD
-
-    def rejection(self, subnet: Subnet, links: NodeLinks) -> str:
-        """A lease without a public address."""
-        return "" if subnet.public_address else "the lease has no public IPv4 address"
 
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks

@@ -17,7 +17,7 @@ from flannelette.services.dataplane.backends.backend import (
     require_room,
     tunnel_route,
 )
-from flannelette.services.dataplane.links.interfaces import Device, LinkEdit, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import Device, LinkEdit, LinkSpec
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour, packed_mac
 from flannelette.services.dataplane.underlay import Underlay
 
@@ -143,7 +143,6 @@ class Vxlan(VxlanOptions, Backend):
         """
         name = f"flannel.{self.vni}" if family is IPV4 else f"flannel-v6.{self.vni}"
         mtu = require_room("VXLAN", self._device_mtu(family, underlay), family, underlay)
-        own = identity.own.subnet(family) if identity.own else None
         published = _mac_in(identity.published, family)
         return LinkSpec(
             name=name,
@@ -162,7 +161,7 @@ class Vxlan(VxlanOptions, Backend):
             mtu=mtu,
             mac=published or _mac_in(identity.cached, family) or stable_mac(identity.node, name),
             is_mac_published=published != "",
-            address=own_address(own.cidr) if own else None,
+            address=identity.address(family),
         )
 
     def mtu(self, underlay: Underlay) -> int:
@@ -192,7 +191,7 @@ class Vxlan(VxlanOptions, Backend):
             return "the lease has no VTEP MAC"
         if subnet.data.vni not in (self.vni, self.vni & 0xFFFF, 0):  # flannel publishes 16 bits of it, or none
             return f"the lease has VNI {subnet.data.vni}, this network {self.vni}"
-        return "" if subnet.public_address else f"the lease has no public {family_of(subnet.cidr)} address"
+        return super().rejection(subnet, links)
 
     def peer_objects(
         self, subnets: Sequence[Subnet], own_subnets: Sequence[Network], links: NodeLinks

@@ -35,7 +35,7 @@ from flannelette.services.dataplane.backends.backend import (
     network_route,
     require_room,
 )
-from flannelette.services.dataplane.links.interfaces import BareLink, Device, LinkSpec, own_address
+from flannelette.services.dataplane.links.interfaces import BareLink, Device, LinkSpec
 from flannelette.services.dataplane.netlink.objects import KEY_BYTES, KernelObject, WireguardDevice, WireguardPeer
 from flannelette.services.dataplane.underlay import Underlay
 
@@ -191,7 +191,6 @@ class Wireguard(WireguardOptions, Backend):
 
         A network with a name has devices of its own.
         """
-        own = identity.own.subnet(family) if identity.own else None
         device = WIREGUARD_DEVICE if family is IPV4 or self.joins_families else WIREGUARD_DEVICE_V6
         return LinkSpec(
             name=device.of(self.suffix),
@@ -199,7 +198,7 @@ class Wireguard(WireguardOptions, Backend):
             attributes=WireguardLink(),
             parent=underlay.name,
             mtu=require_room("WireGuard", self.mtu(underlay), family, underlay),
-            address=own_address(own.cidr) if own else None,
+            address=identity.address(family),
             earlier_name=device.flannel,  # that of 0.2.0, whatever the network was called
         )
 

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
 from flannelette.services.dataplane.diagnose.seen import (
@@ -33,6 +33,7 @@ from flannelette.services.dataplane.netlink.dumps import NEIGHBOURS, ROUTES, Rea
 from flannelette.services.dataplane.netlink.objects import REQID, Route
 from flannelette.services.dataplane.netlink.raw_socket import (
     AnswersLost,
+    Closing,
     DumpReader,
     NoSuchProtocol,
     RawTransport,
@@ -328,16 +329,14 @@ _ALL: Final = -1
 """NETCONFA_IFINDEX_ALL: the setting `all`, in the place of an interface."""
 
 
-class Inspector:
+class Inspector(Closing):
     """Asks. Raises Unavailable when the kernel gives no answer."""
 
     def __init__(self) -> None:
         self._transport = RawTransport()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """See Closing."""
         self._transport.close()
 
     async def lookups(self, questions: Sequence[Lookup]) -> dict[Lookup, Answer]:

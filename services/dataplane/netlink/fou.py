@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from errno import EADDRINUSE, EPERM
 from functools import partial
 from ipaddress import ip_address
-from typing import Final, Self
+from typing import Final
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
@@ -24,6 +24,7 @@ from flannelette.services.dataplane.netlink.raw_socket import (
     GENL,
     LOST,
     AnswersLost,
+    Closing,
     DumpReader,
     RawTransport,
     complete,
@@ -65,17 +66,15 @@ class FouRow:
         return f"port {self.port} {what}{local}"
 
 
-class FouPorts:
+class FouPorts(Closing):
     """One socket of generic netlink, for one event loop. Raises Unavailable when an answer of the kernel is lost."""
 
     def __init__(self) -> None:
         self._transport = RawTransport(protocol=uapi.NETLINK_GENERIC)
         self._family = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """See Closing."""
         self._transport.close()
 
     async def obstacle(self) -> str:
@@ -171,7 +170,7 @@ _IFLA_LINKINFO, _INFO_KIND, _INFO_DATA = 18, 1, 2
 _IPTUN_LOCAL, _IPTUN_ENCAP_TYPE, _IPTUN_ENCAP_DPORT = 2, 15, 18
 
 
-class FouActuator:
+class FouActuator(Closing):
     """One socket of generic netlink and one of rtnetlink, for one event loop; as `KernelSocket`, for FOU ports."""
 
     kinds: Final = frozenset((FOU_PORT,))
@@ -180,11 +179,9 @@ class FouActuator:
         self._ports = FouPorts()
         self._links = RawTransport()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ports.__exit__()
+    def close(self) -> None:
+        """See Closing."""
+        self._ports.close()
         self._links.close()
 
     async def contents(self, devices: Collection[int], desired: Set[KernelObject] = frozenset()) -> Contents:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from socket import AF_INET, AF_INET6
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.dataplane.netlink import dumps, uapi
@@ -28,7 +28,13 @@ from flannelette.services.dataplane.netlink.objects import (
     Verb,
     steps,
 )
-from flannelette.services.dataplane.netlink.raw_socket import AnswersLost, NetlinkTransport, RawTransport, complete
+from flannelette.services.dataplane.netlink.raw_socket import (
+    AnswersLost,
+    Closing,
+    NetlinkTransport,
+    RawTransport,
+    complete,
+)
 
 BATCH_BYTES: Final = 16 * 1024
 """Size of a batch: about 330 messages, about 1 ms. Above it the kernel's per-cpu allocator starves: 256 KiB is five
@@ -135,7 +141,7 @@ _ABSENT: Final = Route(bytes((192, 0, 2, 0)), b"", 1, AF_INET, 24, 0, 77, table=
 _KEPT: Final = "not deleted, because the route that shall replace it could not be made"
 
 
-class KernelSocket:
+class KernelSocket(Closing):
     """One raw rtnetlink socket, for one event loop. Close it, or use it as a context manager.
 
     Raises Misconfigured if the kernel lets us change nothing (no NET_ADMIN), Unavailable if it gives no answer.
@@ -146,12 +152,6 @@ class KernelSocket:
         self._monitor = monitor
         if monitor is not None:
             monitor.ignore(self.port)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends it; nothing in the kernel changes."""

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from errno import ENOBUFS
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
 from flannelette.services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
-from flannelette.services.dataplane.netlink.raw_socket import drain, enlarge_queue, ignore, open_netlink
+from flannelette.services.dataplane.netlink.raw_socket import Closing, drain, enlarge_queue, ignore, open_netlink
 from flannelette.services.dataplane.netlink.uapi import spans
 
 _GROUPS: Final = (
@@ -126,7 +126,7 @@ class EventSource(Protocol):
     def waiting(self) -> list[Change]: ...  # noqa: D102 - see Monitor
 
 
-class Monitor:
+class Monitor(Closing):
     """A socket that hears of links, addresses, routes, neighbours and forwarding entries, from its making on.
 
     Make it before the first dump, so that nothing falls between the two. `beside` are told with it.
@@ -141,12 +141,6 @@ class Monitor:
         self._socket.bind((0, 0))
         for group in _GROUPS:
             self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, group)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the socket, which ends the notifications."""

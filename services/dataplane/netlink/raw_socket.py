@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from errno import EACCES, EAFNOSUPPORT, ENOBUFS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.dataplane.netlink import uapi
@@ -57,6 +57,20 @@ class NetlinkTransport(Protocol):
     def reserve(self, count: int) -> int: ...  # noqa: D102
     async def exchange(self, batch: bytes, first: int, last: int) -> Mapping[int, KernelError]: ...  # noqa: D102
     async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None: ...  # noqa: D102
+
+
+class Closing:
+    """What has `close`, as a context manager."""
+
+    def close(self) -> None:
+        """Closes its sockets."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class RawTransport:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from errno import EADDRINUSE, ENODEV, EOPNOTSUPP
 from functools import partial
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.netlink import uapi
@@ -32,6 +32,7 @@ from flannelette.services.dataplane.netlink.objects import (
 from flannelette.services.dataplane.netlink.raw_socket import (
     GENL,
     LOST,
+    Closing,
     DumpReader,
     RawTransport,
     applied,
@@ -280,7 +281,7 @@ class Known:
     state: WireguardPeerState = field(default_factory=lambda: WireguardPeerState(b""))
 
 
-class WireguardSocket:
+class WireguardSocket(Closing):
     """One socket of generic netlink, for one event loop; as `KernelSocket`, for WireGuard's kinds.
 
     The endpoint of a peer is that of its lease when the peer is new, when its lease has changed, or while its
@@ -296,12 +297,6 @@ class WireguardSocket:
         self._known: dict[Hashable, Known] = {}
         """The peers at the last dump, and what was put since, by slot."""
         self._sessions: dict[Hashable, Session] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends it; nothing in the kernel changes."""

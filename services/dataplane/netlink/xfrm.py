@@ -7,7 +7,7 @@ import struct
 from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from errno import ENOENT
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
@@ -24,6 +24,7 @@ from flannelette.services.dataplane.netlink.objects import (
 )
 from flannelette.services.dataplane.netlink.raw_socket import (
     LOST,
+    Closing,
     DumpReader,
     NoSuchProtocol,
     RawTransport,
@@ -236,7 +237,7 @@ _TELLING: Final = {
 """Whether a notification tells that a policy is gone."""
 
 
-class PolicySocket:
+class PolicySocket(Closing):
     """One socket of xfrm netlink, for one event loop; as `KernelSocket`, for policies.
 
     Knows ours by their reqid or priority, and those that a flanneld may have made. A kernel without xfrm has none.
@@ -246,12 +247,6 @@ class PolicySocket:
 
     def __init__(self) -> None:
         self._transport = _opened()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends it; nothing in the kernel changes."""
@@ -306,7 +301,7 @@ class PolicySocket:
         }
 
 
-class PolicyEvents:
+class PolicyEvents(Closing):
     """A socket that hears of changes of policies by others; nothing where the kernel has no xfrm."""
 
     def __init__(self, own_port: int) -> None:
@@ -319,10 +314,8 @@ class PolicyEvents:
             with suppress(PermissionError):  # without NET_ADMIN, with which the service ends right after
                 self.opened.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, _GROUP_POLICY)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """See Closing."""
         if self.opened is not None:
             self.opened.close()
 
