@@ -153,25 +153,26 @@ def _subnet_file(words: Sequence[str]) -> str:
 def _plugins_of(path: Path) -> frozenset[str]:
     """The types that a configuration names, with those that flannel's calls; none if it cannot be read."""
     try:
-        document = _object(json.loads(path.read_text() if path.is_file() else "0"))
+        document = object_in(json.loads(path.read_text() if path.is_file() else "0"))
     except (OSError, ValueError, RecursionError):
         return frozenset()
     plugins = document.get("plugins", [document])
     each = plugins if isinstance(plugins, list) else ()
-    return frozenset(name for plugin in each for name in _types(_object(plugin)) if name.isprintable() and name)
+    return frozenset(name for plugin in each for name in _types(object_in(plugin)) if name.isprintable() and name)
 
 
 def _types(plugin: Mapping[str, Any]) -> Iterator[str]:
     yield str(plugin.get("type", ""))
-    ipam = _object(plugin.get("ipam"))
+    ipam = object_in(plugin.get("ipam"))
     if plugin.get("type") == "flannel":
-        delegate = _object(plugin.get("delegate"))
+        delegate = object_in(plugin.get("delegate"))
         yield str(delegate.get("type", "bridge"))
-        ipam = {"type": "host-local", **_object(delegate.get("ipam"))}
+        ipam = {"type": "host-local", **object_in(delegate.get("ipam"))}
     yield str(ipam.get("type", ""))
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def object_in(value: object) -> Mapping[str, Any]:
+    """A JSON object; an empty one in the place of anything else."""
     return value if isinstance(value, dict) else {}
 
 

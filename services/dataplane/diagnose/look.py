@@ -32,6 +32,7 @@ from flannelette.services.dataplane.diagnose.host_programs import (
     HostFiles,
     cni_view,
     managers_of,
+    object_in,
     taken_port,
 )
 from flannelette.services.dataplane.diagnose.inspector import Inspector
@@ -100,15 +101,15 @@ def _pod_in(path: Path) -> CniPod | None:
     """
     try:
         with path.open("rb") as file:
-            document = _object(json.loads(file.read(_LONGEST)))
+            document = object_in(json.loads(file.read(_LONGEST)))
     except (OSError, ValueError, RecursionError):
         return None
-    result = _object(document.get("result"))
-    addresses = [_address(_object(each).get("address")) for each in _list(result.get("ips"))]
-    interfaces = [_object(each) for each in _list(result.get("interfaces"))]
+    result = object_in(document.get("result"))
+    addresses = [_address(object_in(each).get("address")) for each in _list(result.get("ips"))]
+    interfaces = [object_in(each) for each in _list(result.get("interfaces"))]
     outside = takewhile(lambda each: not each.get("sandbox"), interfaces)
     here = ["", "", *(name for each in outside if isinstance(name := each.get("name"), str))]
-    gateways = [_address(_object(each).get("gateway")) for each in _list(result.get("ips"))]
+    gateways = [_address(object_in(each).get("gateway")) for each in _list(result.get("ips"))]
     configured = _configured(document.get("config"))
     return CniPod(
         tuple(address for address in addresses if address),
@@ -123,12 +124,12 @@ def _pod_in(path: Path) -> CniPod | None:
 def _configured(text: object) -> Mapping[str, Any]:
     """The options of the plugin `bridge` in libcni's copy of a configuration; flannel's delegate has them too."""
     try:
-        plugins = _object(json.loads(base64.b64decode(text if isinstance(text, str) else "", validate=True)))
+        plugins = object_in(json.loads(base64.b64decode(text if isinstance(text, str) else "", validate=True)))
     except (ValueError, binascii.Error, RecursionError):
         return {}
     found = dict[str, Any]()
-    for each in map(_object, _list(plugins.get("plugins", [plugins]))):
-        found |= _object(each.get("delegate")) if each.get("type") == "flannel" else {}
+    for each in map(object_in, _list(plugins.get("plugins", [plugins]))):
+        found |= object_in(each.get("delegate")) if each.get("type") == "flannel" else {}
         found |= each if each.get("type") == "bridge" else {}
     return found
 
@@ -154,10 +155,6 @@ def _files(path: Path) -> list[Path]:
         return list(islice(path.iterdir(), _MOST))
     except OSError:
         return []
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[Any]:

@@ -35,7 +35,7 @@ from flannelette.services.dataplane.diagnose.seen import (
     ip,
     pod_address,
 )
-from flannelette.services.dataplane.links.interfaces import LinkChange
+from flannelette.services.dataplane.links.interfaces import LinkChange, set_link
 from flannelette.services.dataplane.netlink.kinds import text
 from flannelette.services.dataplane.netlink.object_text import address, mac
 from flannelette.services.dataplane.netlink.objects import RT_TABLE_MAIN, Route
@@ -288,14 +288,14 @@ def mendings(subject: Subject, seen: KernelSnapshot) -> list[LinkChange]:
         if bridge is None or each.pod is None or link.master not in (0, bridge.index):
             continue
         if not link.master:
-            found.append(_set(link, f"master {bridge.name}", master=bridge.index))
+            found.append(set_link(link.index, link.name, f"master {bridge.name}", master=bridge.index))
             options = {"mode": each.pod.has_hairpin, "isolated": each.pod.is_isolated}
             words = {"mode": "hairpin", "isolated": "isolated"}
             for name in (name for name, is_on in options.items() if is_on):
                 command = f"bridge link set dev {link.name} {words[name]} on"
                 found.append(LinkChange(command, "brport", "set", {"index": link.index, name: 1}))
         if not link.is_up:
-            found.append(_set(link, "up", state="up"))
+            found.append(set_link(link.index, link.name, "up", state="up"))
     return found
 
 
@@ -617,10 +617,6 @@ def _silent(seen: KernelSnapshot, places: Sequence[tuple[bytes, int]]) -> Iterat
         evidence=f"neigh {names[0]} dev {bridge} FAILED",
         is_part=True,
     )
-
-
-def _set(link: HostLink, words: str, **arguments: object) -> LinkChange:
-    return LinkChange(f"ip link set {link.name} {words}", "link", "set", {"index": link.index, **arguments})
 
 
 def doubtful(subject: Subject, seen: KernelSnapshot) -> list[bytes]:

@@ -294,21 +294,25 @@ def link_changes(link: LinkState | None, wanted: LinkSpec) -> tuple[LinkChange, 
     if edit is None:
         return (*deletions(link), _add(wanted))
     if link.name != wanted.name:  # before Linux 6.2 only while it is down
-        renamed = _set(link, f"name {wanted.name}", ifname=wanted.name)
-        return (_set(link, "down", state="down"), *_closed_port(link), renamed)
+        renamed = set_link(link.index, link.name, f"name {wanted.name}", ifname=wanted.name)
+        return (set_link(link.index, link.name, "down", state="down"), *_closed_port(link), renamed)
     changes = []
     if link.enslaved:
-        changes.append(_set(link, "nomaster", master=0))
+        changes.append(set_link(link.index, link.name, "nomaster", master=0))
     if link.protodown:
-        changes.append(_set(link, "protodown off", proto_down=0))
+        changes.append(set_link(link.index, link.name, "protodown off", proto_down=0))
     if wanted.is_mac_published and link.mac != wanted.mac:
-        changes.append(_set(link, f"address {wanted.mac}", address=wanted.mac))
+        changes.append(set_link(link.index, link.name, f"address {wanted.mac}", address=wanted.mac))
     if edit.words:
         kind = wanted.attributes.kind
-        changes.append(_set(link, f"type {kind} {edit.words}", kind=kind, **_prefixed(kind, edit.attributes)))
+        changes.append(
+            set_link(
+                link.index, link.name, f"type {kind} {edit.words}", kind=kind, **_prefixed(kind, edit.attributes)
+            )
+        )
         changes += [each for each in _closed_port(link) if any(edit.attributes.get(k) != link.data[k] for k in _PORT)]
     if link.mtu != wanted.mtu:
-        changes.append(_set(link, f"mtu {wanted.mtu}", mtu=wanted.mtu))
+        changes.append(set_link(link.index, link.name, f"mtu {wanted.mtu}", mtu=wanted.mtu))
     if link.accepts_ra:
         changes.append(_sysctl(link, "accept_ra"))
     if link.ipv6_disabled and wanted.family.version == 6:
@@ -325,7 +329,7 @@ def link_changes(link: LinkState | None, wanted: LinkSpec) -> tuple[LinkChange, 
         changes += [] if wanted.address in link.addresses else [_address(link, "add", wanted.address)]
         changes += [_address(link, "del", each) for each in wrong]
     if not link.up:
-        changes.append(_set(link, "up", state="up"))
+        changes.append(set_link(link.index, link.name, "up", state="up"))
     return tuple(changes)
 
 
@@ -416,5 +420,6 @@ def _sysctl(link: LinkState, name: str) -> LinkChange:
     return LinkChange(f"sysctl -w {key}=0", "sysctl", "set", {"key": key, "value": "0"})
 
 
-def _set(link: LinkState, words: str, **arguments: Any) -> LinkChange:
-    return LinkChange(f"ip link set {link.name} {words}", "link", "set", {"index": link.index, **arguments})
+def set_link(index: int, name: str, words: str, **arguments: Any) -> LinkChange:
+    """The change `ip link set NAME` with these words, which pyroute2 has as arguments."""
+    return LinkChange(f"ip link set {name} {words}", "link", "set", {"index": index, **arguments})

@@ -62,7 +62,7 @@ def route(item: Route, device_names: DeviceNames) -> str:
     return _join(
         "" if item.route_type == RTN_UNICAST else _named(_TYPES, item.route_type),
         _destination(item),
-        f"nhid {_number(rest.pop(uapi.RTA_NH_ID))}" if uapi.RTA_NH_ID in rest else "",
+        f"nhid {number(rest.pop(uapi.RTA_NH_ID))}" if uapi.RTA_NH_ID in rest else "",
         _where(item, device_names),
         "" if item.protocol == RTPROT_BOOT else f"proto {_named(_PROTOCOLS, item.protocol)}",
         f"scope {_named(_SCOPES, item.scope)}" if item.scope else "",
@@ -98,7 +98,7 @@ def metrics_text(item: Route) -> str:
 def mtu_of(item: Route) -> int:
     """The MTU that a route has for itself; 0: none."""
     metrics = dict(attributes(dict(attributes(item.rest)).get(uapi.RTA_METRICS, b"")))
-    return _number(metrics.get(_RTAX_MTU, b""))
+    return number(metrics.get(_RTAX_MTU, b""))
 
 
 def neighbour(item: Neighbour, device_names: DeviceNames) -> str:
@@ -188,13 +188,14 @@ def _fdb(entry: FdbEntry, device_names: DeviceNames) -> str:
 
 def _attribute(kind: int, value: bytes, device_names: DeviceNames) -> str:
     if kind == uapi.RTA_METRICS:
-        return _join(*(f"{_named(_METRICS, name)} {_number(inner)}" for name, inner in attributes(value)))
+        return _join(*(f"{_named(_METRICS, name)} {number(inner)}" for name, inner in attributes(value)))
     if kind == uapi.RTA_MULTIPATH:
         return _join(*_next_hops(value, device_names))
     return f"attribute-{kind} {value.hex()}"
 
 
-def _number(value: bytes) -> int:
+def number(value: bytes) -> int:
+    """An integer of the kernel, in this machine's order of bytes."""
     return int.from_bytes(value, sys.byteorder)
 
 

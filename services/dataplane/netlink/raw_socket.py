@@ -63,7 +63,7 @@ class Closing:
     """What has `close`, as a context manager."""
 
     def close(self) -> None:
-        """Closes its sockets."""
+        """Closes what it has open, for good."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -6,7 +6,6 @@ pyroute2's `wgmsg` (a test compares them); a dump of 10,000 peers is read ten ti
 """
 
 import struct
-import sys
 import time
 from collections.abc import Collection, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Final, TypeAlias
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
-from flannelette.services.dataplane.netlink.object_text import endpoint, handshake, refusal, transfer
+from flannelette.services.dataplane.netlink.object_text import endpoint, handshake, number, refusal, transfer
 from flannelette.services.dataplane.netlink.objects import (
     KEY_BYTES,
     WIREGUARD_DEVICE,
@@ -150,7 +149,7 @@ class DeviceReader(DumpReader):
                 found[key] = block[first:last]
         private = Secret(found.get(_PRIVATE_KEY, _NO_KEY))
         if private != _NO_KEY:
-            port, mark = _number(found.get(_LISTEN_PORT, b"")), _number(found.get(_FWMARK, b""))
+            port, mark = number(found.get(_LISTEN_PORT, b"")), number(found.get(_FWMARK, b""))
             self.device = WireguardDevice(found.get(_PUBLIC_KEY, b""), private, port, mark, self._ifindex)
 
     def _read_peer(self, block: bytes, start: int, end: int) -> None:
@@ -172,8 +171,8 @@ class DeviceReader(DumpReader):
 def _fill(peer: WireguardPeerState, values: Mapping[int, bytes]) -> None:
     secret = values.get(_PRESHARED_KEY, _NO_KEY)
     peer.preshared_key = Secret() if secret == _NO_KEY else Secret(secret)
-    peer.keepalive = _number(values.get(_KEEPALIVE, b""))
-    peer.received, peer.sent = _number(values.get(_RECEIVED, b"")), _number(values[_SENT])
+    peer.keepalive = number(values.get(_KEEPALIVE, b""))
+    peer.received, peer.sent = number(values.get(_RECEIVED, b"")), number(values[_SENT])
     if len(moment := values.get(_HANDSHAKE, b"")) == 16:
         seconds, nanoseconds = struct.unpack("=qq", moment)
         peer.handshake = seconds + nanoseconds / 1e9
@@ -211,10 +210,6 @@ def _keepalive(seconds: int) -> bytes:
 def _set(family: int, ifindex: int, attributes: bytes) -> bytes:
     body = GENL.pack(_SET_DEVICE, 1, 0) + attribute(_IFINDEX, struct.pack("=I", ifindex)) + attributes
     return uapi.request(family, body, uapi.NLM_F_ACK)
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, sys.byteorder)
 
 
 _AT_ONCE: Final = 100

@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from flannelette.services.core.conditions import Condition, PeerName, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family
 from flannelette.services.dataplane.events import PROBE_SECONDS, PROBES_LOST, NodeEventKind, NodeJournal
+from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.peers import Peer, PeerContext
 from flannelette.services.dataplane.probes.record import (
@@ -122,24 +123,6 @@ _LOOK_SECONDS: Final = 1.0
 """How often new peers are looked for."""
 
 
-class RoutesView(Protocol):
-    """What is known of our routes."""
-
-    @property
-    def mtus(self) -> Mapping[Hashable, int]: ...  # noqa: D102 - see Reconciler
-
-
-class PeersView(Protocol):
-    """The peers of the node, as the programmer has them."""
-
-    @property
-    def peers(self) -> Mapping[str, Peer]: ...  # noqa: D102 - see PeerProgrammer, also below
-    @property
-    def context(self) -> PeerContext | None: ...  # noqa: D102
-    @property
-    def reconciler(self) -> RoutesView: ...  # noqa: D102
-
-
 class ControllerView(Protocol):
     """The controller, as far as the prober looks at it and tells it what was found."""
 
@@ -148,7 +131,7 @@ class ControllerView(Protocol):
     detours: Mapping[str, Condition]
 
     @property
-    def programmer(self) -> PeersView: ...  # noqa: D102 - see Controller, also below
+    def programmer(self) -> PeerProgrammer: ...  # noqa: D102 - see Controller, also below
     @property
     def is_paused(self) -> bool: ...  # noqa: D102
 
