@@ -9,7 +9,7 @@ help: ; @awk -f lab/help.awk Makefile
 ## .venv with everything that the other targets use, and the system packages it needs; PYTHON= chooses the Python
 venv: ; @sh lab/prepare.sh
 
-## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= CLUSTERS= NETWORKS=
+## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= PROCESS= CLUSTERS= NETWORKS=
 lab: lab-venv ; @exec $(BIN)/python -m lab
 
 ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1
@@ -18,7 +18,7 @@ shell: lab-venv ; @$(BIN)/python -m lab.inside $(HOST)
 ## three pings in the running lab, from pod1 or HOST=: TO=ADDRESS
 ping: lab-venv ; @$(BIN)/python -m lab.inside $(or $(HOST),pod1) $(abspath $(BIN))/python -m lab.ping $(TO)
 
-## three hosts in containers until Ctrl-C, with a docker engine, or as root; NODES= BACKEND= STORE=
+## three hosts in containers until Ctrl-C, with a docker engine, or as root; NODES= BACKEND= STORE= PROCESS=
 compose-lab: ; @exec sh deploy/compose/lab.sh
 
 ## the container images; BASE_IMAGE= another Debian, PLATFORM=linux/arm64 or linux/amd64

@@ -165,7 +165,7 @@ class Cluster:
 
     def named(self, name: str) -> Iterator[Supervised]:
         """The services of this name, one a host and network (or one alone), in order."""
-        return (service for service in self.services if service.program.name == name)
+        return (service for service in self.services if name in service.program.services)
 
     async def _start_all(self, wanted: Iterable[Program]) -> None:
         started = [self._start(program) for program in wanted]
@@ -184,16 +184,18 @@ class Cluster:
         """Returns when it is ready, a dataplane with every peer programmed. LabFailed: it takes too long."""
         program = service.program
         async with self.patience(service):
-            if program.name == "dataplane":
-                await look.until_programmed(program.address, len(self.hosts) - 1)
-            await look.until_serving(program.address)
+            for name in program.services:
+                if name == "dataplane":
+                    await look.until_programmed(program.address_of(name), len(self.hosts) - 1)
+                await look.until_serving(program.address_of(name))
 
     async def answers(self, service: Supervised) -> None:
         """Returns when it is ready, however long that takes: what a person does to the lab, they may undo later."""
         if service.program.name == "etcd":
             await until_answering(service.program.namespace, programs.ETCD_ENDPOINT)
         else:
-            await look.until_serving(service.program.address)
+            for name in service.program.services:
+                await look.until_serving(service.program.address_of(name))
 
     def _died(self, service: Supervised, code: int) -> None:
         if not self.is_up and service.restarts >= _HOPELESS:
@@ -208,7 +210,8 @@ class Cluster:
                 yield
         except TimeoutError:
             program = service.program
-            reasons = "; ".join(await look.reasons(program.name, program.address))
+            named = [await look.reasons(name, program.address_of(name)) for name in program.services]
+            reasons = "; ".join(reason for each in named for reason in each)
             waited = f"{self._patience_seconds:.0f} s with {load()}"
             problem = f"the {program.title} is not ready after {waited}: {reasons}"
             raise LabFailed(_with_tail(service, problem)) from None

@@ -85,6 +85,6 @@ async def _kill(cluster: Cluster, service: Supervised, watches: Sequence[ChangeW
     await cluster.all_ready()
     changes, back = sum(watch.look() for watch in watches) - before, time.monotonic()
     program = service.program
-    if program.name == "dataplane":  # what it says must agree with what the kernel said
-        changes = max(changes, (await look.dataplane(program.address)).last_resync_changes)
+    if "dataplane" in program.services:  # what it says must agree with what the kernel said
+        changes = max(changes, (await look.dataplane(program.address_of("dataplane"))).last_resync_changes)
     return Kill(program.title, at, back, changes)

@@ -18,6 +18,7 @@ MANY: Final = ("vxlan", "host-gw", "wireguard", "udp")
 FAMILIES: Final = {"ipv4": (4,), "ipv6": (6,), "dual": (4, 6)}
 MOST_CLUSTERS: Final = 4
 STORES: Final = ("embedded", "etcd")
+PROCESSES: Final = ("separate", "one")
 PICTURES: Final = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid", ".txt": "text", ".json": "json"}
 """What `flannelette topology` prints, by the suffix of a file."""
 MOST_NODES: Final = 200
@@ -37,6 +38,8 @@ BACKEND=vxlan      {word_list(BACKENDS)};
 FAMILY=ipv4        {word_list(FAMILIES)}: the address family of the pods, or both
 STORE=embedded     {word_list(STORES)}: one central lease service, or an etcd and a
                    lease service on each host
+PROCESS=separate   separate, one: a process for each service, or all services
+                   of a host in one (`flannelette flanneld`), with STORE=etcd
 VM=1               in a virtual machine, for a backend that this kernel has no
                    module for
 ONCE=1             try everything, tear down; exit non-zero if anything failed
@@ -96,6 +99,8 @@ class Options:
     """Number of clusters that import each other's leases, each with `nodes` hosts."""
     networks: tuple[str, ...] = ("",)
     """The names of those that each host is in; one without a name, if it is the only one."""
+    process: str = "separate"
+    """A process for each service, or all services of a host in `one`."""
 
     @property
     def hosts(self) -> int:
@@ -110,14 +115,29 @@ class Options:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     """The options, see `given_options`. Raises BadOption."""
-    names = ("NODES", "BACKEND", "FAMILY", "STORE", "VM", "ONCE", "JSON", "TOPOLOGY", "CLUSTERS", "NETWORKS")
+    names = (
+        "NODES",
+        "BACKEND",
+        "FAMILY",
+        "STORE",
+        "PROCESS",
+        "VM",
+        "ONCE",
+        "JSON",
+        "TOPOLOGY",
+        "CLUSTERS",
+        "NETWORKS",
+    )
     given = given_options(names, arguments, environment)
+    process = one_of("PROCESS", given["PROCESS"] or "separate", PROCESSES)
+    usual = "etcd" if process == "one" else "embedded"
     networks = whole_number("NETWORKS", given["NETWORKS"] or "1", len(NETWORKS))
     options = Options(
         nodes=whole_number("NODES", given["NODES"] or "3", MOST_NODES),
         backend=one_of("BACKEND", given["BACKEND"] or "vxlan", BACKENDS),
         family=one_of("FAMILY", given["FAMILY"] or "ipv4", tuple(FAMILIES)),
-        store=one_of("STORE", given["STORE"] or "embedded", STORES),
+        store=one_of("STORE", given["STORE"] or usual, STORES),
+        process=process,
         vm=one_of("VM", given["VM"] or "0", ("1", "0")) == "1",
         once=one_of("ONCE", given["ONCE"] or "0", ("1", "0")) == "1",
         json=_file("JSON", given["JSON"]),
@@ -130,6 +150,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     for name, is_given in (("CLUSTERS", options.clusters > 1), ("TOPOLOGY", options.topology is not None)):
         if networks > 1 and is_given:
             raise BadOption(f"NETWORKS={networks} with {name}={given[name]}: the lab has no such pair, leave one out")
+    if process == "one" and (options.store != "etcd" or networks > 1 or options.clusters > 1):
+        raise BadOption("PROCESS=one: a host's lease service is in it, use STORE=etcd with one network and cluster")
     if options.clusters > 1 and options.backend == "host-gw":
         raise BadOption(
             "CLUSTERS: host-gw needs all hosts on one layer 2, and between clusters is a router: use vxlan"

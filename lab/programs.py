@@ -18,6 +18,8 @@ from lab.topology import OUTSIDE, OUTSIDE_ADDRESS, Host, clusters_of, underlay_o
 ETCD_ENDPOINT: Final = f"http://{OUTSIDE_ADDRESS}:2379"
 _LEASE: Final = "lease"
 CHARON: Final = "charon"
+FLANNELD: Final = "flanneld"
+"""The program that is a lease service, a dataplane and a masq in one process."""
 
 
 class NoEtcd(Exception):
@@ -52,6 +54,11 @@ class Program:
         return self.directory / f"{self.name}{_end(self.network)}.log"
 
     @property
+    def services(self) -> tuple[str, ...]:
+        """The names of the services in the process."""
+        return (_LEASE, "dataplane", "masq") if self.name == FLANNELD else (self.name,)
+
+    @property
     def socket(self) -> Path:
         """Where it answers gRPC."""
         return self.directory / f"{self.name}{_end(self.network)}.sock"
@@ -61,9 +68,18 @@ class Program:
         """The same, as gRPC writes it."""
         return f"unix:{self.socket}"
 
+    def address_of(self, service: str) -> str:
+        """Returns the address of one of its services."""
+        return replace(self, name=service).address
+
 
 def lease_services(options: Options, hosts: tuple[Host, ...], directory: Path) -> tuple[Program, ...]:
-    """One for all hosts of a cluster, with the embedded store; with etcd one on each host; of each network."""
+    """One for all hosts of a cluster, with the embedded store; with etcd one on each host; of each network.
+
+    None where it is in one process with the services of its host.
+    """
+    if options.process == "one":
+        return ()
     if options.store == "embedded":
         return tuple(
             _central(options, hosts, directory, cluster, network)
@@ -114,7 +130,9 @@ def _lease_directory(options: Options, hosts: tuple[Host, ...], directory: Path,
 
 
 def host_services(options: Options, host: Host, directory: Path) -> tuple[Program, ...]:
-    """The dataplane and masq of a host, for each of its networks."""
+    """The dataplane and masq of a host, for each of its networks; or all three services in one process."""
+    if options.process == "one":
+        return (_flanneld(options, host, directory),)
     return tuple(program for network in options.networks for program in _pair(options, host, directory, network))
 
 
@@ -124,16 +142,29 @@ def _pair(options: Options, host: Host, directory: Path, network: str) -> tuple[
     state = directory / host.name / "state"
     named = [f"--network={network}"] if network else []
     shared = (*named, lease, f"--state-dir={state}", "--ip-masq")
-    file = f"--subnet-file={subnet_file(host, directory)}"
-    dataplane = _on_host("dataplane", host, directory, *shared, file, network=network)
-    if options.backend == "ipsec":
-        charon = f"--charon-socket={socket_in(directory / host.name)}"
-        dataplane = replace(dataplane, arguments=(*dataplane.arguments, charon))
-    key_file = f"WIREGUARD_KEY_FILE={directory / host.name / 'wgkey'}"  # the hosts share the lab's /run
-    return (
-        replace(dataplane, arguments=("env", key_file, *dataplane.arguments)),
-        _on_host("masq", host, directory, *shared, network=network),
+    own = _of_dataplane(options, host, directory)
+    dataplane = _on_host("dataplane", host, directory, *shared, *own, network=network)
+    return _with_key(dataplane), _on_host("masq", host, directory, *shared, network=network)
+
+
+def _flanneld(options: Options, host: Host, directory: Path) -> Program:
+    etcd = f"--etcd-endpoints={etcd_endpoint(host.cluster)}"
+    state = f"--state-dir={directory / host.name / 'state'}"
+    return _with_key(
+        _on_host(FLANNELD, host, directory, etcd, state, "--ip-masq", *_of_dataplane(options, host, directory))
     )
+
+
+def _of_dataplane(options: Options, host: Host, directory: Path) -> list[str]:
+    """Returns the flags that only a dataplane has."""
+    charon = [f"--charon-socket={socket_in(directory / host.name)}"] if options.backend == "ipsec" else []
+    return [f"--subnet-file={subnet_file(host, directory)}", *charon]
+
+
+def _with_key(program: Program) -> Program:
+    """Returns the program with a WireGuard key of its host: the hosts share the lab's /run."""
+    key_file = f"WIREGUARD_KEY_FILE={program.directory / 'wgkey'}"
+    return replace(program, arguments=("env", key_file, *program.arguments))
 
 
 def charon(host: Host, directory: Path) -> Program:

@@ -72,6 +72,8 @@ class Session:
         central = self._options.store == "embedded"
         each = "" if self._options.clusters == 1 else " of a cluster, and what it imports from the others"
         store = "one service for all hosts" if central else "an etcd, and a service on each host"
+        if self._options.process == "one":
+            store = "an etcd"
         if len(self._options.networks) > 1:
             each = ", of each network"
         with screen.step("leases", store + each):
@@ -80,7 +82,9 @@ class Session:
         if self._is_cloud:
             with screen.step("cloud", "a VPC of moto, a router that has its table, and flannelette-cloud"):
                 await cluster.start_cloud()
-        with screen.step("hosts", "a dataplane and a masq on each; every peer and rule is in the kernel"):
+        is_one = self._options.process == "one"
+        services = "one process of all services" if is_one else "a dataplane and a masq"
+        with screen.step("hosts", f"{services} on each; every peer and rule is in the kernel"):
             await cluster.start_hosts()
         seconds = time.monotonic() - start
         if self._is_cloud:
@@ -114,7 +118,7 @@ class Session:
     def _addresses(self, name: str, network: str) -> list[str]:
         """Returns the addresses of the services of this name, of all hosts."""
         programs = (service.program for service in self._cluster.named(name))
-        return [program.address for program in programs if program.network == network]
+        return [program.address_of(name) for program in programs if program.network == network]
 
     async def _show_routes(self) -> None:
         """The table of the VPC, if there is one."""

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints docker-compose.yml for so many hosts (3): generate.sh [HOSTS]
-# BACKEND=udp lets /dev/net/tun into the dataplanes' containers, for a kernel without FOU.
+# BACKEND=udp lets /dev/net/tun into the dataplanes' containers, for a kernel without FOU. PROCESS=one makes one container of
+# a host's three services.
 # Only what docker-compose 1.29 and docker compose v2 both understand.
 set -eu
 
@@ -63,6 +64,22 @@ x-masq: &masq
   build: {<<: *build, target: masq}
   cap_add: [NET_ADMIN, NET_RAW]
 
+END
+[ "${PROCESS:-separate}" != one ] || cat <<'END'
+x-flanneld: &flanneld
+  <<: *service
+  image: ${FLANNELETTE_IMAGE:-flannelette}-all:${FLANNELETTE_TAG:-latest}
+  build: {<<: *build, target: all}
+  user: "0:10001"
+  command: [flanneld]
+  cap_add: [NET_ADMIN, NET_RAW]
+END
+[ "${PROCESS:-separate}" != one ] || [ "${BACKEND:-}" != udp ] || echo "  devices: [/dev/net/tun]"
+[ "${PROCESS:-separate}" != one ] || cat <<'END'
+  healthcheck: {test: [CMD-SHELL, "flannelette-probe lease && flannelette-probe dataplane && flannelette-probe masq"], interval: 30s, timeout: 5s, start_period: 30s}
+
+END
+cat <<'END'
 x-lab: &lab
   <<: *service
   image: ${FLANNELETTE_IMAGE:-flannelette}-lab:${FLANNELETTE_TAG:-latest}
@@ -147,6 +164,21 @@ while [ "$n" -le "$hosts" ]; do
       - h$n-pods:/run/pods
       - lease-run:/run/lease
       - \${TOOLS:-./tools}:/opt/tools:ro
+END
+    if [ "${PROCESS:-separate}" = one ]; then
+        cat <<END
+  h$n-flanneld:
+    <<: *flanneld
+    profiles: [etcd]
+    network_mode: service:h$n
+    environment: {<<: *settings, NODE_NAME: h$n}
+    volumes:
+      - h$n-run:/run/flannelette
+      - h$n-lease-run:/run/flannelette-lease
+      - h$n-state:/var/lib/flannelette
+END
+    else
+        cat <<END
   h$n-lease:
     <<: *lease
     profiles: [etcd]
@@ -162,15 +194,18 @@ while [ "$n" -le "$hosts" ]; do
       - h$n-lease-run:/run/flannelette-lease
       - h$n-state:/var/lib/flannelette
       - lease-run:/run/lease
-  h$n-charon:
-    <<: *charon
-    network_mode: service:h$n
-    volumes: ["h$n-run:/run/flannelette"]
   h$n-masq:
     <<: *masq
     network_mode: service:h$n
     environment: {<<: *settings, NODE_NAME: h$n}
     volumes: *h$n-volumes
+END
+    fi
+    cat <<END
+  h$n-charon:
+    <<: *charon
+    network_mode: service:h$n
+    volumes: ["h$n-run:/run/flannelette"]
   pod$n:
     <<: *pod
     hostname: pod$n

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The compose lab, until Ctrl-C: builds the images, starts it, says what to try, and shows the logs.
-# NODES, BACKEND (a file in networks) and STORE (etcd, embedded) make it another lab.
+# NODES, BACKEND (a file in networks), STORE (etcd, embedded) and PROCESS (separate, one) make it another lab.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -14,6 +14,14 @@ if [ ! -f "deploy/compose/$settings" ] || [ ! -f "deploy/compose/networks/$backe
     echo "compose-lab: STORE is etcd or embedded, BACKEND is one of$backends" >&2
     exit 2
 fi
+process=${PROCESS:-separate}
+case $process-$store in
+separate-* | one-etcd) ;;
+*)
+    echo "compose-lab: PROCESS is separate, or with STORE=etcd one" >&2
+    exit 2
+    ;;
+esac
 if [ "$backend" = ipsec ]; then # which needs a charon on each host
     export COMPOSE_PROFILES="$store,ipsec"
 fi
@@ -22,12 +30,15 @@ compose() { sh deploy/compose/compose.sh --env-file "$settings" "$@"; }
 # What is wrong is said before the images are built, which takes minutes on a new machine: the base and seven images, then
 # three steps of our own.
 images=8
+of_host="lease dataplane masq"
+[ "$process" = separate ] || of_host=all images=6
 export PROGRESS_TOTAL=$((images + 3))
 if [ "${1:-}" != inside ]; then
     sh deploy/compose/generate.sh "$nodes" >/dev/null
     sh deploy/check.sh lab
     trap 'exit 0' INT TERM
-    sh deploy/engine.sh build sh deploy/images/build.sh lease dataplane masq ctl lab etcd charon
+    # shellcheck disable=SC2086  # several images
+    sh deploy/engine.sh build sh deploy/images/build.sh $of_host ctl lab etcd charon
     PROGRESS_DONE=$images exec sh deploy/engine.sh lab sh deploy/compose/lab.sh inside
 fi
 . deploy/progress.sh
@@ -79,14 +90,16 @@ leases=h1-lease
 address=$(compose exec -T "pod$nodes" ip -4 -o address show eth0 | sed 's/.*inet \([0-9.]*\).*/\1/')
 printf '\nThe lab is up. In a second terminal:\n\n    cd %s\n' "$PWD/deploy/compose"
 [ -z "${DOCKER_HOST:-}" ] || printf '    export DOCKER_HOST=%s\n' "$DOCKER_HOST"
-[ "$nodes" -eq 3 ] && [ "$backend" != udp ] || printf '    export COMPOSE_FILE=generated.yml\n'
+[ "$nodes" -eq 3 ] && [ "$backend" != udp ] && [ "$process" = separate ] || printf '    export COMPOSE_FILE=generated.yml\n'
 try() { printf '\n  %s:\n    %s %s\n' "$1" "$command" "$2"; }
 try "Is a host healthy, and why not" "exec h1 flannelette status"
 try "What the kernel has for each peer" "exec h1 flannelette peers"
 try "Leases, live" "exec h1 flannelette watch"
 try "From a pod to the pod of h$nodes" "exec pod1 ping $address"
 try "Any command of a host" "exec h1 ip route"
-try "The logs of a host, side by side" "logs --follow $leases h1-dataplane h1-masq"
+services="$leases h1-dataplane h1-masq"
+[ "$process" = separate ] || services=h1-flanneld
+try "The logs of a host, side by side" "logs --follow $services"
 try "A host that goes and comes back with everything on it" "restart h2"
 try "grpcurl, if there is one in deploy/compose/tools" \
     "exec h1 grpcurl -plaintext -unix /run/flannelette/dataplane.sock list"

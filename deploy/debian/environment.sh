@@ -50,7 +50,7 @@ for unit in deploy/systemd/*.service deploy/systemd/*.target; do
     install -D -m 0644 -t "$units" "$unit"
 done
 rm "$units/flannelette-cloud.service" # an SDK is in an environment of its own: docs/backends.md
-sed -i 's|^ExecStart=/opt/flannelette/bin/|ExecStart=/usr/sbin/|' "$units"/*.service
+sed -i -e 's|^ExecStart=/opt/flannelette/bin/|ExecStart=/usr/sbin/|' -e 's|sbin/flannelette |bin/flannelette |' "$units"/*.service
 install -D -m 0644 -t "$1/usr/lib/sysusers.d" deploy/systemd/sysusers.d/flannelette.conf
 install -D -m 0644 -t "$1/usr/lib/tmpfiles.d" deploy/systemd/tmpfiles.d/flannelette.conf
 install -D -m 0644 -t "$1/etc/flannelette" debian/flannelette.env

@@ -60,6 +60,15 @@ def test_its_defaults_are_the_kustomize_base() -> None:
     assert {(d["kind"], d["metadata"]["name"]) for d in chart} <= {(d["kind"], d["metadata"]["name"]) for d in base}
 
 
+def test_one_process_is_the_overlay_of_that_name() -> None:
+    one = "--set=flannelette.process=one"
+    assert pod_of(helm(one)) == pod_of(render("one-process"))
+    (container,) = pod_of(helm(one))["containers"]
+    assert (container["name"], container["image"].partition(":")[0]) == ("flanneld", "flannelette-all")
+    with pytest.raises(AssertionError, match=r"with flannelette\.central\.enabled no lease service is on a node"):
+        helm(one, "--set=flannelette.central.enabled=true")
+
+
 def test_flannels_values_file_is_taken_as_it_is() -> None:
     documents = helm(f"--values={FLANNELS}")
     assert network(documents) == {

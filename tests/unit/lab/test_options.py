@@ -24,7 +24,7 @@ def test_an_argument_wins_over_the_environment() -> None:
     assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
 
 
-_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS=, NETWORKS="
+_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, PROCESS=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS=, NETWORKS="
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,11 @@ def test_a_python_without_the_packages_gets_one_line_with_the_way_out(program: s
     assert ran.returncode == 1
     assert len(ran.stderr.splitlines()) == 1
     assert ran.stderr.endswith(f"or .venv/bin/python -m {program}\n")
+
+
+def test_one_process_on_each_host_has_an_etcd() -> None:
+    assert parse(["PROCESS=one"], {}).store == "etcd"
+    assert parse(["PROCESS=separate"], {}) == parse([], {})
+    for word in ("STORE=embedded", "NETWORKS=2", "CLUSTERS=2"):
+        with pytest.raises(BadOption, match="PROCESS=one: a host's lease service is in it, use STORE=etcd with one"):
+            parse(["PROCESS=one", word], {})

@@ -12,9 +12,9 @@ from tests.paths import ROOT
 COMPOSE = ROOT / "deploy" / "compose"
 
 
-def generated(hosts: str, backend: str = "") -> str:
+def generated(hosts: str, backend: str = "", process: str = "") -> str:
     command = ["sh", str(COMPOSE / "generate.sh"), hosts]
-    environment = os.environ | {"BACKEND": backend}
+    environment = os.environ | {"BACKEND": backend, "PROCESS": process}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -65,6 +65,19 @@ def test_a_device_is_let_into_the_dataplanes_for_udp_alone() -> None:
     assert [line for line in udp if line not in plain] == ["  devices: [/dev/net/tun]"]
     assert len(udp) == len(plain) + 1
     assert generated("3", "ipip").splitlines() == plain
+
+
+@pytest.mark.parametrize("backend", ["", "udp"])
+def test_one_process_of_a_host_has_the_rights_and_places_of_its_three_services(backend: str) -> None:
+    three, one = (yaml.safe_load(generated("3", backend, each))["services"] for each in ("separate", "one"))
+    services = [three[f"h2-{name}"] for name in ("lease", "dataplane", "masq")]
+    flanneld = one["h2-flanneld"]
+    assert three.keys() - one.keys() == {f"h{n}-{name}" for n in (1, 2, 3) for name in ("lease", "dataplane", "masq")}
+    assert set(flanneld["cap_add"]) == {each for service in services for each in service.get("cap_add", ())}
+    assert flanneld.get("devices") == three["h2-dataplane"].get("devices")
+    places = {each for service in services for each in service["volumes"] if not each.startswith("lease-run:")}
+    assert set(flanneld["volumes"]) == places
+    assert flanneld["environment"] == three["h2-dataplane"]["environment"]
 
 
 def test_a_lease_service_has_the_sockets_of_no_other() -> None:

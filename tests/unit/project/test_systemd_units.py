@@ -44,7 +44,9 @@ def test_systemd_has_nothing_to_say_against_them(installed: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize(("service", "tenths"), [("lease", 15), ("dataplane", 20), ("masq", 25), ("cloud", 15)])
+@pytest.mark.parametrize(
+    ("service", "tenths"), [("lease", 15), ("dataplane", 20), ("masq", 25), ("cloud", 15), ("node", 25)]
+)
 def test_little_is_exposed(service: str, tenths: int, installed: Path) -> None:
     """systemd's own figure, 0 to 10: a unit without any of this has 9.6."""
     unit = str(installed / f"flannelette-{service}.service")
@@ -69,6 +71,20 @@ def test_a_unit_gives_the_rights_of_the_image_and_no_more(service: str) -> None:
     assert (unit["NoNewPrivileges"], unit["ProtectSystem"], unit["PrivateDevices"]) == ("yes", "strict", "yes")
     assert (unit["User"] == "root") is (service == "masq"), "without root's rights, because of xtables.lock"
     assert (unit.get("PrivateUsers") == "yes") is not bool(expected)
+
+
+def test_the_unit_of_one_process_has_the_rights_of_the_three_and_runs_in_their_place() -> None:
+    one, units = assignments("node"), [assignments(service) for service in ("lease", "dataplane", "masq")]
+    for key, more in {"CapabilityBoundingSet": (), "RestrictAddressFamilies": (), "StateDirectory": ()}.items():
+        words = {word for unit in units for word in unit[key].split() if word != "flannelette-masq"}
+        assert set(one[key].split()) == {*words, *more}
+    assert set(one["ReadWritePaths"].split()) == {word for unit in units for word in unit["ReadWritePaths"].split()}
+    assert one["Environment"] == assignments("dataplane")["Environment"]
+    assert one["ExecStart"] == "/opt/flannelette/bin/flannelette flanneld"
+    assert (one["Type"], one["Restart"]) == ("notify", "always")
+    for key in ("Conflicts", "After"):
+        found = assignments("node", "Unit")[key]
+        assert all(f"flannelette-{service}.service" in found for service in ("lease", "dataplane", "masq"))
 
 
 @pytest.mark.parametrize("service", ["dataplane", "masq", "cloud"])

@@ -41,12 +41,13 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* The arguments of one service: its share of flannel.args, by the rules of Go's package flag. */}}
+{{/* The arguments of one container: the share of its services of flannel.args, by the rules of Go's package flag. */}}
 {{- define "flannelette.args" -}}
 {{- $known := dict -}}
 {{- range $name, $flags := .root.Files.Get "files/flags.yaml" | fromYaml -}}
 {{- $_ := set $known $name (regexSplit "\\s+" $flags -1) -}}
 {{- end -}}
+{{- $_ := set $known "flanneld" (concat $known.lease $known.dataplane $known.masq) -}}
 {{- $awaits := "" -}}
 {{- range $word := .root.Values.flannel.args -}}
 {{- $flag := $word | toString | regexFind "^--?[^-=][^=]*" | trimPrefix "-" | trimPrefix "-" -}}
@@ -84,7 +85,7 @@ service, and one beside flannelette-cloud, may be where a node's own is. */}}
 {{/* The image of one service. */}}
 {{- define "flannelette.image" -}}
 {{- $image := .root.Values.flannelette.image -}}
-{{- printf "%sflannelette-%s:%s" $image.registry .service ($image.tag | default .root.Chart.AppVersion) -}}
+{{- printf "%sflannelette-%s:%s" $image.registry (eq .service "flanneld" | ternary "all" .service) ($image.tag | default .root.Chart.AppVersion) -}}
 {{- end -}}
 
 {{/* The probes of one service, on loopback if it listens everywhere. */}}
@@ -120,20 +121,23 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* What is alike in the containers of all three services. Takes the root, the service, and what it may use. */}}
+{{/* What is alike in the containers of all three services, and of all in one, flanneld. Takes the root, the service, and
+what it may use. */}}
 {{- define "flannelette.container" -}}
 {{- $values := .root.Values -}}
 {{- $central := $values.flannelette.central -}}
 {{- $clusters := $values.flannelette.clusters -}}
 {{- $port := include "flannelette.port" . -}}
+{{- $dataplane := has .service (list "dataplane" "flanneld") -}}
+{{- $lease := has .service (list "lease" "flanneld") -}}
 name: {{ .service }}
 image: {{ include "flannelette.image" . }}
 args:
   {{- include "flannelette.args" . | trim | nindent 2 }}
-  {{- if and (eq .service "dataplane") (include "flannelette.charon" .root) }}
+  {{- if and $dataplane (include "flannelette.charon" .root) }}
   - --charon-socket=/run/flannelette/charon.vici
   {{- end }}
-  {{- if and (eq .service "dataplane") (not $values.flannel.skipCNIConfigInstallation) }}
+  {{- if and $dataplane (not $values.flannel.skipCNIConfigInstallation) }}
   - --cni-install-path=/etc/cni/net.d/10-flannel.conflist
   {{- end }}
   {{- if and $central.enabled (eq .service "lease") }}
@@ -143,7 +147,7 @@ args:
   - --tls-key-file=/etc/flannelette/tls/tls.key
   - --tls-ca-file=/etc/flannelette/tls/ca.crt
   {{- end }}
-  {{- if eq .service "lease" }}
+  {{- if $lease }}
   {{- range $clusters.imports }}
   - {{ printf "--import=%s" . | quote }}
   {{- end }}
