@@ -115,7 +115,7 @@ def test_a_release_keeps_the_selector_that_its_daemon_set_has(kubectl: Kubectl, 
     assert after["spec"]["selector"]["matchLabels"] == {"app": "flannel"}
     assert pod_of([after])["nodeSelector"]
     said = run_tool("helm", "get", "notes", "flannel", *cluster)
-    assert "Not in force, for they were flanneld's: flannel.image, flannel.resources." in said
+    assert "Not in force, because they were flanneld's: flannel.image, flannel.resources." in said
     run_tool("helm", "uninstall", "flannel", *cluster)
 
 
