@@ -21,6 +21,7 @@ from flannelette.services.core.leases.table import Step, Upserted
 from flannelette.services.lease.stores.relay import RelayStore
 from flannelette.services.lease.stores.store import Reclaimed, Snapshot
 from flannelette.services.lease.watch import Broker
+from flannelette.services.runtime.lease.feed import read_step, steps_of
 from flannelette.services.runtime.lease.wire import lease_from_proto, lease_to_proto, step_to_proto
 from tests.examples.leases import NETWORK, make_lease, make_request
 from tests.fuzz.targets.calls.request import run
@@ -64,6 +65,9 @@ class _Above:
             return _LISTED if method == "ListLeases" else _ANSWERS[method]()
 
         return call
+
+    def watch(self, request: pb.WatchLeasesRequest) -> AsyncIterator[Step]:
+        return steps_of(self.WatchLeases(request), read_step)
 
     async def WatchLeases(self, request: pb.WatchLeasesRequest) -> AsyncIterator[Any]:  # noqa: N802
         yield step_to_proto(_FIRST)

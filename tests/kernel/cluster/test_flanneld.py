@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,43 @@ def test_a_socket_that_is_deleted_ends_the_one_process_and_its_error_says_so(
     finally:
         flanneld.process.kill()
         flanneld.process.wait()
+
+
+def test_one_process_and_three_take_turns_and_the_kernel_stays_as_it_is(
+    host: Host, etcd: EtcdServer, tmp_path: Path
+) -> None:
+    value = {
+        "PublicIP": "10.99.0.12",
+        "BackendType": "vxlan",
+        "BackendData": {"VNI": 1, "VtepMAC": "02:00:00:00:00:53"},
+    }
+    etcd.etcdctl("put", "/coreos.com/network/subnets/10.5.53.0-24", json.dumps(value))
+    looks = (
+        "ip route show proto 77",
+        "ip neigh show nud permanent",
+        "bridge fdb show dev flannel.1",
+        "ip -d link show",
+    )
+    seen = list[list[str]]()
+    monitor = host.netns.command("ip", "monitor", "link", "address", "route", "neigh")
+    with (tmp_path / "monitor").open("w") as out, subprocess.Popen(monitor, stdout=out) as monitoring:
+        try:
+            for form in ((), SEPARATE, ()):
+                flanneld = Flanneld(host, tmp_path, "-ip-masq", *form)
+                try:
+                    flanneld.until_ready()
+                    seen.append([*(host.run(*each.split()) for each in looks), *host.rules("FLANNEL-POSTRTG")])
+                    assert "10.5.53.0/24" in seen[-1][0]
+                    assert flanneld.end() == 0
+                    flanneld.until_gone()
+                finally:
+                    flanneld.process.kill()
+                    flanneld.process.wait()
+        finally:
+            monitoring.kill()
+    assert seen[0] == seen[1] == seen[2]
+    gone = [line for line in (tmp_path / "monitor").read_text().splitlines() if line.startswith("Deleted")]
+    assert not gone
 
 
 def test_a_second_one_ends_and_says_that_one_is_running(host: Host, etcd: EtcdServer, tmp_path: Path) -> None:
