@@ -182,10 +182,7 @@ async def test_a_reclaim_must_say_what_it_wants_and_take_nothing_that_was_set_as
 def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Of the stores only: grpc, whose core asks the machine itself, would see calls that end before they begin."""
     clock = SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
-    for module in (
-        "tests.stores.every",
-        *(f"flannelette.services.lease.stores.etcd.{m}" for m in ("store", "sessions")),
-    ):
+    for module in ("tests.stores.every", "flannelette.services.lease.stores.etcd.store"):
         monkeypatch.setattr(f"{module}.time", clock)
 
 
