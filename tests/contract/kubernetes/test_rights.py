@@ -18,7 +18,9 @@ CAPABILITIES: Final[dict[str, list[str]]] = {
     "lease": [],
     "dataplane": ["NET_ADMIN", "NET_RAW"],
     "masq": ["NET_ADMIN", "NET_RAW"],
+    "flanneld": ["NET_ADMIN", "NET_RAW"],
 }
+"""`flanneld`: the three in one process, where the operator chooses that."""
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 CERTIFICATES: Final = "/etc/flannelette/tls"
 HOST_PATHS: Final[dict[str, set[str]]] = {
@@ -27,7 +29,12 @@ HOST_PATHS: Final[dict[str, set[str]]] = {
     "dataplane": {"/run/flannel", "/etc/cni/net.d", "/var/lib/flannelette"},
     "masq": {"/run/xtables.lock", "/var/lib/flannelette"},
 }
-READ_ONLY: Final[dict[str, set[str]]] = {"install-cni-plugin": {"/run/flannel"}, "dataplane": {"/var/lib/cni"}}
+HOST_PATHS["flanneld"] = HOST_PATHS["dataplane"] | HOST_PATHS["masq"]
+READ_ONLY: Final[dict[str, set[str]]] = {
+    "install-cni-plugin": {"/run/flannel"},
+    "dataplane": {"/var/lib/cni"},
+    "flanneld": {"/var/lib/cni"},
+}
 
 Pod = tuple[Document, dict[str, Any]]
 
@@ -89,7 +96,8 @@ def test_only_the_lease_container_has_a_token_and_only_who_needs_it_a_file_of_th
         assert {hosts[volume] for volume in written & hosts.keys()} == HOST_PATHS[name], name
         known = HOST_PATHS[name] | READ_ONLY.get(name, set()) | {CERTIFICATES}
         assert {hosts[volume] for volume in mounted & hosts.keys()} <= known, name
-        assert (SERVICE_ACCOUNT in {mount["mountPath"] for mount in container["volumeMounts"]}) is (name == "lease")
+        has_token = SERVICE_ACCOUNT in {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert has_token is (name in ("lease", "flanneld"))
 
 
 def test_each_service_is_probed_on_loopback_where_its_flags_say(containers: list[Pod]) -> None:
@@ -139,8 +147,9 @@ def test_a_nodes_own_lease_service_and_a_central_one_can_be_on_one_node() -> Non
 def test_exec_and_logs_without_a_container_take_the_dataplane() -> None:
     for overlay in sorted(OVERLAYS.iterdir()):
         template = pick(render(overlay), "DaemonSet")["spec"]["template"]
-        assert template["metadata"]["annotations"] == {"kubectl.kubernetes.io/default-container": "dataplane"}
-        assert "dataplane" in {container["name"] for container in template["spec"]["containers"]}
+        default = "flanneld" if overlay.name == "one-process" else "dataplane"
+        assert template["metadata"]["annotations"] == {"kubectl.kubernetes.io/default-container": default}
+        assert default in {container["name"] for container in template["spec"]["containers"]}
 
 
 def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None:
@@ -151,7 +160,7 @@ def test_dataplane_and_masq_agree_on_masquerading(containers: list[Pod]) -> None
 
 def test_the_images_are_of_this_version(containers: list[Pod]) -> None:
     ours = {container["image"] for _, container in containers if "flannelette" in container["image"]}
-    assert ours == {f"flannelette-{name}:{version()}" for name in ON_A_NODE}
+    assert ours == {f"flannelette-{name}:{version()}" for name in (*ON_A_NODE, "all")}
 
 
 def test_a_node_of_the_central_overlay_holds_no_credentials_of_the_cluster() -> None:
