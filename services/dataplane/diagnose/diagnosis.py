@@ -136,7 +136,7 @@ class Diagnosis:
         )
         try:
             seen = await look(self._inspector, subject, self._files, self._running())
-        except Unavailable as error:
+        except (OSError, Unavailable) as error:
             log.warning("the host could not be checked", reason=str(error))
             return False
         found = findings(subject, seen)
