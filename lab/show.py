@@ -112,7 +112,7 @@ class Screen:
             f"make ping TO={pod.address}{at}   # from {first}; HOST=h1: from there",
             f"{way_in} ip -n h1 route",
             list_peers if grpcurl else "make grpcurl            # to ask the services without flannelette",
-            f"tail -f {dataplane}.log",
+            f"tail -f {home}/*.log",
         ]
         text = "".join(f"  {line}\n" for line in lines)
         self._console.print(f"{_where_to_look()}:\n", markup=False)
