@@ -122,8 +122,8 @@ def wanted_chains(
         if not (settings.masquerade and enabled):
             chains.append(_masquerade_chain(family, ()))
         elif cidrs and subnet:
-            excluded = (*settings.excluded, *(network.no_masquerade if network else ()))
-            kept = [AddressMatch(each) for each in dict.fromkeys(excluded) if each.version == family.version]
+            names = (each for each in excluded(network, settings) if each.version == family.version)
+            kept = [AddressMatch(each) if each.prefixlen else None for each in names]  # /0: rules ask for no address
             rules = _masquerade_rules(family, cidrs, subnet, kept, settings.fully_random)
             chains.append(_masquerade_chain(family, rules))
         if not (settings.forward and enabled):
@@ -131,6 +131,11 @@ def wanted_chains(
         elif cidrs:
             chains.append(_forward_chain(family, _forward_rules(cidrs)))
     return tuple(chains)
+
+
+def excluded(network: NetworkConfig | None, settings: RuleSettings) -> tuple[Network, ...]:
+    """Returns the networks that pods reach under their own addresses, each once."""
+    return tuple(dict.fromkeys((*settings.excluded, *(network.no_masquerade if network else ()))))
 
 
 def no_chains() -> tuple[Chain, ...]:
@@ -162,7 +167,7 @@ def _masquerade_rules(
     family: Family,
     networks: Sequence[Network],
     subnet: Network,
-    excluded: Sequence[AddressMatch],
+    excluded: Sequence[AddressMatch | None],
     fully_random: bool,
 ) -> tuple[Rule, ...]:
     """Makes the rules that masquerade. Packets between the networks count as inside; there are several while a change

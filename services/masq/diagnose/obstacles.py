@@ -294,12 +294,17 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Hos
     return [each for each in told if each is not None]
 
 
-def masqueraded(tables: Iterable[ForeignTable], flows: Sequence[Flow], *, by_us: bool) -> list[Flow]:
-    """The flows, with the address that hooks see in place of the pods' where we or others masquerade them."""
+def masqueraded(
+    tables: Iterable[ForeignTable], flows: Sequence[Flow], *, by_us: bool, excluded: Collection[Network] = ()
+) -> list[Flow]:
+    """The flows, with the address that hooks see in place of the pods' where we or others masquerade them; we do so
+    outside of the `excluded` networks.
+    """
     whole, found = tuple(tables), set[tuple[str, int]]()
     for flow in flows:
         is_first = flow.name in ("outside", "pods") and flow.states == State.NEW and not flow.is_from_peers
-        if is_first and ((by_us and flow.name == "outside") or _is_translated(whole, flow)):
+        is_ours = by_us and flow.name == "outside" and not any(contains(each, flow.destination) for each in excluded)
+        if is_first and (is_ours or _is_translated(whole, flow)):
             found.add((flow.name, flow.source.version))
     return [
         replace(flow, masqueraded_as=flow.masqueraded_as or EVERY[flow.source.version])

@@ -50,7 +50,7 @@ from flannelette.services.masq.reconcile.journal import (
     tell_operator,
     what_is_wrong,
 )
-from flannelette.services.masq.rules import Chain, RuleSettings, belonging, no_chains, wanted_chains
+from flannelette.services.masq.rules import Chain, RuleSettings, belonging, excluded, no_chains, wanted_chains
 from flannelette.services.runtime.cache import PATIENCE, CachedTable, CacheWriter, StateFile, stale_reason
 from flannelette.services.runtime.events import Event, Journal
 from flannelette.services.runtime.process.exclusive import Exclusive
@@ -230,7 +230,8 @@ class Reconciler:
         checks, subnets = self.host_checks(), self.inputs.subnets
         around = checks.surroundings(network, subnets, suffix)
         flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
-        flows = masqueraded(checks.tables, flows, by_us=self.settings.masquerade)
+        kept = excluded(network, self.settings)
+        flows = masqueraded(checks.tables, flows, by_us=self.settings.masquerade, excluded=kept)
         neighbours = neighbours_of(network, subnets, around)
         found = findings(checks, name, flows, self.settings, tunnel, neighbours, around.host)
         found += traffic_findings(around, flows, tunnel)

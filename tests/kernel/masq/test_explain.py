@@ -22,7 +22,7 @@ from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
 from tests.services.masq import Masq, acquire, lease_service, masq_on
-from tests.waiting import equals, eventually
+from tests.waiting import equals, eventually, has
 
 PAGE = ROOT / "docs" / "operations.md"
 HINTS = {
@@ -81,6 +81,34 @@ async def test_a_network_without_masquerade_is_explained_and_can_be_changed_live
         await eventually(partial(node.ctl, "explain", "pod", IN[4].outside), partial(_says, words))
         # The rules follow what is explained.
         await eventually(lambda: source_seen(node.lab, IPV4, "pod", "outside", next(ports)), equals(source))
+
+
+async def test_a_rule_against_pods_addresses_is_broken_only_where_they_leave_the_host(node: Node) -> None:
+    config = node.host.lock.parent / "net-conf.json"
+    before = config.read_text()
+    node.host.run("ip", "route", "add", "default", "via", IN[4].outside)
+    rule = "oifname eth ip saddr 10.5.0.0/16 drop"
+    node.host.run("nft", f"table ip f {{ chain p {{ type filter hook postrouting priority 150; {rule}; }}; }}")
+    changed = before.replace("{", '{"NoMasquerade":["0.0.0.0/0"],', 1)
+    for text, is_broken in ((before, False), (changed, True), (before, False)):
+        config.write_text(text)
+        await eventually(partial(_is_lost, node.lab), has(int(is_broken)))
+        status = await eventually(node.masq.status, partial(_has_broken, is_broken))
+        assert status.ready is not is_broken, status
+
+
+def _has_broken(is_broken: bool, status: pb.Status) -> bool:
+    return any(each.broken for each in status.findings) is is_broken
+
+
+async def _is_lost(lab: Lab) -> list[str]:
+    """What a datagram of the pod to the outside meets: nothing, where it arrives."""
+    try:
+        async with asyncio.timeout(1):
+            await source_seen(lab, IPV4, "pod", "outside", next(ports))
+    except TimeoutError:
+        return ["lost"]
+    return []
 
 
 def _says(words: str, ran: Ran) -> bool:
