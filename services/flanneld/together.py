@@ -20,7 +20,7 @@ from flannelette.services.lease import main as lease
 from flannelette.services.lease.service import LeaseService
 from flannelette.services.lease.settings import LeaseSettings
 from flannelette.services.masq import main as masq
-from flannelette.services.runtime.lease.feed import Connection, connect_over_grpc
+from flannelette.services.runtime.lease.feed import CALL_SECONDS, Connection, connect_over_grpc
 from flannelette.services.runtime.process.process import Part, Process, run_parts
 from flannelette.services.runtime.process.settings import listen_addresses
 from flannelette.services.runtime.rpc.transport import Transport
@@ -88,7 +88,7 @@ class LocalConnection(Connection):
                 await asyncio.Event().wait()  # all services stop at once, and none tells that another is away
             raise Unavailable(str(error)) from None
 
-    async def _call(self, method: str, request: Any, seconds: float = 15.0) -> Any:
+    async def _call(self, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
         try:
             async with asyncio.timeout(seconds):
                 return await getattr(await self._leases.service(), method)(request, None)

@@ -16,6 +16,7 @@ be in one piece only: two would be merged.
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, aclosing, contextmanager
@@ -707,7 +708,7 @@ def _counted(broker: Broker, *, is_follower: bool = False) -> Iterator[None]:
         metrics.WATCHERS.set(broker.watchers)
 
 
-class Position(Generic[M]):
+class Position(ABC, Generic[M]):
     """What a VIEW_ALL watcher has, and what it gets next: a snapshot, if it needs one, then the changes. No IO."""
 
     def __init__(self, broker: Broker, cursor: str) -> None:
@@ -730,9 +731,9 @@ class Position(Generic[M]):
         """Whether a change waits that is no part of a snapshot."""
         return self._position not in (None, self._broker.change_log.last)
 
+    @abstractmethod
     def next_message(self) -> M | None:
         """What to send next; None: it has everything."""
-        raise NotImplementedError
 
 
 class SharedPosition(Position[Step]):

@@ -59,12 +59,12 @@ class NetlinkTransport(Protocol):
     async def dump(self, request: bytes, take: Callable[[bytes], bool]) -> None: ...  # noqa: D102
 
 
-class Closing:
+class Closing(ABC):
     """What has `close`, as a context manager."""
 
+    @abstractmethod
     def close(self) -> None:
         """Closes what it has open, for good."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

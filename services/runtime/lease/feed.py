@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -38,7 +39,7 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # each channel has a connection of its own
 )
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-_CALL_SECONDS: Final = 15.0
+CALL_SECONDS: Final = 15.0
 ACQUIRE_SECONDS: Final = 300.0
 """Seconds for AcquireLease: when all nodes of a cluster start at once, nodes that give up and ask again delay all of
 them."""
@@ -49,7 +50,7 @@ Notice = Callable[[frozenset[str]], None]
 """Called after every step with the names of the leases that it touched; must not block."""
 
 
-class Connection:
+class Connection(ABC):
     """The calls of a node's service to its lease service, over gRPC or in one process with it."""
 
     absent_reason = ""
@@ -86,22 +87,22 @@ class Connection:
             self.clock_ahead = max(told - time.time(), 0.0) + min(told - asked_at, 0.0)
         return seconds_of(response.pause, "pause")
 
+    @abstractmethod
     def watch(self, request: pb.WatchLeasesRequest) -> AsyncGenerator[Step, None]:
         """See WatchLeases in lease.proto. Raises Unavailable, AioRpcError."""
-        raise NotImplementedError
 
-    async def _call(self, method: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
+    @abstractmethod
+    async def _call(self, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
         """The answer to a call. Raises the errors that lease.proto names for it."""
-        raise NotImplementedError
 
     async def lost(self, error: grpc.aio.AioRpcError) -> str:
         """A sentence with the cause of the error and the remedy."""
         return str(error)
 
-    async def until_present(self) -> None:
+    async def until_present(self) -> None:  # noqa: B027 - in one process it is present
         """Waits until `absent_reason` is empty."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - without a wire there is nothing to close
         """Closes the connection, which ends open calls."""
 
 
@@ -155,7 +156,7 @@ class LeaseConnection(Connection):
         """See Connection."""
         await self._channel.close()
 
-    async def _call(self, method: str, request: Any, seconds: float = _CALL_SECONDS) -> Any:
+    async def _call(self, method: str, request: Any, seconds: float = CALL_SECONDS) -> Any:
         try:
             return readable(await getattr(self.stub, method)(request, timeout=seconds))
         except grpc.aio.AioRpcError as error:
