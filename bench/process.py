@@ -20,7 +20,8 @@ _Result = TypeVar("_Result")
 def compile_sources() -> None:
     """Bytecode for what the processes import from here: a service that is installed has it, from pip."""
     for place in flannelette.__path__:
-        compileall.compile_dir(place, quiet=2)
+        for part in (place, Path(place, "services").resolve()):  # in a checkout a link, which compileall leaves
+            compileall.compile_dir(part, quiet=2)
 
 
 @contextmanager

@@ -16,4 +16,6 @@ trap 'exit 143' TERM # a shell that a signal ends has no EXIT
 trap 'exit 129' HUP
 # The tools are pending before a test asks for one.
 until ! flock --nonblock "$directory/tools.lock" true || ! kill -0 $tools 2>/dev/null; do sleep 0.1; done
+# Hundreds of processes import the same modules; where PYTHONDONTWRITEBYTECODE is set, each would compile them.
+[ ! -x "${1%/*}/python" ] || "${1%/*}/python" -m compileall -q services proto lab tests
 "$@"
