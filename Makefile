@@ -97,6 +97,9 @@ captures: venv ; @$(BIN)/python -m tests.pages.captures
 ## the benchmarks of docs/performance.md at every size, into its table and plot
 bench-docs: venv ; @$(BIN)/python -m bench.sweep
 
+## a node beside a real flanneld, into the first table of docs/performance.md; ROUNDS=
+bench-flanneld: venv flanneld ; @$(BIN)/python -m bench.sweep --flanneld $(or $(ROUNDS),3)
+
 ## the documentation as a site, in .build/site; fails on a link that leads nowhere
 site: venv ; @sh tests/pages/site.sh
 
@@ -123,6 +126,7 @@ clean-cache: ; rm -rf $(CACHE)
 lab-venv: ; @sh lab/prepare.sh lab $(CACHE)
 kube-lab-venv: ; @sh lab/prepare.sh kube-lab
 compose-tools: ; @sh lab/tools.sh compose $(CACHE)
+flanneld: ; @sh lab/flanneld.sh $(CACHE)
 .PHONY: help venv lab shell ping compose-lab images deb test-quick test clean lint types house soak fuzz compose-test \
-	vm-test kube-test kube-lab simulate chaos bench proto check-generated pages man map captures bench-docs site \
-	install-check constraints release-state tools grpcurl clean-cache lab-venv kube-lab-venv compose-tools
+	vm-test kube-test kube-lab simulate chaos bench proto check-generated pages man map captures bench-docs bench-flanneld site \
+	install-check constraints release-state tools grpcurl clean-cache lab-venv kube-lab-venv compose-tools flanneld

@@ -8,6 +8,7 @@ from typing import Final
 from rich.console import Console
 
 from bench.acquire import ACQUIRE
+from bench.beside import FLANNELD
 from bench.burst import BURST
 from bench.churn import CHURN
 from bench.cold_start import COLD_START
@@ -37,6 +38,7 @@ _ALL: Final = (
     COLD_START_NETLINK,
     EVENT_LATENCY,
     FANOUT,
+    FLANNELD,
     KUBE_LIST,
     MASQ,
     MASQ_IDLE,

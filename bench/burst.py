@@ -1,7 +1,7 @@
 """How long after the last of many puts at once the last route is in the kernel, among N peers; and whether all are.
 
 All puts are under way at once. `ours` is from when etcd has confirmed the last put, in the middle one of the bursts;
-1 ms is as good as it gets. The peer is a node as one would write it in an afternoon, with etcd3's client and
+1 ms is as good as it gets. The peer is a node of sixty lines, with etcd3's client and
 pyroute2's calls, beside an empty kernel. The limit is a watch on a plain socket, until it has seen the last lease.
 """
 

@@ -33,9 +33,9 @@ def running_etcd() -> Iterator[str]:
 
 
 @contextmanager
-def started_etcd() -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-    """The same with its process, to freeze and kill."""
-    client, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
+def started_etcd(address: str = "127.0.0.1") -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """The same with its process, to freeze and kill; at an address of this network namespace."""
+    client, peer = (f"http://{address}:{_free_port(address)}" for _ in range(2))
     try:
         program = find_etcd()
     except NoEtcd as error:
@@ -100,7 +100,7 @@ async def _until_answering(client: EtcdClient, keyspace: Keyspace) -> None:
             await asyncio.sleep(0.05)
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
 """How long one put to etcd takes until its route is in the kernel, among N peers; and a delete until it is gone.
 
 One at a time, with a pause between; from before the put is written to etcd's socket until a netlink listener hears of
-the route. The peer is a node as one would write it in an afternoon, with etcd3's client and pyroute2's calls, beside
+the route. The peer is a node of sixty lines, with etcd3's client and pyroute2's calls, beside
 an empty kernel. The limit is etcd's own part: until a watch on a plain socket has it.
 """
 

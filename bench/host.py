@@ -88,9 +88,9 @@ def add_device(namespace: NetworkNamespace) -> None:
         namespace.ip(*line.split())
 
 
-def routes(namespace: NetworkNamespace) -> set[bytes]:
-    """Where our routes there lead, packed."""
-    found = json.loads(namespace.ip("-json", "route", "show", "proto", str(PROTOCOL)))
+def routes(namespace: NetworkNamespace, protocol: str = str(PROTOCOL)) -> set[bytes]:
+    """Where the routes of a protocol lead there, packed."""
+    found = json.loads(namespace.ip("-json", "route", "show", "proto", protocol))
     return {ip_network(route["dst"]).network_address.packed for route in found}
 
 

@@ -10,6 +10,7 @@ from bench.plot import Line, plot
 Stored: TypeAlias = Mapping[str, Any]
 """One entry of docs/performance.json."""
 _TABLE: Final = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+_BESIDE: Final = re.compile(r"(?<=<!-- beside flanneld -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 _LIMIT: Final = "bare send of our messages, encoded before"
 
 
@@ -79,6 +80,39 @@ ROWS: Final = (
     Row("routes that changed", "restart", _figure("lost"), ""),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A line of the table beside flanneld: a figure of the bench `flanneld` at one size; less is better."""
+
+    words: str
+    peers: int
+    figure: str
+    unit: str
+
+
+CONTENDERS: Final = ("flanneld", "one", "three")
+"""Prefixes of the figures of each contender, in the order of the columns."""
+BESIDE: Final = (
+    Beside("**Start** until ready, no leases", 1, "ready_seconds", "s"),
+    Beside("**Cold start**, until the last of 1,000 routes", 1_000, "cold_start_seconds", "s"),
+    Beside("of 5,000", 5_000, "cold_start_seconds", "s"),
+    Beside("of 10,000", 10_000, "cold_start_seconds", "s"),
+    Beside("**Killed and started again**, 10,000 leases, until a new route", 10_000, "restart_new_seconds", "s"),
+    Beside("until a stale route is gone", 10_000, "restart_stale_seconds", "s"),
+    Beside("**1,000 puts at once** among 1,000 leases, until the last route", 1_000, "burst_seconds", "s"),
+    Beside("routes lost", 1_000, "burst_lost", ""),
+    Beside("**One put until its route**, 1,000 leases, 250 ms apart, p50", 1_000, "put_p50_ms", "ms"),
+    Beside("p95", 1_000, "put_p95_ms", "ms"),
+    Beside("10 ms apart, p50", 1_000, "warm_put_p50_ms", "ms"),
+    Beside("p95", 1_000, "warm_put_p95_ms", "ms"),
+    Beside("CPU of such a put", 1_000, "put_cpu_ms", "ms"),
+    Beside("**At rest**, 1,000 silent nodes, CPU a minute", 1_000, "idle_cpu_seconds_a_minute", "s"),
+    Beside("**Memory**, no leases", 1, "memory_mib", "MiB"),
+    Beside("1,000 leases", 1_000, "memory_mib", "MiB"),
+    Beside("10,000 leases", 10_000, "memory_mib", "MiB"),
+)
+
 LINES: Final = (
     Line("ours, from exec of both services", "cold_start", _ours(), "#c2410c"),
     Line("ours, netlink part", "cold_start_netlink", _ours(), "#ea580c"),
@@ -90,14 +124,28 @@ LINES: Final = (
 
 
 def render(page: str, stored: Stored) -> tuple[str, str]:
-    """The page with the table of these results, and the plot as SVG."""
-    text = _TABLE.sub(lambda _: table(stored), page)
+    """The page with the tables of these results, and the plot as SVG."""
+    text = _TABLE.sub(lambda _: table(stored), page, count=1)
+    text = _BESIDE.sub(lambda _: beside(stored), text, count=1)
     return text, plot(LINES, stored["results"], f"Seconds until N peers are in the kernel ({stored['machine']})")
+
+
+def beside(stored: Stored) -> str:
+    """Markdown: a row a figure, a column a contender, and how many times better than flanneld each of ours is."""
+    found = {result["parameters"]["peers"]: result for result in stored["results"] if result["name"] == "flanneld"}
+    lines = ["| | flanneld | one process | three services | | times better |", "|---|--:|--:|--:|---|--:|"]
+    for row in BESIDE:
+        figures = [found.get(row.peers, {}).get(f"{who}_{row.figure}") for who in CONTENDERS]
+        cells = ["never" if figure is None else number(figure) for figure in figures]
+        theirs = figures[0]
+        ratios = [number(theirs / ours) for ours in figures[1:] if theirs and ours]
+        lines.append(f"| {row.words} | {' | '.join(cells)} | {row.unit} | {', '.join(ratios)} |")
+    return "\n".join((*lines, "", ""))
 
 
 def table(stored: Stored) -> str:
     """Markdown: a row a figure, a column a size."""
-    results = stored["results"]
+    results = [result for result in stored["results"] if result["name"] != "flanneld"]
     sizes = sorted({result["parameters"]["peers"] for result in results})
     lines = [
         f"Measured with {stored['machine']}.",

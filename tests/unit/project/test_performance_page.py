@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench.__main__ import BENCHES
-from bench.page import LINES, ROWS, number, render, table
+from bench.page import BESIDE, CONTENDERS, LINES, ROWS, number, render, table
 from bench.plot import plot
-from bench.sweep import DOCS, SIZES, commands, merged
+from bench.sweep import DOCS, SIZES, beside, commands, merged
 
 STORED = json.loads((DOCS / "performance.json").read_text())
 SVG = "{http://www.w3.org/2000/svg}"
@@ -35,6 +35,14 @@ def test_every_row_has_a_figure_in_the_stored_results() -> None:
     for row in ROWS:
         found = [row.figure(result) for result in STORED["results"] if result["name"] == row.bench]
         assert any(value is not None for value in found), row.words
+
+
+def test_every_row_beside_flanneld_has_a_figure_of_each_contender() -> None:
+    found = {result["parameters"]["peers"]: result for result in STORED["results"] if result["name"] == "flanneld"}
+    assert found.keys() == {int(command[2]) for command in beside(1)} == {row.peers for row in BESIDE}
+    for row in BESIDE:
+        told = {who for who in CONTENDERS if f"{who}_{row.figure}" in found[row.peers]}
+        assert told | {"flanneld"} == set(CONTENDERS), row.words
 
 
 def test_a_result_replaces_the_last_one_of_its_bench_and_size_on_such_a_machine() -> None:
