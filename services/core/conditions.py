@@ -687,6 +687,21 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "packets is named by itself; to have one kind, have all programs use {kind} (`update-alternatives --config "
         "iptables`).",
     ),
+    Row(
+        "guard.absent",
+        "fabric-guard",
+        WARNING,
+        "The fabric guard is not in place: packets of the overlay are believed, whoever has sent them.",
+        "{reason}.",
+    ),
+    Row(
+        "guard.strangers",
+        "fabric-guard",
+        WARNING,
+        "Packets for the tunnel come from addresses that are no peer's, and {verb}: {addresses}.",
+        "Either somebody forges packets of pods, or a node sends from another address than the public one of its "
+        "lease: then name that address with --fabric-guard-source.",
+    ),
     Row("firewall.bridge-calls", "bridge-calls", WARNING, _NO_HAIRPIN, "{key} is {value}."),
     Row(
         "firewall.bridge-calls-absent",

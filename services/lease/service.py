@@ -249,10 +249,12 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
 
     def follow(self, request: pb.WatchLeasesRequest) -> AsyncGenerator[Step, None]:
         """WatchLeases for the dataplane and masq of this node in this process. Raises the same errors."""
-        node, machine = self._identity.one_node(request.node), machine_of(request)
+        machine = machine_of(request)
         if request.view == pb.VIEW_OWN:
+            node = self._identity.one_node(request.node)
             return follow_own(self._broker, node, is_dataplane=request.relayed, machine=machine)
-        return follow_all(self._broker, request.cursor, node, machine)
+        self._identity.any_node(request.node)
+        return follow_all(self._broker, request.cursor, request.node, machine)
 
     async def ListLeases(self, request: pb.ListLeasesRequest, context: Context) -> pb.ListLeasesResponse:
         """The filter may be any node, on any service: all that it leaves out could be listed without it."""

@@ -15,8 +15,11 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.api.service import MasqServicer
 from flannelette.services.masq.firewalls.auto import AutoFirewall, HostProbe
+from flannelette.services.masq.firewalls.guard_table import GuardTable
+from flannelette.services.masq.guard import GuardMode
 from flannelette.services.masq.kernel.legacy_tables import lock_path
-from flannelette.services.masq.kernel.routing import connected_networks
+from flannelette.services.masq.kernel.routing import connected_networks, own_networks
+from flannelette.services.masq.reconcile.fabric import FabricGuard
 from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.journal import MasqEventKind
 from flannelette.services.masq.reconcile.reconciler import InputCache, Reconciler
@@ -66,6 +69,8 @@ async def build(
         started = f"flannelette-masq {version()} of {connection.node} started"
         journal.note(Event(MasqEventKind.SERVICE_STARTED, started))
         claims = Claims("masq", network.name)
+        guarding = settings.guarding
+        guard = FabricGuard(connection.node, guarding, GuardTable(guarding.table), own_networks)
         reconciler = Reconciler(
             connection.node,
             rules,
@@ -78,20 +83,27 @@ async def build(
             refusal=partial(refusal_by_others, claims),
             unclaimed=partial(free_ranges, claims),
             connected=connected_networks,
+            guard=guard,
         )
         health.finders.append(lambda: unwritten([state, events]))
         cache = InputCache(connection.node, state, cached, reconciler)
         feed = Feed(
             connection,
-            lease_pb2.VIEW_OWN,
-            lambda touched: cache.update(feed.table, feed.error),
+            lease_pb2.VIEW_OWN if guard.settings.mode is GuardMode.OFF else lease_pb2.VIEW_ALL,
+            lambda touched: cache.update(feed.table, feed.error, touched),
+            is_observer=guard.settings.mode is not GuardMode.OFF,
             most=settings.max_leases,
         )
         servicer = MasqServicer(reconciler, health, process.stopping)
         process.servicers["flannelette.masq.v1.MasqService"] = lambda server: (
             masq_pb2_grpc.add_MasqServiceServicer_to_server(servicer, server)
         )
-        process.jobs |= {"feed": feed.run, "input cache": cache.run, "rules": reconciler.run}
+        process.jobs |= {
+            "feed": feed.run,
+            "input cache": cache.run,
+            "rules": reconciler.run,
+            "fabric guard": guard.run,
+        }
         process.jobs["event file"] = partial(events.run, journal)
         process.jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
         process.on_readiness = partial(note_readiness, journal, MasqEventKind.READINESS)
@@ -106,6 +118,7 @@ async def build(
             await events.close(journal)
             await connection.close()
             await firewall.close()
+            guard.close()
             probe.close()
             claims.close()
 

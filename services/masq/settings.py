@@ -6,6 +6,7 @@ from ipaddress import ip_network
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
+from flannelette.services.masq.guard import GuardMode, GuardSettings
 from flannelette.services.masq.rules import RuleSettings
 from flannelette.services.runtime.process.settings import NodeSettings, flag
 
@@ -35,6 +36,17 @@ class MasqSettings(NodeSettings):
         "variant that the host uses; auto, by EnableNFTables of the network configuration.",
         choices=("auto", "iptables", "nftables"),
     )
+    fabric_guard: str = flag(
+        "off",
+        "Packets of the overlay that no peer has sent, and what pods and users of the host send to a tunnel's port: "
+        "on drops them, warn counts them. With backends vxlan, ipip and udp; needs nftables in the kernel.",
+        choices=("on", "warn", "off"),
+    )
+    fabric_guard_source: tuple[str, ...] = flag(
+        (),
+        "Let peers' packets come from this network, too, where not all come from the peers' public addresses; may be "
+        "repeated.",
+    )
     allowed_network: tuple[str, ...] = flag(
         (),
         "Keep no rules for a network outside this one; may be repeated.",
@@ -44,6 +56,7 @@ class MasqSettings(NodeSettings):
     def __post_init__(self) -> None:
         if self.iptables_resync < 1:
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
+        self.guarding  # noqa: B018 - it raises Misconfigured
         self.rules  # noqa: B018 - it raises Misconfigured
         self.node_network  # noqa: B018 - it raises Misconfigured
 
@@ -58,6 +71,12 @@ class MasqSettings(NodeSettings):
             _networks("--allowed-network", self.allowed_network),
             self.socket_suffix,
         )
+
+    @property
+    def guarding(self) -> GuardSettings:
+        """What the fabric guard depends on. Raises Misconfigured for what is no network."""
+        sources = _networks("--fabric-guard-source", self.fabric_guard_source)
+        return GuardSettings(GuardMode(self.fabric_guard), sources, self.ip_masq, self.socket_suffix)
 
 
 def _networks(name: str, texts: Iterable[str]) -> tuple[Network, ...]:

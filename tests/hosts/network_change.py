@@ -23,6 +23,7 @@ from lab.changes import ChangeWatch
 from lab.cluster import Cluster, Pod
 from lab.etcd import put
 from lab.options import Options
+from lab.programs import Program
 from lab.reach import Reach, reach, unreached
 from lab.stream import Lost, Stream
 from lab.supervise import Supervised
@@ -207,13 +208,22 @@ class _Watchful(Cluster):
 
 @asynccontextmanager
 async def pending_scene(
-    store: str, nodes: int = 3, guard_seconds: float | None = None, *, family: str = "ipv4", backend: str = "vxlan"
+    store: str,
+    nodes: int = 3,
+    guard_seconds: float | None = None,
+    *,
+    family: str = "ipv4",
+    backend: str = "vxlan",
+    changed: Callable[[Program], Program] = lambda program: program,
 ) -> AsyncIterator[Scene]:
-    """Up, with pods: one central lease service (`embedded`), or one on each host (`etcd`)."""
+    """Up, with pods: one central lease service (`embedded`), or one on each host (`etcd`).
+
+    For `changed` see Cluster.
+    """
     options = Options(nodes=nodes, store=store, family=family, backend=backend)
     with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
         async with asyncio.TaskGroup() as group:
-            cluster = _Watchful(options, Path(directory), group, lambda *death: None)
+            cluster = _Watchful(options, Path(directory), group, lambda *death: None, changed)
             cluster.guard_seconds = guard_seconds
             scene = Scene(cluster)
             try:

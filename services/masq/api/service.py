@@ -99,8 +99,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
                 node=reconciler.node,
                 version=version(),
                 firewall=reconciler.firewall.name,
-                firewall_reason=reconciler.firewall.reason
-                + ("" if settings.fully_random else "; --random-fully is left out: --ip-masq-fully-random-disable"),
+                firewall_reason=_firewall_reason(reconciler),
                 masquerade=settings.masquerade,
                 forward=settings.forward,
                 networks=[str(row.cidr) for row in inputs.network.families] if inputs.network else [],
@@ -164,6 +163,13 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         reading = reading_of(self._reconciler.journal, request)
         end = "the masq service is stopping; the rules stay as they are"
         return watch(reading, self._stopping, follows=not request.no_follow, end=end)
+
+
+def _firewall_reason(reconciler: Reconciler) -> str:
+    is_random = reconciler.settings.fully_random
+    left_out = "" if is_random else "--random-fully is left out: --ip-masq-fully-random-disable"
+    guard = reconciler.guard.reason if reconciler.guard else ""
+    return "; ".join(filter(None, (reconciler.firewall.reason, left_out, guard)))
 
 
 def _explained(packet: Packet, states: Iterable[ChainState]) -> pb.ExplainResponse:

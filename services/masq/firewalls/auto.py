@@ -30,6 +30,7 @@ from flannelette.services.masq.firewalls.firewall import (
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from flannelette.services.masq.firewalls.nftables import FLANNEL_TABLES, TABLE, NftablesFirewall
+from flannelette.services.masq.guard import GUARD_TABLE
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from flannelette.services.masq.kernel.nf_tables import (
     ChainName,
@@ -100,6 +101,7 @@ class HostProbe:
     def __init__(self, table: str = TABLE) -> None:
         self._table = table
         """Name of our table in nftables."""
+        self._guard_table = f"{GUARD_TABLE}{table.removeprefix(TABLE)}"
         self._readers = tuple(TableReader(family) for family in FAMILIES)
         self._kept: dict[str, tuple[Digest, object]] = {}
 
@@ -183,7 +185,7 @@ class HostProbe:
 
     def _read_tables(self) -> tuple[ForeignTable, ...]:
         tables: list[ForeignTable] = []
-        for read in (self._read_legacy, lambda: read_nft(but=(self._table,))):
+        for read in (self._read_legacy, lambda: read_nft(but=(self._table, self._guard_table))):
             try:
                 tables += read()
             except Unavailable:

@@ -36,7 +36,7 @@ _CREATE: Final = 0x400  # NLM_F_CREATE
 _SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES = 270, 1, 7
 _NFGENMSG: Final = 4
 _NEWTABLE, _GETTABLE, _NEWCHAIN, _GETCHAIN, _NEWRULE, _GETRULE, _DELRULE = 0, 1, 3, 4, 6, 7, 8  # NFT_MSG_
-_NEWSETELEM, _GETSETELEM, _NEWGEN, _GETGEN = 12, 13, 15, 16
+_NEWSETELEM, _GETSETELEM, _DELSETELEM, _NEWGEN, _GETGEN = 12, 13, 14, 15, 16
 _CHAIN, _HANDLE = 2, 3  # NFTA_RULE_
 _SET, _ELEMENTS = 2, 3  # NFTA_SET_ELEM_LIST_
 _TABLE, _NAME, _HOOK, _TYPE = 1, 3, 4, 7  # NFTA_CHAIN_
@@ -108,6 +108,25 @@ def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes
     for kind, _, values in _dump(_GETSETELEM, family, {_TABLE: table, _SET: name}):
         if kind == _NEWSETELEM:
             yield from (attributes(element) for _, element in attribute_list(values.get(_ELEMENTS, b"")))
+
+
+def keys_of(family: int, table: str, name: str) -> frozenset[bytes]:
+    """The keys of a set of single addresses. Raises Unavailable."""
+    return frozenset(attributes(attributes(each[1])[1])[1] for each in element_dump(family, table, name))
+
+
+def change_elements(
+    family: int, table: str, gone: Iterable[tuple[str, bytes]], new: Iterable[tuple[str, bytes]]
+) -> None:
+    """Takes elements from sets of a table, each a set's name and a key, and adds others. Raises Unavailable."""
+    changes = []
+    for kind, flags, elements in ((_DELSETELEM, 0, gone), (_NEWSETELEM, _CREATE, new)):
+        for name, key in elements:
+            value = attribute(1, attribute(1, key), nested=True)  # NFTA_SET_ELEM_KEY, NFTA_DATA_VALUE
+            body = _family(family) + _attribute(_TABLE, table) + _attribute(_SET, name)
+            body += attribute(_ELEMENTS, attribute(1, value, nested=True), nested=True)
+            changes.append((kind, flags, body))
+    _transaction(*changes, failure=f"the members of table {table} cannot be changed")
 
 
 def has_element(family: int, table: str, name: str, key: bytes) -> bool | None:

@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -30,6 +30,7 @@ from flannelette.services.masq.firewalls.firewall import (
     Placement,
     commands_of,
 )
+from flannelette.services.masq.reconcile.fabric import FabricGuard
 from flannelette.services.masq.reconcile.inputs import (
     CachedInputs,
     Refusal,
@@ -135,8 +136,9 @@ class Reconciler:
         refusal: Refusal = no_refusal,
         unclaimed: Callable[[Iterable[Network]], Iterable[Network]] = tuple,
         connected: Callable[[], Iterable[Network]] = tuple,
+        guard: FabricGuard | None = None,
     ) -> None:
-        self.node, self.settings = node, settings
+        self.node, self.settings, self.guard = node, settings, guard
         self.firewall, self.host_checks = firewall, host_checks
         self.inputs = RuleInputs()
         self.lease_service_connected = False
@@ -181,9 +183,12 @@ class Reconciler:
         network = self.inputs.network
         return Placement(network is not None and network.enable_nftables, self._cached is not None)
 
-    def learn(self, table: Table, away: str, cached: CachedInputs | None = None) -> None:
+    def learn(
+        self, table: Table, away: str, cached: CachedInputs | None = None, touched: Collection[str] | None = None
+    ) -> None:
         """Takes the present state of the feed. `away`: why no lease service answers; empty: one does.
         `cached` is in force instead, and only adds rules: after a restart without a reboot, the firewall is newer.
+        Only the leases `touched` have changed since the last call; None: any.
         """
         self.lease_service_connected = not away
         store = table.store if table.store and not table.store.connected and not away else None
@@ -197,6 +202,8 @@ class Reconciler:
         known, last = cached.table if cached else table, self.inputs.network or self._earlier_network
         more = (self.settings.allowed, self._earlier_network, self._refusal, tuple(self._connected()))
         self.inputs = next_inputs(self.inputs, known, self.node, *more)
+        if self.guard:
+            self.guard.learn(known, touched, self.inputs.network, excluded(self.inputs.network, self.settings))
         if last and last is not self.inputs.network:
             self._former |= networks_of(last)
         self._observed.inputs(self.inputs, away, cached.reason if cached else "")
@@ -238,7 +245,8 @@ class Reconciler:
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.breaks_node)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
-        return [*found, *stale_rules(self.firewall.stale_rules_error)]
+        guarded = self.guard.conditions() if self.guard else []
+        return [*found, *stale_rules(self.firewall.stale_rules_error), *guarded]
 
     async def resync(self, *, dry_run: bool) -> list[str]:
         """Compares at once; returns what was done, or would be. Raises NotYet, Unavailable."""
@@ -247,6 +255,8 @@ class Reconciler:
         async with self._lock:
             self._paused = self._paused and dry_run
             commands = commands_of(await self._check(repair=not dry_run))
+            if self.guard and not dry_run:
+                self.guard.resync()
         tell_operator(self.journal, MasqEventKind.RESYNC, commands, dry_run=dry_run)
         return commands
 
@@ -269,11 +279,12 @@ class Reconciler:
             self._health.set("firewall", _TORN_DOWN)
         gone = belonging(no_chains(), self._ours(), self.settings.nft_table)
         states = await self.firewall.check(gone, self.placement, repair=not dry_run)
+        commands = [*commands_of(states), *(self.guard.teardown(dry_run=dry_run) if self.guard else ())]
         if not dry_run:
-            log.warning("rules torn down", commands=len(commands_of(states)))
-            tell_operator(self.journal, MasqEventKind.TEARDOWN, commands_of(states))
+            log.warning("rules torn down", commands=len(commands))
+            tell_operator(self.journal, MasqEventKind.TEARDOWN, commands)
             await self._check(repair=False)
-        return commands_of(states)
+        return commands
 
     def _wanted(self) -> tuple[Chain, ...]:
         chains = wanted_chains(self.inputs.network, self.inputs.subnets, self.settings)
@@ -405,8 +416,10 @@ class InputCache:
         self._waits_for_feed = True
         self._received: tuple[Table, str] | None = None
 
-    def update(self, received: Table, away: str) -> None:
-        """Takes the present state of the feed. `away`: why the lease service does not answer; empty if it does."""
+    def update(self, received: Table, away: str, touched: Collection[str] | None = None) -> None:
+        """Takes the present state of the feed. `away`: why the lease service does not answer; empty if it does.
+        For `touched` see Reconciler.learn.
+        """
         self._received = received, away
         store_error = received.store.error if received.store else ""
         is_away = not self._waits_for_feed and bool(away or store_error or received.network_error)
@@ -415,7 +428,7 @@ class InputCache:
             self._cached = None
         elif self._cached is None:
             self._cached = self._recall(table)
-        self._reconciler.learn(received, away, self._cached)
+        self._reconciler.learn(received, away, self._cached, touched)
         inputs = self._reconciler.inputs
         is_allowed = inputs.network_error == received.network_error
         if table is received and is_allowed:

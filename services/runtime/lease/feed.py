@@ -187,8 +187,10 @@ class Feed:
         notice: Notice,
         *,
         relayed: bool = False,
+        is_observer: bool = False,
         most: int = MOST_LEASES,
     ) -> None:
+        """`is_observer`: the stream names no node, so that it counts for no node's dataplane."""
         self.table = Table()
         self.connected = False
         self.error = f"not connected to {connection.address} yet"
@@ -197,6 +199,7 @@ class Feed:
         """Number of streams opened so far."""
         self._connection = connection
         self._view = view
+        self._node = "" if is_observer else connection.node
         self._relayed = relayed
         self._most = most
         """Largest number of leases to accept; a larger table is refused, and the last one stays."""
@@ -229,7 +232,7 @@ class Feed:
     async def _follow(self) -> None:
         connection = self._connection
         request = pb.WatchLeasesRequest(
-            node=connection.node,
+            node=self._node,
             view=self._view,
             cursor=self.table.cursor,
             relayed=self._relayed,

@@ -1,0 +1,153 @@
+"""The table of the fabric guard in nftables: written as a whole when its rules change, member by member otherwise."""
+
+import time
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from flannelette.services.core.family import FAMILIES, Address
+from flannelette.services.masq.diagnose.nft_rules import counters_of
+from flannelette.services.masq.firewalls.nftables import Nftables
+from flannelette.services.masq.guard import (
+    ALIVE_SECONDS,
+    Guard,
+    Member,
+    alive_commands,
+    chains_of,
+    text_of,
+)
+from flannelette.services.masq.kernel.nf_tables import (
+    INET,
+    change_elements,
+    generation,
+    keys_of,
+    nft_tables,
+    rule_dump,
+)
+
+_MOST_CHANGED: Final = 500
+"""Members that are changed one by one; more are written with the table, in one message of any length."""
+_HANDLE: Final = 3  # NFTA_RULE_HANDLE
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRule:
+    """One rule of the table."""
+
+    chain: str
+    text: str
+    packets: int = 0
+    bytes: int = 0
+    present: bool = True
+
+
+class GuardTable:
+    """Every call raises Unavailable, with the cause and its cure."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._library: Nftables | None = None
+        self._guard: Guard | None = None
+        """What the table was written from; None: by no process that is known."""
+        self._members: set[Member] = set()
+        self._handles: tuple[bytes, ...] = ()
+        self._generation = -1
+        self._alive_at = 0.0
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a table of this name exists, of whoever has made it."""
+        return (0, self._name) in nft_tables()
+
+    def put(self, guard: Guard, members: Set[Member], touched: Iterable[Member]) -> None:
+        """Makes the table what it shall be; only these members may differ from what the last call was given."""
+        if guard != self._guard or not self._is_intact():
+            self._write(guard, members)
+            return
+        changed = frozenset(touched)
+        gone = [each for each in changed if each in self._members and each not in members]
+        new = [each for each in changed if each in members and each not in self._members]
+        if len(gone) + len(new) > _MOST_CHANGED:
+            self._write(guard, members)
+        elif gone or new:
+            change_elements(INET, self._name, map(_raw, gone), map(_raw, new))
+            self._members.difference_update(gone)
+            self._members.update(new)
+            self._keep_generation()
+        if time.monotonic() > self._alive_at + ALIVE_SECONDS / 3:
+            self._run(alive_commands(self._name))
+            self._alive_at = time.monotonic()
+            self._keep_generation()
+
+    def remove(self, *, dry_run: bool = False) -> list[str]:
+        """Removes the table, if there is one; returns the commands."""
+        commands = [f"delete table inet {self._name}"] if self.is_there else []
+        if commands and not dry_run:
+            self._run(commands)
+            self._guard = None
+        return [f"nft {command}" for command in commands]
+
+    def rules(self) -> list[GuardRule]:
+        """The rules that are wanted, with what they have counted, in the order of the table."""
+        if self._guard is None:
+            return []
+        return [
+            GuardRule(chain, text, *(counters_of(raw) if raw else (0, 0)), raw is not None)
+            for chain, texts in chains_of(self._guard).items()
+            for text, raw in self._found(chain, [each for each in texts if not each.startswith("type ")])
+        ]
+
+    def strangers(self) -> list[Address]:
+        """The addresses, no peer's, of which packets have come to the tunnel within the last hour."""
+        if self._guard is None:
+            return []
+        names = [f"strangers{family.version}" for family in FAMILIES]
+        return [ip_address(key) for name in names for key in sorted(keys_of(INET, self._name, name))]
+
+    def close(self) -> None:
+        """Frees the library; the table stays."""
+        if self._library is not None:
+            self._library.close()
+            self._library = None
+
+    def _found(self, chain: str, texts: list[str]) -> list[tuple[str, dict[int, bytes] | None]]:
+        raws: list[dict[int, bytes] | None] = list(rule_dump(INET, self._name, chain))
+        return list(zip(texts, raws + [None] * (len(texts) - len(raws)), strict=False))
+
+    def _is_intact(self) -> bool:
+        """Whether rules and members are what this process has left there."""
+        number = generation()
+        if number == self._generation:
+            return True
+        if self._read_handles() != self._handles:
+            return False
+        names = {member.set_name for member in self._members}
+        names |= {f"peers{family.version}" for family in FAMILIES}
+        found = {Member(name, key) for name in names for key in keys_of(INET, self._name, name)}
+        if found != self._members:
+            return False
+        self._generation = number
+        return True
+
+    def _read_handles(self) -> tuple[bytes, ...]:
+        return tuple(raw[_HANDLE] for raw in rule_dump(INET, self._name))
+
+    def _write(self, guard: Guard, members: Set[Member]) -> None:
+        self._guard, self._generation = None, generation()
+        self._run(text_of(guard, members))
+        self._guard, self._members, self._handles = guard, set(members), self._read_handles()
+        self._alive_at = time.monotonic()
+        self._keep_generation()
+
+    def _keep_generation(self) -> None:
+        """Takes the number of our transaction; if another program had one meanwhile, the table is read again."""
+        self._generation = number if (number := generation()) == self._generation + 1 else -1
+
+    def _run(self, commands: list[str]) -> None:
+        self._library = self._library or Nftables()
+        self._library.run(commands)
+
+
+def _raw(member: Member) -> tuple[str, bytes]:
+    return member.set_name, member.key
