@@ -1003,5 +1003,12 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "A link between the nodes has a smaller MTU than the underlay's interface: lower that by {less}, or the "
         "option MTU of the backend{until_then}.",
     ),
+    Row(
+        "peer.mtu-underlay",
+        "peer-mtu",
+        WARNING,
+        "Packets of this node of more than {largest} bytes do not reach {peers}; pods are told to send smaller ones.",
+        "A link between the nodes has a smaller MTU than {device} ({mtu}): lower that to {largest}.",
+    ),
 )
 """Every condition, by its code."""

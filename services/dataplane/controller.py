@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import FlanneletteError, NotImplementedYet, Unavailable
+from flannelette.services.core.family import Family
 from flannelette.services.core.leases.lease import FailedLease, Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
@@ -25,6 +26,7 @@ from flannelette.services.dataplane.node.config_tracker import ConfigTracker, Ne
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.node.node_lease import NodeLease
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
+from flannelette.services.dataplane.node.path_mtus import PathMtuFile
 from flannelette.services.dataplane.node.subnet_file import read_previous_subnets
 from flannelette.services.dataplane.peers import PeerContext
 from flannelette.services.dataplane.settings import DataplaneSettings
@@ -93,6 +95,7 @@ class Controller:
         state: StateFile,
         clock: Callable[[], float] = time.time,
         journal: NodeJournal | None = None,
+        path_mtu_file: PathMtuFile | None = None,
     ) -> None:
         self.settings = settings
         self.node = connection.node
@@ -130,6 +133,8 @@ class Controller:
         self.change = NetworkChange(
             connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
         )
+        self.path_mtu_file = path_mtu_file or PathMtuFile(None)
+        self._take_kept_paths()
         self.table: Table | None = None
         """The leases in force: the last complete snapshot, or the cached table; None: none yet."""
         self._limits = settings.limits()
@@ -185,6 +190,21 @@ class Controller:
         self.is_paused = False
         self.audit(Observations(is_requested=True))
 
+    def note_path(self, lease: str, family: Family, largest: int, *, is_final: bool) -> None:
+        """Takes what probes say of the path to a peer: the largest packet that passes; 0: all do that should.
+
+        Not `is_final`: larger ones may pass too, as the search goes on.
+        """
+        if self.settings.path_mtu == "off":
+            return
+        peers = self.programmer.peer_set
+        if peers.limit(lease, family.version, largest):
+            self.path_mtu_file.write(peers.path_mtus)
+            self._touched.setdefault(lease, time.monotonic())
+            self._wake.set()
+        if self.settings.path_mtu == "all" and is_final and self.own.follow_paths(peers.path_mtus):
+            self.audit()
+
     def wake_up(self) -> None:
         """Starts an iteration now."""
         self._wake.set()
@@ -198,6 +218,15 @@ class Controller:
         """Reports the progress of this node to the lease service."""
         self.status = replace(self.status, progress=progress)
         self.reporter.tell(progress, self.feed.streams if self.feed.connected else 0)
+
+    def _take_kept_paths(self) -> None:
+        """Takes the MTUs that an earlier process has given to routes: of now, or to be taken back."""
+        kept = self.path_mtu_file.read()
+        self.programmer.reconciler.kept_mtus = frozenset(kept.values())
+        if self.settings.path_mtu != "off":
+            self.programmer.peer_set.path_mtus.update(kept)
+        if self.settings.path_mtu == "all":
+            self.own.follow_paths(kept)
 
     def _notice(self, touched: frozenset[str]) -> None:
         if touched:

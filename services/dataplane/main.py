@@ -36,6 +36,7 @@ from flannelette.services.dataplane.netlink.wireguard import WireguardSocket
 from flannelette.services.dataplane.netlink.xfrm import PolicyEvents, PolicySocket
 from flannelette.services.dataplane.node.cni import CniInstaller, read_configuration
 from flannelette.services.dataplane.node.lease_renewer import own_findings
+from flannelette.services.dataplane.node.path_mtus import PathMtuFile
 from flannelette.services.dataplane.probes.prober import Prober
 from flannelette.services.dataplane.probes.record import Answering
 from flannelette.services.dataplane.settings import DataplaneSettings
@@ -97,6 +98,7 @@ async def build(
             path=Path(settings.state_dir, f"{service}.hooks") if state.is_usable else None,
         )
         name = node_name(settings, os.environ)
+        path_mtus = PathMtuFile(Path(settings.state_dir, f"{service}.paths") if state.is_usable else None)
         connection = connect(settings.lease_address, name, process.transport, machine.token)
         # The policies and charon are those of the one network that may have backend ipsec.
         kernel = CombinedActuator(rtnetlink, [wireguard, fou, *(() if is_named else (policies, charon)), hooks])
@@ -108,10 +110,11 @@ async def build(
             health,
             state,
             journal=NodeJournal(earlier=events.read()),
+            path_mtu_file=path_mtus,
         )
         prober = Prober(dataplane, settings.probe_rate, keeps_offload_on=settings.checksum_offload == "on")
         renewer = dataplane.renewer
-        health.finders.append(lambda: unwritten([machine, state, hooks, events]))
+        health.finders.append(lambda: unwritten([machine, state, hooks, events, path_mtus]))
         health.finders.append(
             lambda: own_findings(renewer.lease, renewer.unrenewed, connection.clock_ahead, time.time())
         )

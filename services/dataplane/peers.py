@@ -20,6 +20,7 @@ from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, lig
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
 from flannelette.services.dataplane.links.interfaces import Device
+from flannelette.services.dataplane.netlink.object_text import with_mtu
 from flannelette.services.dataplane.netlink.objects import (
     DIR_OUT,
     RTN_BLACKHOLE,
@@ -29,7 +30,7 @@ from flannelette.services.dataplane.netlink.objects import (
     XfrmPolicy,
     packed_mac,
 )
-from flannelette.services.dataplane.netlink.uapi import AF_INET6, LOOPBACK_IFINDEX
+from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6, LOOPBACK_IFINDEX
 from flannelette.services.dataplane.underlay import Underlay
 
 
@@ -340,7 +341,12 @@ Losses: TypeAlias = Mapping[tuple[str, int], Loss]
 WHOLE: Final = frozenset(("no-subnet", "two-subnets", "backend"))
 """Rules about a lease as a whole, whatever its subnets are."""
 
+PathMtus: TypeAlias = Mapping[tuple[str, int], int]
+"""Bytes of the largest packet that reaches a peer, by the name of its lease and IP version, where that is less than
+its overlay should carry."""
+
 _NONE: Final[Losses] = {}
+_ALL_PASS: Final[PathMtus] = MappingProxyType({})
 _BLACKHOLE_METRIC: Final = 2**32 - 1
 """The last there is, so that every other route to the subnet wins, and the bridge's first of all."""
 
@@ -458,7 +464,13 @@ class Peer:
         return "" if self.objects else self.reason
 
 
-def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: Lease | None = None) -> Peer:
+def peer_of(
+    lease: Lease,
+    context: PeerContext,
+    losses: Losses = _NONE,
+    former: Lease | None = None,
+    path_mtus: PathMtus = _ALL_PASS,
+) -> Peer:
     """The peer. A lease is data from the network: what does not fit is refused with a reason, never programmed.
 
     `former` is what the peer's lease said when its node had another backend. A node that has changed to a backend
@@ -506,6 +518,8 @@ def peer_of(lease: Lease, context: PeerContext, losses: Losses = _NONE, former: 
             fit = [s for s in its.subnets if s.cidr in cidrs and reject(s, context.bounds) is None]
             kept = [s for s in fit if not other.backend.rejection(s, other.links)]
             objects += tuple(item for item in _objects(kept, other, context) if not _is_for_sending(item))
+    if path_mtus:
+        objects = tuple(_measured(objects, lease.name, path_mtus, overlay.backend.mtu(overlay.links.underlay)))
     via = "" if overlay is context.overlays[0] else overlay.name
     return Peer(lease, objects, refusals, candidates, former, via)
 
@@ -517,6 +531,16 @@ def mark_of(lease: Lease) -> Hashable:
 
 def _objects(subnets: Sequence[Subnet], overlay: Overlay, context: PeerContext) -> tuple[KernelObject, ...]:
     return tuple(overlay.backend.peer_objects(subnets, context.own_subnets, overlay.links)) if subnets else ()
+
+
+def _measured(objects: Iterable[KernelObject], name: str, path_mtus: PathMtus, most: int) -> Iterator[KernelObject]:
+    """Gives the routes the MTU of their path, of which the kernel tells whoever sends more."""
+    for item in objects:
+        if isinstance(item, Route) and not item.rest:
+            mtu = path_mtus.get((name, 4 if item.family == AF_INET else 6), 0)
+            yield with_mtu(item, mtu) if 0 < mtu < most else item
+        else:
+            yield item
 
 
 def _carries(overlay: Overlay, lease: Lease, context: PeerContext) -> bool:
@@ -600,9 +624,13 @@ class PeerDelta:
 class PeerSet:
     """`peers` by lease name, as the leases and the context of the last update determine them."""
 
-    def __init__(self, node: str, known: Mapping[str, Peer] = MappingProxyType({})) -> None:
+    def __init__(
+        self, node: str, known: Mapping[str, Peer] = MappingProxyType({}), path_mtus: PathMtus = _ALL_PASS
+    ) -> None:
         """`known` are peers of another set: what they were before their nodes had another backend counts here too."""
         self.peers: dict[str, Peer] = {}
+        self.path_mtus = dict(path_mtus)
+        """Change it by `limit`."""
         self.own_losses: tuple[Loss, ...] = ()
         """Claims of the own lease that other nodes do not carry, because another lease has the older claim."""
         self._node = node
@@ -612,6 +640,20 @@ class PeerSet:
         self._conflicts: ConflictIndex | None = None
         self._lost: Losses = {}
         self._changed = set[str]()  # peers that had another backend
+        self._limited = set[str]()
+        """Leases of peers of which the MTU of the path is another one since the last update."""
+
+    def limit(self, name: str, version: int, mtu: int) -> bool:
+        """Has the routes to a peer say from the next update on that their path carries so much; 0: as much as it
+        should. Returns whether that is news.
+        """
+        if self.path_mtus.get((name, version), 0) == mtu:
+            return False
+        self.path_mtus.pop((name, version), None)
+        if mtu:
+            self.path_mtus[name, version] = mtu
+        self._limited.add(name)
+        return True
 
     def update(
         self, context: PeerContext, leases: Mapping[str, Lease], changed: Collection[str] | None = None
@@ -623,14 +665,20 @@ class PeerSet:
         last, self._context = self._context, context
         is_same = last is not None and (context is last or context == last)
         is_alike = is_same or (last is not None and context.differs_by_own_subnets_only(last))
-        names = changed if changed is not None and is_same else {**leases, **self._alone}  # as they lie in memory
+        limited, self._limited = self._limited, set()
+        if changed is not None and is_same:
+            names: Collection[str] = {*changed, *limited} if limited else changed
+        else:
+            names = {**leases, **self._alone}  # as they lie in memory
+            self.path_mtus = {place: mtu for place, mtu in self.path_mtus.items() if place[0] in leases}
         fresh: list[str] = []
         before: list[Peer] = []
         after: list[Peer] = []
         for name in names:
             lease, known = leases.get(name), self._alone.get(name)
             if known is not None:
-                if known.lease is lease and (is_same or (is_alike and not _is_near_own(known, context))):
+                holds = is_same or (is_alike and not _is_near_own(known, context))
+                if known.lease is lease and holds and name not in limited:
                     continue
                 before.append(self._alone.pop(name))
                 self._changed.discard(name)
@@ -657,7 +705,7 @@ class PeerSet:
             peer, former = self._alone[name], self._alone[name].former
             overlay = context.overlay_of(peer.lease)
             if former and overlay and overlay.works and any(index.is_claimed((former, s)) for s in former.subnets):
-                self._alone[name] = peer_of(peer.lease, context)
+                self._alone[name] = peer_of(peer.lease, context, path_mtus=self.path_mtus)
                 gone.add(name)
         self._changed -= gone
         return gone
@@ -665,7 +713,8 @@ class PeerSet:
     def _evaluate(self, lease: Lease, context: PeerContext, known: Peer | None) -> Peer:
         """The peer without conflicts. `known` is what it was."""
         if lease.node != self._node:
-            return peer_of(lease, context, former=_former(lease, self.peers.get(lease.name, known), context))
+            former = _former(lease, self.peers.get(lease.name, known), context)
+            return peer_of(lease, context, former=former, path_mtus=self.path_mtus)
         is_of_this_network = context.overlay_of(lease) is not None
         return Peer(lease, (), (), lease.subnets if is_of_this_network else ())
 
@@ -694,7 +743,7 @@ class PeerSet:
             if peer is not None and peer.lease.node == self._node:
                 peer = None
             elif peer is not None and name in beaten:
-                peer = peer_of(peer.lease, context, self._lost, peer.former)
+                peer = peer_of(peer.lease, context, self._lost, peer.former, self.path_mtus)
             if peer is not None:
                 self.peers[name] = peer
             if peer == before:
@@ -707,10 +756,14 @@ class PeerSet:
 
 
 def peers_of(
-    leases: Iterable[Lease], node: str, context: PeerContext, known: Mapping[str, Peer] = MappingProxyType({})
+    leases: Iterable[Lease],
+    node: str,
+    context: PeerContext,
+    known: Mapping[str, Peer] = MappingProxyType({}),
+    path_mtus: PathMtus = _ALL_PASS,
 ) -> Mapping[str, Peer]:
-    """The peers that these leases make; `known` as PeerSet has it."""
-    found = PeerSet(node, known)
+    """The peers that these leases make; `known` and `path_mtus` as PeerSet has them."""
+    found = PeerSet(node, known, path_mtus)
     found.update(context, {lease.name: lease for lease in leases})
     return found.peers
 

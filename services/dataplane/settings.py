@@ -86,6 +86,12 @@ class DataplaneSettings(NodeSettings):
     probe_rate: float = flag(
         4.0, "ICMP packets a second that ask the peers, in turn, whether they answer; 0: none. They need CAP_NET_RAW."
     )
+    path_mtu: str = flag(
+        "routes",
+        "What follows the largest packets that probes find to reach a peer, where that is less than the MTU: routes, "
+        "which have the kernel tell pods; all, FLANNEL_MTU in the subnet file for new pods too; off, nothing.",
+        choices=("off", "routes", "all"),
+    )
     audit_interval: float = flag(60.0, "Seconds between two comparisons of the whole kernel state with the leases.")
 
     def __post_init__(self) -> None:

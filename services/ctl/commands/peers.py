@@ -202,11 +202,13 @@ def _probe(probe: pb.Probe) -> Text:
         silent = probe.state == pb.ANSWERING_SILENT
         word = "silent" if silent else "not known yet"
         return Text(f"{probe.address}: {phrase(word, counted)}", style="red" if silent else "")
-    size = f"{probe.largest_packet} of {probe.mtu}" if probe.narrow else f"{probe.largest_packet}"
+    is_part = probe.narrow or probe.route_mtu
+    size = f"{probe.largest_packet} of {probe.mtu}" if is_part else f"{probe.largest_packet}"
     said = phrase(
         f"{probe.round_trip_microseconds / 1000:.2f} ms" if probe.round_trip_microseconds else _NO_PINGS,
         counted,
         f"up to {size} bytes" if probe.largest_packet else "",
+        "as the route says" if probe.route_mtu else "",
         _OFFLOADS.get(probe.checksum_offload, ""),
     )
     is_bad = probe.narrow or probe.checksum_offload == pb.CHECKSUM_OFFLOAD_BROKEN

@@ -239,7 +239,7 @@ def probe_summary(prober: Prober) -> pb.ProbeSummary:
         probed=answering + prober.answering[Answering.SILENT],
         answering=answering,
         silent=_named(prober, prober.silent),
-        narrow=_named(prober, prober.narrow),
+        narrow=_named(prober, (each for each in prober.narrow if _is_narrow(prober, each))),
         checksum_broken=_named(prober, prober.miscalculated),
         obstacle=prober.obstacle,
     )
@@ -262,10 +262,17 @@ def add_round_trips(summary: pb.ProbeSummary, prober: Prober) -> None:
 
 def probes_of(prober: Prober, lease: str) -> list[pb.Probe]:
     """Translates the probes of one peer to messages."""
-    return [_probe(path, record) for path, record in prober.records.get(lease, {}).items()]
+    records = prober.records.get(lease, {})
+    return [_probe(path, record, prober.route_mtu(lease, path)) for path, record in records.items()]
 
 
-def _probe(path: ProbedPath, record: Record) -> pb.Probe:
+def _is_narrow(prober: Prober, lease: str) -> bool:
+    """Whether packets of pods do not pass that should, of which the kernel does not tell who sends them."""
+    overlay = ((path, each) for path, each in prober.records.get(lease, {}).items() if path.layer is Layer.OVERLAY)
+    return any(record.is_narrow and not prober.route_mtu(lease, path) for path, record in overlay)
+
+
+def _probe(path: ProbedPath, record: Record, route_mtu: int) -> pb.Probe:
     probe = pb.Probe(
         layer=LAYERS[path.layer],
         address=str(path.address),
@@ -276,7 +283,8 @@ def _probe(path: ProbedPath, record: Record) -> pb.Probe:
         round_trip_microseconds=0 if record.is_mute else round(record.smoothed * 1_000_000),
         largest_packet=record.sizes.largest,
         mtu=path.mtu,
-        narrow=record.is_narrow,
+        narrow=record.is_narrow and not route_mtu,
+        route_mtu=route_mtu,
         checksum_offload=_OFFLOADS[record.offload],
     )
     if record.answered_at:
@@ -298,7 +306,8 @@ class _Asked:
     def question(self, prober: Prober) -> Question:
         record = prober.records.get(self.peer.lease.name, {}).get(self.path)
         has_answered = record is not None and bool(record.answered)
-        return Question(self.path.address, self.path.mtu, self.path.must_answer or has_answered)
+        size = prober.route_mtu(self.peer.lease.name, self.path) or self.path.mtu
+        return Question(self.path.address, size, self.path.must_answer or has_answered)
 
 
 async def probe_peers(
@@ -340,7 +349,7 @@ async def probe_addresses(
         raise InvalidInput(f"give 1 to {_MOST_ADDRESSES} addresses, not {len(texts)}")
     addresses = [_address(text) for text in texts]
     context = _context(dataplane, prober)
-    questions = [_to_address(context, each) for each in addresses]
+    questions = [_to_address(context, each, _path_mtu(dataplane, prober, each)) for each in addresses]
     async with aclosing(on_demand.ask(questions)) as answers:
         async for answer in answers:
             yield pb.ProbeAddressesResponse(probe=_answer(answer))
@@ -364,12 +373,23 @@ def _address(text: str) -> Address:
     return address
 
 
-def _to_address(context: PeerContext, address: Address) -> Question:
+def _path_mtu(dataplane: Controller, prober: Prober, address: Address) -> int:
+    """Bytes that the route to an address of a peer says that its path carries; 0: as many as the device."""
+    for lease, version in dataplane.programmer.peer_set.path_mtus:
+        peer = dataplane.programmer.peers.get(lease)
+        if version == address.version and peer is not None and any(address in s.cidr for s in peer.candidates):
+            paths = [path for path in prober.records.get(lease, {}) if path.family.version == version]
+            return max((prober.route_mtu(lease, path) for path in paths), default=0)
+    return 0
+
+
+def _to_address(context: PeerContext, address: Address, path_mtu: int) -> Question:
     """Makes the probe of an address as a pod would ask it: from the bridge of pods, else from the overlay device."""
     family, backend, links = family_of(address), context.backend, context.links
     device = links.devices.get(family)
     sources = [subnet[number] for subnet in context.own_subnets if family_of(subnet) is family for number in (1, 0)]
-    return Question(address, device.mtu if device else backend.mtu(links.underlay), sources=sources)
+    mtu = device.mtu if device else backend.mtu(links.underlay)
+    return Question(address, path_mtu or mtu, sources=sources)
 
 
 def _not_carried(dataplane: Controller, peer: Peer, context: PeerContext) -> Iterator[pb.PathProbe]:

@@ -38,7 +38,7 @@ from flannelette.services.dataplane.diagnose.seen import (
     sysctl,
 )
 from flannelette.services.dataplane.netlink.kinds import command, text
-from flannelette.services.dataplane.netlink.object_text import address, mac
+from flannelette.services.dataplane.netlink.object_text import address, mac, with_mtu
 from flannelette.services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, RTN_LOCAL, RTN_UNICAST, Route
 from flannelette.services.dataplane.netlink.uapi import FR_ACT_TO_TBL
 
@@ -303,7 +303,7 @@ def _mtu(subject: Subject, seen: KernelSnapshot, way: PeerLookup) -> Iterator[Co
         route=f"{text(narrow.route, seen.names)} mtu {narrow.mtu}",
         device=subject.underlay.name,
         device_mtu=subject.underlay.mtu,
-        cure=command("replace", narrow.route, seen.names),
+        cure=command("replace", with_mtu(narrow.route, 0), seen.names),
         evidence=f"{asked(seen, way.question)}: mtu {narrow.mtu}",
         peers=((way.path.lease, way.path.node),),
     )

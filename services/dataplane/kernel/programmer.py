@@ -375,7 +375,7 @@ class PeerProgrammer:
 
         None: nothing is desired, for a teardown. Objects on our devices are left out then: they go with the devices.
         """
-        peers = peers_of((leases or {}).values(), self._node, context, self.peers).values()
+        peers = peers_of((leases or {}).values(), self._node, context, self.peers, self.peer_set.path_mtus).values()
         scope = scope_of(context, peers)
         if leases is None:
             todo = (await self.reconciler.compare(frozenset(), scope)).todo

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
 from flannelette.services.dataplane.netlink.actuator import Actuator, Contents
-from flannelette.services.dataplane.netlink.object_text import metrics_text, mtu_of
+from flannelette.services.dataplane.netlink.object_text import metrics_text, mtu_of, with_mtu
 from flannelette.services.dataplane.netlink.objects import (
     HOOK,
     ROUTE,
@@ -27,7 +27,7 @@ from flannelette.services.dataplane.netlink.objects import (
     XfrmPolicy,
     plan,
 )
-from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6, RTA_METRICS, attribute, attributes
+from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6
 from flannelette.services.dataplane.peers import Peer, PeerContext
 
 
@@ -131,18 +131,27 @@ def classify(
     return OwnedState(ours, tuple(foreign), defaults, tuple(route for route in elsewhere if is_own(route)))
 
 
-def tuned_routes(routes: Iterable[Route], desired: Set[KernelObject], protocol: int) -> dict[Route, Route]:
+def tuned_routes(
+    routes: Iterable[Route],
+    desired: Set[KernelObject],
+    protocol: int,
+    is_measured: Callable[[Route], bool] = lambda _: False,
+) -> dict[Route, Route]:
     """The routes that an operator has changed without diverting a packet (`mtu 1350`, `advmss`), and the wanted ones.
 
-    They lead where ours do, so they stay. `ip route change` without `proto` makes them another program's.
+    They lead where ours do, so they stay. `ip route change` without `proto` makes them another program's. An MTU that
+    `is_measured` is ours, and no operator's.
     """
+    tuned = [route for route in routes if route.rest and route not in desired and not is_measured(route)]
+    if not tuned:
+        return {}
+    wanted = {with_mtu(item, 0): item for item in desired if isinstance(item, Route)}
     found = {}
-    for route in routes:
-        if route.rest:
-            bare = route._replace(rest=without_metrics(route.rest))
-            wanted = next((r for r in (bare, bare._replace(protocol=protocol)) if r in desired), None)
-            if wanted is not None:
-                found[route] = wanted
+    for route in tuned:
+        bare = with_mtu(route, 0)
+        ours = next((r for r in (bare, bare._replace(protocol=protocol)) if r in wanted), None)
+        if ours is not None:
+            found[route] = wanted[ours]
     return found
 
 
@@ -163,8 +172,9 @@ def flannel_shape(objects: Iterable[KernelObject]) -> frozenset[KernelObject]:
 def _as_flannels(item: KernelObject) -> KernelObject | None:
     match item:
         case Route():
-            is_flannels = item.route_type == RTN_UNICAST and not item.rest
-            return item._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[item.family]) if is_flannels else None
+            bare = with_mtu(item, 0)
+            is_flannels = bare.route_type == RTN_UNICAST and not bare.rest
+            return bare._replace(protocol=RTPROT_BOOT, metric=DEFAULT_METRIC[item.family]) if is_flannels else None
         case XfrmPolicy():
             return item._replace(priority=0, is_optional=False) if item.tunnel_src else None
         case IkeKey() | IkeConnection():
@@ -186,8 +196,11 @@ def _is_ours(policy: XfrmPolicy, is_inside: Membership) -> bool:
 
 def _is_plain(route: Route) -> bool:
     """Whether the route is as flanneld makes its routes: `proto boot`, unicast, nothing special but metrics."""
-    is_bare = not route.rest or not without_metrics(route.rest)
-    return is_bare and (route.protocol, route.route_type, route.tos) == (RTPROT_BOOT, RTN_UNICAST, 0)
+    return not with_mtu(route, 0).rest and (route.protocol, route.route_type, route.tos) == (
+        RTPROT_BOOT,
+        RTN_UNICAST,
+        0,
+    )
 
 
 def _membership(networks: Iterable[Network]) -> Membership:
@@ -204,11 +217,6 @@ def _membership(networks: Iterable[Network]) -> Membership:
         )
 
     return is_member
-
-
-def without_metrics(rest: bytes) -> bytes:
-    """`Route.rest` without the metrics of the route."""
-    return b"".join(attribute(kind, value) for kind, value in attributes(rest) if kind != RTA_METRICS)
 
 
 KernelPlan: TypeAlias = Plan[KernelObject]
@@ -262,12 +270,19 @@ class Reconciler:
     """Keys of foreign routes: an object of ours with such a key would replace them."""
     _best_foreign: dict[Hashable, Route] = field(default_factory=dict)
     """The foreign route with the lowest metric, by destination."""
+    kept_mtus: Set[int] = frozenset()
+    """MTUs that an earlier process has given to routes of ours, until the first comparison."""
     _deleted_keys: set[Hashable] = field(default_factory=set)
 
     async def compare(self, desired: Set[KernelObject], scope: Scope) -> Comparison:
         """What `reconcile` would do with everything, from a dump. Changes nothing."""
         found = await self.kernel.contents([f.af for f in scope.families], scope.rules.devices, desired)
-        tuned = tuned_routes(found.routes, desired, scope.rules.protocol)
+        protocol = scope.rules.protocol
+
+        def is_measured(route: Route) -> bool:
+            return route in self.programmed or (route.protocol == protocol and mtu_of(route) in self.kept_mtus)
+
+        tuned = tuned_routes(found.routes, desired, protocol, is_measured)
         if tuned:
             routes = (found.routes - tuned.keys()) | frozenset(tuned.values())
             told = {wanted.key: f"with {metrics_text(route)} of an operator" for route, wanted in tuned.items()}
@@ -297,6 +312,7 @@ class Reconciler:
             strangers: Set[KernelObject] = ours - desired if len(ours) > len(self.programmed) else frozenset()
             self.programmed |= strangers
             self.failures.clear()
+            self.kept_mtus = frozenset()
             self._deleted_keys.clear()
         else:
             known = within & self.programmed

@@ -331,7 +331,7 @@ def text(item: KernelObject, device_names: DeviceNames) -> str:
 def command(verb: Verb, item: KernelObject, device_names: DeviceNames) -> str:
     """The `ip`, `bridge` or `wg` command that does what we do with it.
 
-    Attributes of a foreign route that have no field (`Route.rest`) are not in it, but for the source address.
+    Attributes of a foreign route that have no field (`Route.rest`) are left out, but its source address and metrics.
     """
     return kind_of(item).command(verb, item, device_names)
 

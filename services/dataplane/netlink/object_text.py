@@ -33,7 +33,7 @@ from flannelette.services.dataplane.netlink.objects import (
     WireguardPeer,
     XfrmPolicy,
 )
-from flannelette.services.dataplane.netlink.uapi import attributes
+from flannelette.services.dataplane.netlink.uapi import attribute, attributes
 
 _PROTOCOLS: Final = {1: "redirect", 2: "kernel", 3: "boot", 4: "static", 9: "ra", 16: "dhcp", 186: "bgp", 188: "ospf"}
 _SCOPES: Final = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
@@ -74,7 +74,7 @@ def route(item: Route, device_names: DeviceNames) -> str:
 
 
 def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
-    """`ip route replace ...`; of `Route.rest` with the source address only."""
+    """`ip route replace ...`; of `Route.rest` with the source address and metrics only."""
     source = dict(attributes(item.rest)).get(uapi.RTA_PREFSRC)
     return _join(
         "ip" if item.family == uapi.AF_INET else "ip -6",
@@ -87,6 +87,7 @@ def route_command(verb: Verb, item: Route, device_names: DeviceNames) -> str:
         f"src {address(source)}" if source else "",
         f"metric {item.metric}" if item.metric else "",
         "onlink" if item.onlink else "",
+        metrics_text(item),
     )
 
 
@@ -99,6 +100,15 @@ def mtu_of(item: Route) -> int:
     """The MTU that a route has for itself; 0: none."""
     metrics = dict(attributes(dict(attributes(item.rest)).get(uapi.RTA_METRICS, b"")))
     return number(metrics.get(_RTAX_MTU, b""))
+
+
+def with_mtu(item: Route, mtu: int) -> Route:
+    """The route with an MTU, in the place of its other metrics; 0: without any."""
+    if not (item.rest or mtu):
+        return item
+    others = b"".join(attribute(kind, value) for kind, value in attributes(item.rest) if kind != uapi.RTA_METRICS)
+    metrics = attribute(uapi.RTA_METRICS, attribute(_RTAX_MTU, struct.pack("=I", mtu))) if mtu else b""
+    return item._replace(rest=metrics + others)
 
 
 def neighbour(item: Neighbour, device_names: DeviceNames) -> str:

@@ -14,7 +14,7 @@ from flannelette.services.dataplane.node.config_tracker import ConfigTracker
 from flannelette.services.dataplane.node.lease_renewer import LeaseRenewer
 from flannelette.services.dataplane.node.overlay_config import OverlayConfig
 from flannelette.services.dataplane.node.subnet_file import subnet_file, what_pods_keep, write_subnet_file
-from flannelette.services.dataplane.peers import PeerContext, reject_own
+from flannelette.services.dataplane.peers import PathMtus, PeerContext, reject_own
 from flannelette.services.dataplane.settings import DataplaneSettings
 from flannelette.services.runtime.cache import stale_reason
 from flannelette.services.runtime.telemetry.health import Health
@@ -51,6 +51,8 @@ class NodeLease:
         self._settled: Lease | None = None
         self._stale_reason = ""
         """Why the cached lease is not certain, while no lease service answers."""
+        self._path_mtu = 0
+        """Bytes that the narrowest path to a peer carries, where the subnet file follows that; 0: all are wide."""
         self._is_asking = True
         """A lease service may answer a request."""
 
@@ -58,6 +60,11 @@ class NodeLease:
     def lease(self) -> Lease | None:
         """The lease that the node holds, or assumes to hold."""
         return self.renewer.lease or self.assumed
+
+    def follow_paths(self, path_mtus: PathMtus) -> bool:
+        """Has the subnet file say no more than the narrowest path carries; returns whether that is news."""
+        before, self._path_mtu = self._path_mtu, min(path_mtus.values(), default=0)
+        return self._path_mtu != before
 
     @property
     def is_settled(self) -> bool:
@@ -150,6 +157,7 @@ class NodeLease:
 
     def _write_subnet_file(self, config: OverlayConfig, own: Lease) -> None:
         path, mtu = self._settings.subnet_file, config.backend.mtu(config.underlay)
+        mtu = min(mtu, self._path_mtu or mtu)
         content = subnet_file(config.network, own, mtu, ip_masq=self._settings.ip_masq)
         kept = what_pods_keep(path, content)
         try:

@@ -22,6 +22,7 @@ from flannelette.services.core.family import Family
 from flannelette.services.dataplane.events import PROBE_SECONDS, PROBES_LOST, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.kinds import command
+from flannelette.services.dataplane.netlink.object_text import mtu_of, with_mtu
 from flannelette.services.dataplane.peers import Peer, PeerContext
 from flannelette.services.dataplane.probes.record import (
     MISSES,
@@ -130,6 +131,8 @@ class ControllerView(Protocol):
     journal: NodeJournal
     detours: Mapping[str, Condition]
 
+    def note_path(self, lease: str, family: Family, largest: int, *, is_final: bool) -> None: ...  # noqa: D102
+
     @property
     def programmer(self) -> PeerProgrammer: ...  # noqa: D102 - see Controller, also below
     @property
@@ -203,18 +206,42 @@ class Prober:
         overlays = [context.overlay_of(peers[lease].lease) for lease, _ in troubled if lease in peers]
         carriers = dict.fromkeys(each.backend.carrier for each in overlays if each and each.backend.carrier)
         narrowed = partial(_narrowed, peers, context)
+        narrow = defaultdict[tuple[int, int], list[PeerName]](list)
+        for name, paths in troubled.items():
+            untold = {path: each for path, each in paths.items() if not self.route_mtu(name[0], path)}
+            if len(untold) < len(paths):  # who sends more is told so by the kernel, and loses nothing
+                troubled[name] = untold
+                below = [
+                    (p.mtu, r.limit) for p, r in paths.items() if p.layer is Layer.UNDERLAY and not r.is_searching
+                ]
+                for mtu, limit in {(mtu, limit) for mtu, limit in below if limit}:
+                    narrow[mtu, limit].append(name)
         detours, carrier = self._dataplane.detours, " or ".join(carriers)
         found = list(probe_findings(troubled, carrier, narrowed, detours, some_answer=some_answer))
+        device = context.links.underlay.name
+        found += (_narrow_underlay(tuple(names), device, *sizes) for sizes, names in narrow.items())
         if self.mute:
             found.append(mute_finding(tuple((lease, self.node_of(lease)) for lease in sorted(self.mute))))
         if self.miscalculated:
             names = tuple((lease, self.node_of(lease)) for lease in sorted(self.miscalculated))
-            underlay = context.links.underlay.name
             left_by = {name for lease, _ in names if lease in peers for name in devices_of(peers[lease], context)}
-            offloading = {name for name in left_by or {underlay} if checksum_offload(name) is not False}
+            offloading = {name for name in left_by or {device} if checksum_offload(name) is not False}
             if offloading:  # else somebody has turned it off since the last turns
-                found.append(checksum_finding(names, offloading, underlay, is_kept_on=self._keeps_offload_on))
+                found.append(checksum_finding(names, offloading, device, is_kept_on=self._keeps_offload_on))
         return found
+
+    def route_mtu(self, lease: str, path: ProbedPath) -> int:
+        """Bytes that the route to a peer says that its path carries, where larger packets do not pass; 0: it says
+        nothing, or too much.
+        """
+        record, peer = self.records.get(lease, {}).get(path), self._dataplane.programmer.peers.get(lease)
+        if record is None or peer is None or path.layer is not Layer.OVERLAY or not record.limit:
+            return 0
+        route, reconciler = route_to(peer, path.family), self._dataplane.programmer.reconciler
+        if route is None or route not in reconciler.programmed:
+            return 0
+        said = reconciler.mtus.get(route.key) or mtu_of(route)
+        return said if said <= record.limit else 0
 
     def is_away(self, lease: str) -> bool:
         """Whether the host of a peer answers nothing, in any of its addresses that were asked."""
@@ -323,11 +350,13 @@ class Prober:
 
     def _note(self, sent: _Sent, round_trip: float | None) -> None:
         record = sent.record
-        before = record.state, record.is_mute, record.is_narrow, record.is_leaking, record.offload
+        before, path = record.standing, sent.path
         record.note(sent.size, round_trip, time.time(), sent.kind)
-        if (record.state, record.is_mute, record.is_narrow, record.is_leaking, record.offload) != before:
+        if record.standing != before:
             self._changed.add(sent.lease)
             self._news.set()
+            if path.layer is Layer.OVERLAY and (limit := record.limit) is not None:
+                self._dataplane.note_path(sent.lease, path.family, limit, is_final=not record.is_searching)
         if record.is_in_doubt and self._schedule is not None:
             self._schedule.doubt(sent.lease, asyncio.get_running_loop().time())
         layer = sent.path.layer
@@ -387,7 +416,7 @@ class Prober:
 def _narrowed(peers: Mapping[str, Peer], context: PeerContext, lease: str, family: Family, mtu: int) -> str:
     """The command that gives our route to a peer an MTU, of which the kernel tells pods; empty: there is none."""
     route = route_to(peers[lease], family) if lease in peers else None
-    return f"{command('replace', route, context.names())} mtu {mtu}" if route is not None else ""
+    return command("replace", with_mtu(route, mtu), context.names()) if route is not None else ""
 
 
 def _record_of(path: ProbedPath) -> Record:
@@ -522,6 +551,11 @@ def _narrow(names: tuple[PeerName, ...], mtu: int, largest: int, cure: str) -> C
         evidence=f"ICMP echo with DF: {largest} bytes are answered, {largest + 1} are not",
         peers=names,
     )
+
+
+def _narrow_underlay(names: tuple[PeerName, ...], device: str, mtu: int, largest: int) -> Condition:
+    said = f"ICMP echo with DF in the underlay: {largest} bytes are answered, {largest + 1} are not"
+    return found("peer.mtu-underlay", device=device, mtu=mtu, largest=largest, evidence=said, peers=names)
 
 
 def _node(names: tuple[PeerName, ...]) -> Condition:

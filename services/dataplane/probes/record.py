@@ -166,6 +166,8 @@ MISSES: Final = 3
 """Probes one after the other that were not answered, after which a path counts as silent."""
 _LEAST: Final = SMALLEST_MTU[4]
 """Bytes below which the largest packet is not looked for."""
+_BASE: Final = 1200
+"""Bytes with which a search begins, because nearly every path carries them (BASE_PLPMTU of RFC 8899)."""
 SIGN_BYTES: Final = 100
 """Bytes of a datagram that asks whether anything passes, where pings are not answered: small enough for any path."""
 _CLEAN: Final = 12
@@ -210,7 +212,12 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is known of the sizes that pass, in bytes of the IP packet."""
+    """What is known of the sizes that pass, in bytes of the IP packet.
+
+    A search begins when packets of full size are not answered. When it has ended, probes are of full size, of the
+    largest size and of one byte more, in turns; and it begins again when the second is not answered any more, or the
+    third is.
+    """
 
     largest: int = 0
     """The largest that was answered, of the last search; 0: not known."""
@@ -218,6 +225,10 @@ class Sizes:
     """Full-size probes since the last answer to one, while small ones were answered."""
     too_large: int = 0
     """The smallest that is known not to pass; 0: none."""
+    doubts: int = 0
+    """Probes of the largest size since the last answer to one."""
+    turns: int = 0
+    """Probes since the last search has ended."""
 
     @property
     def is_searching(self) -> bool:
@@ -227,16 +238,35 @@ class Sizes:
     @property
     def middle(self) -> int:
         """The size that halves what is not known."""
+        if not self.largest and self.too_large > _BASE + 1:
+            return _BASE
         return (max(self.largest, _LEAST) + self.too_large) // 2
+
+    def next(self, mtu: int) -> int:
+        """The size of the next probe, once packets of `mtu` bytes do not pass."""
+        if self.is_searching:
+            return self.middle
+        if not self.largest:
+            return mtu
+        return self.largest if self.doubts else (mtu, self.largest, self.too_large)[self.turns % 3]
 
     def after(self, size: int, mtu: int, *, is_answered: bool) -> "Sizes":
         """Takes the end of a probe where the largest packet should have `mtu` bytes."""
+        if is_answered and size >= mtu:
+            return Sizes(size)
+        next_turn = replace(self, turns=self.turns + (not self.is_searching))
+        if size >= mtu:
+            misses = self.misses + 1
+            return Sizes(0, misses, mtu) if misses == MISSES else replace(next_turn, misses=misses)
         if is_answered:
-            return Sizes(size) if size >= mtu else replace(self, largest=max(self.largest, size))
-        if size < mtu:
-            return replace(self, too_large=min(self.too_large, size))
-        misses = self.misses + 1
-        return Sizes(0, misses, mtu) if misses == MISSES else replace(self, misses=misses)
+            has_grown = size >= self.too_large
+            more = replace(next_turn, largest=max(self.largest, size), doubts=0)
+            return replace(more, too_large=mtu) if has_grown else more
+        if size != self.largest:
+            return replace(next_turn, too_large=min(self.too_large, size))
+        if self.doubts + 1 < MISSES:
+            return replace(self, doubts=self.doubts + 1)
+        return Sizes(0, MISSES, size)
 
 
 @dataclass(slots=True)
@@ -304,11 +334,26 @@ class Record:
         return self.is_narrow and self.sizes.is_searching
 
     @property
+    def standing(self) -> tuple[object, ...]:
+        """What is told when it changes."""
+        return self.state, self.is_mute, self.is_narrow, self.is_leaking, self.offload, self.limit, self.is_searching
+
+    @property
+    def limit(self) -> int | None:
+        """The largest packet that passes, where that is less than it should be; 0: all pass; None: it is not known.
+
+        While the search lasts it is the largest so far: packets of that size pass at once.
+        """
+        if self.is_narrow:
+            return self.sizes.largest or None
+        return 0 if self.sizes.largest >= self.mtu else None
+
+    @property
     def next_size(self) -> int:
         """The size of the next large probe: full, or where the search for the largest size is."""
         if self.misses:
             return min(SIGN_BYTES, self.mtu)
-        return self.sizes.middle if self.is_searching else self.mtu
+        return self.sizes.next(self.mtu) if self.is_narrow else self.mtu
 
     @property
     def next_large(self) -> LargeProbe:
@@ -329,7 +374,7 @@ class Record:
             return self.misses < MISSES or (self.is_mute and self.vain > 0)
         if self.lost:
             return True
-        if 0 < self.sizes.misses < MISSES or self.next_size < self.mtu:
+        if 0 < self.sizes.misses < MISSES or self.is_searching or self.sizes.doubts:
             return True
         return self.checksums is not None and not self.sizes.misses and self.checksums.is_in_doubt
 

@@ -129,7 +129,7 @@ async def test_five_faults_between_nodes_are_named(scene: Scene) -> None:
         *between("overlay pod", "h3", "h5"),
     }
     narrow = {
-        *between("overlay pod underlay", "h4", "h1 h2 h3 h5", f"{V4} {V6}", "large"),
+        *between("underlay", "h4", "h1 h2 h3 h5", f"{V4} {V6}", "large"),
         *(("outside", "h4", address, family, "large") for family, address in OUTSIDE.items()),
     }
     words = {
@@ -140,7 +140,7 @@ async def test_five_faults_between_nodes_are_named(scene: Scene) -> None:
             "peer-tunnel",
             "h3",
         ): "Something on either node or between them drops UDP port 8472",
-        ("peer-mtu", "h4"): "A link between the nodes has a smaller MTU than the underlay's interface",
+        ("peer-mtu", "h4"): "A link between the nodes has a smaller MTU than eth0",
     }
     try:
         await found(scene, cut | {key for key in narrow if (*key[:4], "both") not in cut}, words)

@@ -1,4 +1,4 @@
-"""A path between two nodes that carries less than their interfaces: it is named, cured, and what cures it stays."""
+"""A path between two nodes that carries less than their interfaces: routes follow it, or it is named and cured."""
 
 import asyncio
 import subprocess
@@ -65,15 +65,17 @@ async def test_a_smaller_path_mtu_stops_tcp_and_the_cure_that_is_named_lets_it_p
     with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
         hosts.leave_flanneld_state()
         await hosts.join()
-        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+        async with hosts.cluster.dataplane("--probe-rate=40", "--path-mtu=off") as running:
             await running.until(peers=1)
             netns.ip(*"link set flannel.1 gso_max_segs 1".split())  # else it hands on 64 KiB in one piece
-            hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -m length --length 1401: -j DROP".split())
+            narrow(hosts, 1400)
             found = await until(running, lambda status: any(each.cure for each in status.findings))
             (finding,) = found.findings
             assert (finding.check, finding.broken, list(finding.peers)) == ("peer-mtu", True, ["n2"])
             assert finding.problem == "Packets of more than 1350 bytes do not reach n2; pods send up to 1450."
             assert await received(hosts) < _BYTES
+            (probe,) = await overlay_probes(running)
+            assert (probe.narrow, probe.route_mtu) == (True, 0)
             await asyncio.to_thread(netns.run, "sh", "-c", finding.cure)
             assert await received(hosts) == _BYTES
             await until(running, lambda status: not status.findings)
@@ -81,12 +83,132 @@ async def test_a_smaller_path_mtu_stops_tcp_and_the_cure_that_is_named_lets_it_p
             assert await received(hosts) == _BYTES
 
 
+async def test_routes_follow_the_largest_packet_that_passes_down_up_and_over_restarts(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.join()
+        pod = make_pod(netns, make_netns)
+        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+            await running.until(peers=1)
+            netns.ip(*"link set flannel.1 gso_max_segs 1".split())
+            for outer in (1400, 1300, 1420):
+                narrow(hosts, outer)
+                await until_mtu(hosts, running, outer - 50)
+                for source in (netns, pod):
+                    assert await received(hosts, source) == _BYTES, (outer, source)
+                assert not (await running.status()).findings
+                assert not (await running.status()).probes.narrow
+            await running.resync()
+            assert not await running.repairs()
+            made = our_route(hosts, 4)
+        assert our_route(hosts, 4) == made
+        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+            await running.until(peers=1)
+            assert our_route(hosts, 4) == made, "a start changes nothing"
+            await until_mtu(hosts, running, 1370)
+            hosts.n2.run("iptables", "-F", "INPUT")
+            await until_mtu(hosts, running, 0)
+            narrow(hosts, 1400)
+            await until_mtu(hosts, running, 1350)
+        async with hosts.cluster.dataplane("--probe-rate=0", "--path-mtu=off") as running:
+            await running.until(peers=1)
+            await eventually(lambda: our_route(hosts, 4), lambda route: "mtu" not in route)
+
+
+async def test_the_path_of_ipv6_is_followed_by_itself(netns: NetworkNamespace, make_netns: NamespaceMaker) -> None:
+    with two_hosts(netns, make_netns, "vxlan", "dual") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.join()
+        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+            await running.until(peers=1)
+            drop = "-A INPUT -p udp --dport 8472 -m length --length 1361: -j DROP"
+            hosts.n2.run("ip6tables", *drop.split())
+            await eventually(lambda: our_route(hosts, 6), lambda route: "mtu 1290" in route, 2 * PATIENCE)
+            assert "mtu" not in our_route(hosts, 4)
+            assert not (await running.status()).findings
+
+
+async def test_an_mtu_of_an_operator_on_a_route_that_follows_its_path_stays(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.join()
+        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+            await running.until(peers=1)
+            narrow(hosts, 1400)
+            await until_mtu(hosts, running, 1350)
+            hosts.cluster.ip(f"route change {our_route(hosts, 4).replace('mtu 1350', 'mtu 1300')}")
+            await running.resync()
+            await running.quiet()
+            assert "mtu 1300" in our_route(hosts, 4)
+            assert not await running.repairs()
+            assert not (await running.status()).findings
+
+
+async def test_the_subnet_file_follows_the_narrowest_path_where_that_is_wanted(
+    netns: NetworkNamespace, make_netns: NamespaceMaker
+) -> None:
+    with two_hosts(netns, make_netns, "vxlan", "ipv4") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.join()
+        written = hosts.cluster.directory / "subnet.env"
+        async with hosts.cluster.dataplane("--probe-rate=40", "--path-mtu=all") as running:
+            await running.until(peers=1)
+            await eventually(written.read_text, lambda text: "FLANNEL_MTU=1450" in text)
+            narrow(hosts, 1400)
+            await eventually(written.read_text, lambda text: "FLANNEL_MTU=1350" in text, 2 * PATIENCE)
+        written.unlink()
+        async with hosts.cluster.dataplane("--probe-rate=0", "--path-mtu=all") as running:
+            await running.until(peers=1)
+            assert "FLANNEL_MTU=1350" in written.read_text(), "before the first pod starts"
+
+
+def narrow(hosts: TwoHosts, outer: int) -> None:
+    """Has n2 drop tunnel packets of more than so many bytes without a word, and those alone."""
+    hosts.n2.run("iptables", "-F", "INPUT")
+    hosts.n2.run(*f"iptables -A INPUT -p udp --dport 8472 -m length --length {outer + 1}: -j DROP".split())
+
+
+def make_pod(netns: NetworkNamespace, make_netns: NamespaceMaker) -> NetworkNamespace:
+    """A pod of n1 at its bridge, whose MTU is that of the overlay."""
+    pod = make_netns("pod")
+    netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    for line in (
+        f"link add veth0 mtu 1450 type veth peer eth0 mtu 1450 netns {pod.name}",
+        "link set veth0 master cni0 up",
+    ):
+        netns.ip(*line.split())
+    for line in (
+        "address add 10.5.27.2/24 dev eth0",
+        "link set eth0 up gso_max_segs 1",
+        "route add default via 10.5.27.1",
+    ):
+        pod.ip(*line.split())
+    return pod
+
+
+async def overlay_probes(running: Running) -> list[pb.Probe]:
+    return [probe for peer in await running.peers() for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY]
+
+
+async def until_mtu(hosts: TwoHosts, running: Running, mtu: int) -> None:
+    """Returns once the route and what probes say of it have this MTU; 0: none."""
+    words = f"mtu {mtu}" if mtu else ""
+    await eventually(lambda: our_route(hosts, 4).partition("onlink ")[2], lambda said: said == words, 3 * PATIENCE)
+    await eventually(
+        lambda: overlay_probes(running), lambda probes: [probe.route_mtu for probe in probes] == [mtu], PATIENCE
+    )
+
+
 async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Status:
     return await eventually(running.status, holds, 2 * PATIENCE)
 
 
-async def received(hosts: TwoHosts) -> int:
-    """Bytes that arrive at n2, by TCP, of those that n1 sends."""
+async def received(hosts: TwoHosts, source: NetworkNamespace | None = None) -> int:
+    """Bytes that arrive at n2, by TCP, of those that n1 or a pod of it sends."""
     ((_, peer),) = hosts.rows
     listen = (
         "import socket; s = socket.create_server(('', 5001)); print('on', flush=True); c = s.accept()[0]\n"
@@ -106,7 +228,7 @@ async def received(hosts: TwoHosts) -> int:
     server = await asyncio.to_thread(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     await asyncio.to_thread(server.stdout.readline)
-    client = hosts.cluster.namespace.command("python3", "-c", send)
+    client = (source or hosts.cluster.namespace).command("python3", "-c", send)
     await asyncio.to_thread(subprocess.run, client, check=True, timeout=PATIENCE)
     told, _ = await asyncio.to_thread(server.communicate, timeout=PATIENCE)
     return int(told)

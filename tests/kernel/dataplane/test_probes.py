@@ -160,7 +160,7 @@ async def test_a_silent_peer_that_is_probed_anew_does_not_answer_again(hosts: Tw
 
 
 async def test_the_largest_packet_that_passes_is_found(hosts: TwoHosts) -> None:
-    async with probing(hosts) as running:
+    async with probing(hosts, "--path-mtu=off") as running:
         await until(running, answers)
         hosts.n2.run(*"iptables -A INPUT -p udp --dport 8472 -m length --length 1431: -j DROP".split())
         status = await until(running, lambda status: "peer-mtu" in checks(status) and "1380 bytes" in str(status))

@@ -758,6 +758,7 @@ class Probe(_message.Message):
     MTU_FIELD_NUMBER: _builtins.int
     NARROW_FIELD_NUMBER: _builtins.int
     CHECKSUM_OFFLOAD_FIELD_NUMBER: _builtins.int
+    ROUTE_MTU_FIELD_NUMBER: _builtins.int
     layer: Global___ProbeLayer.ValueType
     """What carries the packets."""
     address: _builtins.str
@@ -779,9 +780,15 @@ class Probe(_message.Message):
     mtu: _builtins.int
     """Bytes of the largest IP packet that should pass."""
     narrow: _builtins.bool
-    """Small packets are answered, and packets of `mtu` bytes are not."""
+    """Small packets are answered, and packets of `mtu` bytes are not, and no route
+    says so, so that packets are lost.
+    """
     checksum_offload: Global___ChecksumOffload.ValueType
     """Whether TCP and UDP pass as pings do."""
+    route_mtu: _builtins.int
+    """The MTU that the route to the peer has because larger packets do not pass;
+    0: it has none because of probes. Since 0.3.
+    """
     @_builtins.property
     def last_answer_time(self) -> _timestamp_pb2.Timestamp:
         """Time of the last answer. Unset: none yet."""
@@ -801,10 +808,11 @@ class Probe(_message.Message):
         mtu: _builtins.int = ...,
         narrow: _builtins.bool | None = ...,
         checksum_offload: Global___ChecksumOffload.ValueType = ...,
+        route_mtu: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "answered", b"answered", "last_answer_time", b"last_answer_time", "loss", b"loss", "narrow", b"narrow", "sent", b"sent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "address", b"address", "answered", b"answered", "checksum_offload", b"checksum_offload", "largest_packet", b"largest_packet", "last_answer_time", b"last_answer_time", "layer", b"layer", "loss", b"loss", "mtu", b"mtu", "narrow", b"narrow", "round_trip_microseconds", b"round_trip_microseconds", "sent", b"sent", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered", b"_answered", "_loss", b"_loss", "_narrow", b"_narrow", "_sent", b"_sent", "address", b"address", "answered", b"answered", "checksum_offload", b"checksum_offload", "largest_packet", b"largest_packet", "last_answer_time", b"last_answer_time", "layer", b"layer", "loss", b"loss", "mtu", b"mtu", "narrow", b"narrow", "round_trip_microseconds", b"round_trip_microseconds", "route_mtu", b"route_mtu", "sent", b"sent", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answered: _TypeAlias = _typing.Literal["answered"]  # noqa: Y015
     _WhichOneofArgType__answered: _TypeAlias = _typing.Literal["_answered", b"_answered"]  # noqa: Y015

@@ -77,6 +77,43 @@ def test_the_largest_packet_is_found_in_few_probes(passes: int) -> None:
     assert (record.sizes.largest, record.is_narrow, record.next_size) == (1450, False, 1450)
 
 
+def search(record: Record, passes: int) -> Record:
+    """Probes in turns until nothing is in doubt, on a path that carries packets of so many bytes."""
+    told(record, 0.1)
+    for _ in range(40):
+        size = record.next_size
+        told(record, 0.1 if size <= passes else None, size=size)
+    assert not record.is_in_doubt
+    return record
+
+
+@pytest.mark.parametrize("ways", [(1400, 1280, 1401), (1449, 100, 1450), (576, 577, 576), (1200, 1199, 1201)])
+def test_a_path_that_changes_is_followed_down_and_up(ways: tuple[int, ...]) -> None:
+    record = Record(True, 1450)
+    for passes in ways:
+        search(record, passes)
+        assert record.limit == (0 if passes == 1450 else passes)
+        assert record.is_narrow == (passes < 1450)
+
+
+def test_a_probe_that_is_lost_by_chance_moves_no_limit() -> None:
+    record = search(Record(True, 1450), 1400)
+    for _ in range(9):
+        size = record.next_size
+        told(record, None, size=size)
+        for _ in range(3):
+            told(record, 0.1 if record.next_size <= 1400 else None, size=record.next_size)
+        assert (record.limit, record.is_searching) == (1400, False)
+
+
+def test_the_limit_is_not_known_before_a_packet_has_passed() -> None:
+    record = told(Record(True, 1450), 0.1)
+    assert record.limit is None
+    told(record, None, None, None, size=1450)
+    assert record.next_size == 1200
+    assert search(record, 1200).limit == 1200
+
+
 def test_large_packets_that_are_lost_with_the_small_ones_say_nothing() -> None:
     record = told(Record(True, 1450), 0.1)
     told(record, 0.1, size=1450)
