@@ -70,7 +70,7 @@ from flannelette.services.masq.kernel.nf_tables import (
     rule_dump,
     table_flags,
 )
-from flannelette.services.runtime.os.netlink import attribute_list, attributes, text
+from flannelette.services.runtime.os.netlink import attribute, attribute_list, attributes, text
 
 MOST_ELEMENTS: Final = 200
 """Largest number of elements of a set that is read; about a larger one the kernel is asked."""
@@ -385,6 +385,7 @@ _READ: Final = frozenset(("payload", "meta"))
 """Expressions that are conditions, effects or nothing, and those that are so unless they change a packet."""
 _MASQ_FLAGS: Final = 1  # NFTA_MASQ_FLAGS
 _COUNTER_BYTES, _COUNTER_PACKETS = 1, 2  # NFTA_COUNTER_
+_COUNTER: Final = attribute(1, b"counter\0")
 _RANGED: Final = frozenset(
     (
         "port", "source port", "length", "ttl", "mark", "connection mark", "protocol", "icmp type", "icmp code",
@@ -887,9 +888,16 @@ def expressions_of(rule: Mapping[int, bytes]) -> Iterator[tuple[str, dict[int, b
         yield text(expression.get(1, b"")), attributes(expression.get(2, b""))
 
 
+def without_counters(rule: Mapping[int, bytes]) -> bytes:
+    """The expressions of a rule, but what it has counted."""
+    elements = attribute_list(rule.get(4, b""))
+    return b"".join(attribute(kind, element) for kind, element in elements if not element.startswith(_COUNTER))
+
+
 def counters_of(rule: Mapping[int, bytes]) -> tuple[int, int]:
     """Packets and bytes that a rule has counted."""
-    counter = dict(expressions_of(rule)).get("counter", {})
+    counters = (element for _, element in attribute_list(rule.get(4, b"")) if element.startswith(_COUNTER))
+    counter = attributes(attributes(next(counters, b"")).get(2, b""))
     return _number(counter, _COUNTER_PACKETS), _number(counter, _COUNTER_BYTES)
 
 

@@ -7,11 +7,12 @@ here in a few lines: what PyPI has is a copy of nft's own module under the GPL.
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, Family
-from flannelette.services.masq.diagnose.nft_rules import RuleReader, base_chain, counters_of
+from flannelette.services.masq.diagnose.nft_rules import RuleReader, base_chain, counters_of, without_counters
 from flannelette.services.masq.diagnose.verdict import ForeignChain, NfHook
 from flannelette.services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
 from flannelette.services.masq.firewalls.flannelds import addresses_in, is_another_network, model_of
@@ -126,8 +127,14 @@ class FoundChain:
 
 def found_rule(version: int, raw: Mapping[int, bytes]) -> FoundRule:
     """Reads one rule from its attributes (NFTA_RULE_...)."""
-    rule, *_ = RuleReader(version).rules(raw)
-    return FoundRule(model_of(rule), rule.text, *counters_of(raw))
+    return FoundRule(*_meaning(version, without_counters(raw)), *counters_of(raw))
+
+
+@lru_cache(maxsize=256)
+def _meaning(version: int, expressions: bytes) -> tuple[Rule | None, str]:
+    """The rule of our model and the text of these expressions, which are the same at each look."""
+    rule, *_ = RuleReader(version).rules({4: expressions})
+    return model_of(rule), rule.text
 
 
 def _fits(name: str, family: Family, values: Mapping[int, bytes], place: Place) -> bool:
