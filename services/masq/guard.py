@@ -1,6 +1,6 @@
 """The fabric guard, a pure function: which packets of the overlay a node believes, as a table of nftables.
 
-Not part of the rules of `rules.py`: what is dropped in one table stays dropped whatever others accept, so that the
+Beside the rules of `rules.py`: what is dropped in one table stays dropped whatever others accept, so that the
 guard is one table of nftables on every host, wherever its other rules are kept. Peers and their subnets are elements
 of sets, which a change of a lease changes one by one.
 """
@@ -17,6 +17,7 @@ from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
+from flannelette.services.masq.rules import Packet
 
 GUARD_TABLE: Final = "flannelette_guard"
 """Table of family inet, of the network without a name; a named one's is `flannelette_guard-NAME`."""
@@ -284,6 +285,35 @@ def chains_of(guard: Guard) -> Mapping[str, list[str]]:
 
 
 _WORDS: Final = {4: "ip", 6: "ip6"}
+CHAIN_REASONS: Final[Mapping[str, str]] = {
+    "outer": "Peers alone send packets of the tunnel; what others send to its port is forged.",
+    "inner": "What comes out of the overlay has a pod of a peer as its source.",
+    "prerouting": "What comes out of the overlay is looked at before any other rule sees it.",
+    "input": "What comes to the tunnel is looked at before it is unpacked.",
+    "forward": "Pods have no business with the tunnel of a node.",
+    "output": "The kernel alone packs the packets of a user; what a user packs is forged.",
+}
+"""Why the rules of a chain exist, one sentence each."""
+
+
+def verdict(
+    guard: Guard, members: Set[Member], packet: Packet, hook: str, incoming: str, protocol: int, port: int
+) -> str:
+    """Why the guard does not believe a packet, in words; empty: it does, or does not look at it."""
+    source, version = packet.source, packet.source.version
+    is_tunnel = protocol == guard.tunnel.protocol and port == guard.tunnel.port_of(version)
+    of_peers = f"peers{version}"
+    if incoming in guard.tunnel.carriers:
+        nets = [ip_network((source, length), strict=False) for family, length in guard.masks if family == version]
+        if not any(member_of(each) in members for each in nets):
+            return f"{source} is no pod of a peer, and comes out of the overlay"
+    elif is_tunnel and hook == "input" and Member(of_peers, source.packed) not in members:
+        if not any(source in each for each in guard.sources):
+            return f"{source} is no peer, and sends to the tunnel"
+    elif is_tunnel and hook == "forward" and Member(of_peers, packet.destination.packed) in members:
+        is_pod = incoming == _BRIDGE or any(source in each for each in guard.networks)
+        return f"{source} is a pod, and sends to the tunnel of a node" if is_pod else ""
+    return ""
 
 
 def _tunnels(guard: Guard) -> Iterator[str]:

@@ -12,6 +12,8 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.masq.firewalls.auto import AutoFirewall, HostProbe
 from flannelette.services.masq.firewalls.firewall import commands_of
+from flannelette.services.masq.firewalls.guard_table import GuardTable
+from flannelette.services.masq.guard import GUARD_TABLE
 from flannelette.services.masq.kernel.legacy_tables import lock_path
 from flannelette.services.masq.rules import NFT_TABLE, belonging, no_chains
 from flannelette.services.runtime.networks import NodeNetwork
@@ -43,7 +45,8 @@ async def clean_up(settings: CleanupSettings, said: Mapping[str, str]) -> pb.Tea
         states = await firewall.check(belonging(no_chains(), ours, table), repair=not settings.dry_run)
         if firewall.stale_rules_error:
             raise Misconfigured(firewall.stale_rules_error)
-        return pb.TeardownRulesResponse(commands=commands_of(states))
+        guard = GuardTable(f"{GUARD_TABLE}{network.suffix}").remove(dry_run=settings.dry_run)
+        return pb.TeardownRulesResponse(commands=[*commands_of(states), *guard])
     finally:
         await firewall.close()
         probe.close()

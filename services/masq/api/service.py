@@ -4,6 +4,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from flannelette.services.masq.diagnose.obstacles import dropping
 from flannelette.services.masq.diagnose.verdict import Flow
 from flannelette.services.masq.firewalls.firewall import ChainState, RuleState
 from flannelette.services.masq.firewalls.flannelds import networks_in
+from flannelette.services.masq.firewalls.guard_table import GuardRule
+from flannelette.services.masq.guard import CHAIN_REASONS
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules import Action, Chain, Packet, deciding_rule, explanation
 from flannelette.services.runtime.conditions import condition_to_proto, older_finding
@@ -53,6 +56,19 @@ def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:
         chain=rule.chain,
         text=rule.text,
         reason=reason,
+        present=rule.present,
+        packets=rule.packets,
+        bytes=rule.bytes,
+    )
+
+
+def _guard_rule(table: str, rule: GuardRule) -> pb.Rule:
+    return pb.Rule(
+        family="inet",
+        table=table,
+        chain=rule.chain,
+        text=rule.text,
+        reason=CHAIN_REASONS[rule.chain],
         present=rule.present,
         packets=rule.packets,
         bytes=rule.bytes,
@@ -119,7 +135,9 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
 
     async def ListRules(self, request: pb.ListRulesRequest, context: Any) -> pb.ListRulesResponse:
         states = await self._reconciler.look()
-        return pb.ListRulesResponse(rules=[rule for state in states for rule in rules_of(state)])
+        guard = self._reconciler.guard
+        guarding = map(partial(_guard_rule, guard.settings.table), guard.rules()) if guard else ()
+        return pb.ListRulesResponse(rules=[*(rule for state in states for rule in rules_of(state)), *guarding])
 
     async def ResyncRules(self, request: pb.ResyncRulesRequest, context: Any) -> pb.ResyncRulesResponse:
         return pb.ResyncRulesResponse(commands=await self._reconciler.resync(dry_run=request.dry_run))
@@ -139,6 +157,9 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         if reconciler.inputs.network is None:
             raise NotYet(reconciler.inputs.reasons(reconciler.node)[0])
         response = _explained(packet, await reconciler.look())
+        if reconciler.guard:
+            said = reconciler.guard.verdict(packet, hook, request.incoming, request.protocol, request.port)
+            response.explanation = " ".join(filter(None, (response.explanation, said)))
         flow = Flow(
             ip_network(packet.source),
             ip_network(packet.destination),

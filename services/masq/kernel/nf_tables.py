@@ -112,7 +112,7 @@ def element_dump(family: int, table: str, name: str) -> Iterator[dict[int, bytes
 
 def keys_of(family: int, table: str, name: str) -> frozenset[bytes]:
     """The keys of a set of single addresses. Raises Unavailable."""
-    return frozenset(attributes(attributes(each[1])[1])[1] for each in element_dump(family, table, name))
+    return frozenset(attributes(each[1])[1] for each in element_dump(family, table, name))
 
 
 def change_elements(

@@ -23,7 +23,9 @@ from flannelette.services.masq.guard import (
     guard_of,
     member_of,
     members_of,
+    verdict,
 )
+from flannelette.services.masq.rules import Packet
 from flannelette.services.runtime.telemetry.logs import get_logger
 
 log = get_logger()
@@ -115,6 +117,14 @@ class FabricGuard:
         except Unavailable:
             return []
 
+    def verdict(self, packet: Packet, hook: str, incoming: str, protocol: int, port: int) -> str:
+        """What the guard does with a packet, one sentence; empty: nothing."""
+        guard = None if self._is_paused else guard_of(self._network, self._effective(), self._members.masks)
+        why = verdict(guard, self._members.all, packet, hook, incoming, protocol, port) if guard else ""
+        if guard is None or not why:
+            return ""
+        return f"The fabric guard {'drops' if guard.mode is GuardMode.ON else 'counts'} it: {why}."
+
     def conditions(self) -> list[Condition]:
         """What is wrong: a guard that is wanted and is not there, and senders that are no peers."""
         if self._is_paused or self.settings.mode is GuardMode.OFF:
@@ -145,7 +155,7 @@ class FabricGuard:
     def _foreign_address(self) -> str:
         """Why nobody can tell here which addresses the packets of peers have; empty: those of their leases."""
         own = list(self._own_addresses())
-        for address in self._own.addresses if self._own else ():
+        for address in self._own.addresses if self._own and not self.settings.sources else ():
             if not any(address in network for network in own if network.num_addresses == 1):
                 return (
                     f"the public address {address} of this node is none of its own, so that peers behind the same "
@@ -154,7 +164,7 @@ class FabricGuard:
         return ""
 
     def _effective(self) -> GuardSettings:
-        is_warning = self.settings.mode is GuardMode.ON and self._warning and not self.settings.sources
+        is_warning = self.settings.mode is GuardMode.ON and self._warning
         return self.settings.with_mode(GuardMode.WARN) if is_warning else self.settings
 
     def _apply(self) -> None:

@@ -376,9 +376,9 @@ class Rule(_message.Message):
     PACKETS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     family: _builtins.str
-    """`IPv4` or `IPv6`."""
+    """`IPv4` or `IPv6`; `inet` for a rule of the fabric guard, which is for both."""
     table: _builtins.str
-    """`nat` or `filter`; `flannelette` in nftables."""
+    """`nat` or `filter`; `flannelette` in nftables; `flannelette_guard`."""
     chain: _builtins.str
     """The chain of the rule, `FLANNEL-POSTRTG`; `postrtg` in nftables."""
     text: _builtins.str
