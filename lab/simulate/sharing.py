@@ -6,12 +6,13 @@ does with a step, from the fold on, it does by itself.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc.aio
 
 from flannelette.lease.v1 import lease_pb2 as pb
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Step, Upserted
 from flannelette.services.runtime.lease.feed import LeaseConnection
@@ -81,7 +82,7 @@ class SharedConnection(LeaseConnection):
         return self._shared.step(message, super().read)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedTransport(Transport):
     """Makes channels whose messages of leases go through `shared`."""
 
@@ -91,7 +92,7 @@ class SharedTransport(Transport):
         self, address: str, options: Options = (), interceptors: Sequence[grpc.aio.ClientInterceptor] = ()
     ) -> grpc.aio.Channel:
         """See Transport."""
-        own = super(SharedTransport, self).channel(address, (*options, *_OWN_CONNECTION), interceptors)
+        own = super().channel(address, (*options, *_OWN_CONNECTION), interceptors)
         made: Any = _Channel(own, self.shared)
         return made  # type: ignore[no-any-return]  # as far as a stub and ServerChannel use it
 

@@ -5,13 +5,14 @@ subnet is leased and the route leads to a node of the overlay or nowhere. All el
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from flannelette.services.core.conditions import BROKEN, SOON, Condition, found
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import IPV4, Address, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.conflicts import losses
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig, contains
@@ -42,7 +43,7 @@ class CloudError(Unavailable):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """A route of a routing table."""
 
@@ -63,7 +64,7 @@ class Route:
         return self.table, str(self.destination), self.target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """A routing table of the cloud."""
 
@@ -76,7 +77,7 @@ class Table:
     """A node looks into it; else what is ours there is removed, once the cloud knows every node."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """A node as the cloud knows it."""
 
@@ -85,7 +86,7 @@ class Target:
     """The cloud lets it send and receive packets of other addresses."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RouteTables:
     """What a look at the cloud has found."""
 
@@ -111,7 +112,7 @@ class Verb(Enum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """One call to the provider."""
 
@@ -131,7 +132,7 @@ class Change:
         return f"{self.verb.value} {route.destination} via {route.target} in {route.table}{was}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """A route as the status shows it."""
 
@@ -142,7 +143,7 @@ class Row:
     is_planned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """What is to be done, and what there is."""
 

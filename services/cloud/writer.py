@@ -36,6 +36,7 @@ from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import FlanneletteError, NotYet, Unavailable
 from flannelette.services.core.family import IPV4
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.backoff import Backoff
@@ -186,7 +187,7 @@ class _Idle(NotYet):
     """The backend in force is not a cloud's."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Round:
     """What the last look at the cloud has found, and what became of it."""
 

@@ -9,9 +9,10 @@ flannelette://admin/NAME            a person or a program that operates the over
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from flannelette.services.core.frozen import frozen
 
 _URI: Final = re.compile(
     r"flannelette://(?:node/(?P<node>NAME)/(?P<service>dataplane|masq)|(?P<role>relay|cluster|admin)/(?P<name>NAME))".replace(
@@ -31,7 +32,7 @@ class Role(Enum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Principal:
     """One URI of a certificate."""
 

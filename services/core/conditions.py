@@ -7,11 +7,12 @@ names in the row.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Final, Protocol, TypeAlias
 
 from flannelette.services.core.cure import lines_of
+from flannelette.services.core.frozen import frozen
 
 MOST_REPORTED: Final = 8
 """Conditions of a node that a lease service keeps."""
@@ -39,7 +40,7 @@ SOON: Final = Weight.SOON
 WARNING: Final = Weight.WARNING
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """A row of the registry."""
 
@@ -72,7 +73,7 @@ class Row:
     lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """A thing that is wrong: a code with arguments, the cure and the evidence."""
 

@@ -9,9 +9,10 @@ on this host.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from typing import Final
+
+from flannelette.services.core.frozen import frozen
 
 ArgumentType = Callable[[str], bool]
 """Checks whether a text is an argument of one type."""
@@ -63,7 +64,7 @@ def is_offload(text: str) -> bool:
     return text in ("tx", "tx-checksum-ip-generic")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandKind:
     """A command that may be carried out: its words, and the types of its arguments."""
 
@@ -85,7 +86,7 @@ COMMANDS: Final[Mapping[str, CommandKind]] = {
 """Every command that `doctor --fix` knows, by its code."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """One command, by its code; `Command("link-up", "cni0")`."""
 

@@ -1,14 +1,15 @@
 """The two address families, as rows of one table."""
 
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final, TypeAlias
+
+from flannelette.services.core.frozen import frozen
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """What differs between IPv4 and IPv6; everything else is one code path."""
 

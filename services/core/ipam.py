@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_network
 from itertools import chain
@@ -17,6 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from flannelette.services.core.errors import AlreadyExists, Exhausted, InvalidInput, NotFound, NotYet
 from flannelette.services.core.family import Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.conflicts import Identity, Rank, identities_in, identities_of, in_words, rank
 from flannelette.services.core.leases.lease import FamilyRequest, Lease, LeaseRequest, Subnet, lease_key
 from flannelette.services.core.leases.network_moves import takes_away
@@ -38,7 +38,7 @@ _WIDE: Final = 64
 """A network that touches more subnets than this is kept as a span, not subnet by subnet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """How full a network is in one family, in subnets."""
 
@@ -276,7 +276,7 @@ def _numbers(pool: FamilyPool) -> str:
 Key = TypeVar("Key")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """A lease, a reservation, or what blocks a subnet without being either."""
 
@@ -485,7 +485,7 @@ IsAlive = Callable[[str], bool]
 """Whether a node's dataplane is there, as far as anybody can know."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocation:
     """The lease that a node gets, and what is given up for it."""
 
@@ -643,7 +643,7 @@ def _lease(
     return Lease(lease_key(cidrs), request.node, tuple(subnets), request.backend_type, reserved=reserved)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reclaim:
     """The leases to be taken back: named ones, a node's, or those of all nodes not seen for so long."""
 
@@ -652,7 +652,7 @@ class Reclaim:
     unseen_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sighting:
     """What is known of a node."""
 

@@ -1,6 +1,6 @@
 """flannel's network configuration: what it may say, what it means, and what we would rather see changed."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from flannelette.services.core.addresses import network_warning, parse_address, parse_cidr
 from flannelette.services.core.backend_types import (
@@ -14,9 +14,10 @@ from flannelette.services.core.backend_types import (
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, IPV4, Address, Family, Network
 from flannelette.services.core.formats.gojson import GoObject, without_secrets
+from flannelette.services.core.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FamilyNetwork:
     """The overlay in one address family, and the subnets that may be leased from it."""
 
@@ -40,7 +41,7 @@ class FamilyNetwork:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkConfig:
     """The configuration of a whole network, checked. Equal if its source and its meaning are."""
 

@@ -7,7 +7,6 @@ arguments; only the keys are random.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,6 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from flannelette.services.core.frozen import frozen
+
 Key: TypeAlias = ec.EllipticCurvePrivateKey
 
 _SKEW: Final = timedelta(minutes=5)
@@ -35,7 +36,7 @@ class Unusable(Exception):
     """What is there cannot be used; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Authority:
     """A certificate authority: the certificate, and the key that signs."""
 
@@ -43,7 +44,7 @@ class Authority:
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CertificateRequest:
     """What a certificate shall say."""
 
@@ -55,7 +56,7 @@ class CertificateRequest:
     """Host names and IP addresses that clients connect to; without any it is for clients only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Issued:
     """A certificate and its key, in PEM."""
 

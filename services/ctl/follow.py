@@ -11,7 +11,7 @@ import termios
 import tty
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,6 +21,7 @@ from rich.text import Text
 
 from flannelette.dataplane.v1 import dataplane_pb2
 from flannelette.masq.v1 import masq_pb2
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import is_unclear, networks_of
 from flannelette.services.ctl.connect.call import CallFailed, Channels, of_each, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
@@ -118,7 +119,7 @@ PAUSE: Final = 1.0
 """Seconds between two looks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One thing that is shown."""
 
@@ -129,7 +130,7 @@ class Row:
     """The thing as JSON and YAML show it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScreenOptions:
     """What is to be shown now."""
 
@@ -141,7 +142,7 @@ class ScreenOptions:
     """The column that says `gone` of a row that is no longer there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shown:
     """What a command shows of one node, in one network."""
 

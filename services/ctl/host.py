@@ -8,11 +8,11 @@ import struct
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.dial import environment_there
 from flannelette.services.ctl.connect.targets import Target
 
@@ -23,7 +23,7 @@ COMMAND_SECONDS: Final = 10.0
 _DATAPLANE_USER: Final = "flannelette-dataplane"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listener:
     """The process on this host that listens at the socket of a service."""
 

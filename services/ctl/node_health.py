@@ -1,7 +1,6 @@
 """The health of a node, from the answers of its services. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -10,6 +9,7 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import Condition, Weight, found, is_unready
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import Service, Target
 from flannelette.services.runtime.conditions import condition_from_proto, conditions_from
@@ -30,7 +30,7 @@ Reply: TypeAlias = lease_pb2.GetStatusResponse | dataplane_pb2.GetStatusResponse
 Answer: TypeAlias = Reply | CallFailed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answers:
     """The status of each service, or why it did not answer."""
 
@@ -44,7 +44,7 @@ class Answers:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServiceHealth:
     """The health of one service."""
 
@@ -58,7 +58,7 @@ class ServiceHealth:
     """Whether there is nothing to do about the service."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeHealth:
     """The health of the whole node."""
 

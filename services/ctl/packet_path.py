@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from itertools import product
 from typing import Any, Final
@@ -12,6 +12,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.masq.v1 import masq_pb2
 from flannelette.masq.v1.masq_pb2_grpc import MasqServiceStub
 from flannelette.services.core.conditions import Weight
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, of_each, or_failure
 from flannelette.services.ctl.connect.contexts import Nodes
 from flannelette.services.ctl.connect.targets import Targets
@@ -31,7 +32,7 @@ class Verdict(StrEnum):
 _VERDICTS: Final = {pb.TRACE_VERDICT_PASSES: Verdict.PASSES, pb.TRACE_VERDICT_BROKEN: Verdict.BROKEN}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PathStep:
     """One object that decides about the packet."""
 
@@ -49,7 +50,7 @@ class PathStep:
     expects: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeTrace:
     """What one node has told, and its masq about each step that is a firewall's."""
 
@@ -58,7 +59,7 @@ class NodeTrace:
     """The answers about firewalls, by the number of the step."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PacketPath:
     """The path from source to destination, as far as the nodes that answered know it."""
 

@@ -1,7 +1,7 @@
 """The problems of nodes, by weight: what `doctor` shows, and what headline and exit code of `status` say. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
@@ -11,6 +11,7 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.conditions import ROWS, Condition, Weight, causes_of
 from flannelette.services.core.conditions import found as condition
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.call import CallFailed
 from flannelette.services.ctl.connect.targets import SERVICES, Service
 from flannelette.services.ctl.node_health import NodeHealth, State, findings_in, status_of
@@ -49,7 +50,7 @@ class Overall(Enum):
         return self.gravity > Overall.UNKNOWN.gravity
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """One thing that is not as it should be: symptom, cause, evidence and cure."""
 

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from io import TextIOWrapper
@@ -29,6 +29,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.backend_types import SECRETS
 from flannelette.services.core.formats.gojson import without_secrets
 from flannelette.services.core.formats.text import escape, is_visible, visible
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.limits import nearest_time
 
 _MOST_NODES: Final = 10
@@ -265,7 +266,7 @@ _LONG: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 """Types of numbers that protobuf's JSON has as text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Screen:
     """Standard output of a command. Colours only on a terminal, and not with NO_COLOR; text is never cut."""
 

@@ -12,7 +12,6 @@ import struct
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import ip_network
 from itertools import chain, count, repeat
 from typing import Final, NamedTuple, TypeAlias
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 from flannelette.services.core.backend_types import Tunnel
 from flannelette.services.core.errors import InvalidInput, NotYet, Unavailable
 from flannelette.services.core.family import Address, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.probes.sockets import obstacle_of
 
 Instruction: TypeAlias = tuple[int, int, int, int]
@@ -47,7 +47,7 @@ _FRAGMENT: Final = 44
 _IPV6_HEADER: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Test:
     """A comparison of a part of the packet with a number."""
 
@@ -57,14 +57,14 @@ class Test:
     code: int = _IF_EQUAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllOf:
     """A conjunction: it holds if all parts do."""
 
     parts: "Sequence[Expression]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnyOf:
     """A disjunction: it holds if at least one part does."""
 
@@ -199,7 +199,7 @@ _NOTHING: Final = program(AnyOf(()), 0)
 _ANCILLARY: Final = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_AUXDATA_FIELDS.size)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """How much is captured at most."""
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
 from flannelette.services.core.formats.shell_words import expand_words, split_words
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.events import Event, NodeEventKind
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.objects import HOOK, Hook, KernelObject, Plan, Verb
@@ -32,7 +33,7 @@ _LINGER_SECONDS: Final = 0.2
 open."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandResult:
     """What became of a run."""
 
@@ -219,7 +220,7 @@ class Job:
     """Whether a plan waits for its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailedCommand:
     """A command that has failed."""
 

@@ -7,13 +7,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import FlanneletteError, NotImplementedYet, Unavailable
 from flannelette.services.core.family import Family
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import FailedLease, Progress
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
@@ -45,7 +46,7 @@ _RETRY_FAILED_SECONDS = 5.0
 _FAILED: Final = "the kernel could not be reconciled; retrying"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Desired:
     """What one turn holds the kernel to: the leases in force, and the configuration by which nodes are reached."""
 
@@ -60,7 +61,7 @@ class Desired:
     """Lease service and store answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnStatus:
     """What the turns have come to so far."""
 

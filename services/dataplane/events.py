@@ -10,13 +10,14 @@ Takes values and writes text; never touches the kernel and knows no node configu
 import collections
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, auto
 from itertools import groupby, islice
 from typing import Final, TypeAlias
 
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.conflicts import KINDS, Loss
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from flannelette.services.dataplane.links.interfaces import LinkChange
@@ -128,7 +129,7 @@ _ORDER: Final = {cause: number for number, cause in enumerate(Cause)} | {Cause.N
 """The gravest first; what got lost may be anything."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observations:
     """What others did to the kernel since the last full comparison. Small, however many notifications there were."""
 

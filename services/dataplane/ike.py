@@ -13,13 +13,13 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from flannelette.services.core.backend_types import Secret
 from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.object_text import MARK, connection_name, connection_of, key_id
 from flannelette.services.dataplane.netlink.objects import (
@@ -43,7 +43,7 @@ _PEER_SETTLED_SECONDS: Final = 30
 _UP: Final = frozenset((b"INSTALLED", b"UPDATING", b"REKEYING", b"REKEYED"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tunnel:
     """What a connection of ours has negotiated. Its text is in the words of `swanctl --list-sas`."""
 

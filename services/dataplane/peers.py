@@ -15,8 +15,9 @@ from typing import Final, NamedTuple, TypeAlias
 from flannelette.services.core.addresses import Block, address_blocks, not_hosts, subnet_blocks
 from flannelette.services.core.backend_types import shares_addresses
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.conflicts import KINDS, Claim, ConflictIndex, Loss, losses
-from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData, light_dataclass
+from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
 from flannelette.services.dataplane.links.interfaces import Device
@@ -34,7 +35,7 @@ from flannelette.services.dataplane.netlink.uapi import AF_INET, AF_INET6, LOOPB
 from flannelette.services.dataplane.underlay import Underlay
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorLimits:
     """What the node's operator allows, whatever the lease service says."""
 
@@ -55,7 +56,7 @@ class IpRange(NamedTuple):
         return str(self.network)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressLimits:
     """The limits of addresses in one family."""
 
@@ -126,7 +127,7 @@ def _spans(family: Family, networks: Iterable[Network]) -> tuple[IpRange, ...]:
     return tuple(ip_range(network) for network in networks if network.version == family.version)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rejection:
     """Why something of a lease is not carried."""
 
@@ -437,7 +438,7 @@ class PeerContext:
         return not follows and replace(self, own_subnets=last.own_subnets) == last
 
 
-@light_dataclass
+@frozen
 class Peer:
     """A lease of another node, and what it needs in the kernel."""
 
@@ -607,7 +608,7 @@ def _foreign(lease: Lease, context: PeerContext, before: Overlay | None) -> Reje
     return Rejection("backend", f"the backend type is {theirs}, that of the network is {ours}{more}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerDelta:
     """The peers that an update has changed: as they were and as they are, by lease name."""
 

@@ -5,7 +5,7 @@ known by for the longest time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from flannelette.services.core.addresses import parse_address
@@ -13,6 +13,7 @@ from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family, Network
 from flannelette.services.core.formats.text import word_list
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.dataplane.links.interfaces import Interface, best_address, is_usable, networks_of
 from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
@@ -20,7 +21,7 @@ from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route
 _FLAGS: Final = {4: "--public-ip", 6: "--public-ipv6"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PublicAddress:
     """A public address that was asked for."""
 
@@ -29,7 +30,7 @@ class PublicAddress:
     """What has asked for it: a flag, or an annotation."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InterfaceChoice:
     """What the operator said about the interface; flannel's flags of the same names."""
 
@@ -74,7 +75,7 @@ def with_chosen(choice: InterfaceChoice, chosen: PublicIpOverrides, families: It
     return replace(choice, public_addresses=flags, chosen=tuple(found))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Underlay:
     """The interface that carries the overlay, and the node's addresses on it and to the world."""
 
@@ -105,7 +106,7 @@ class Underlay:
         return next((a for a in self.public_addresses if a.version == family.version), None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Found:
     interface: Interface
     wanted: Address | None
@@ -375,7 +376,7 @@ _Row: TypeAlias = tuple[int, int, int, bool]
 _FAMILY_OF = {family.af: family for family in FAMILIES}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConnectedRoutes:
     """Equal if the same addresses are neighbours by the same routes."""
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from typing import Final
 from flannelette.services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
 from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.ipam import is_own, publishes_same
 from flannelette.services.core.leases.conflicts import OverlapIndex
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
@@ -204,7 +205,7 @@ SINGLE: Final = 1
 """So many removals within a WINDOW are never held back, however few leases there are: a node leaves."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """A lease that the store has no more and the table keeps."""
 
@@ -318,7 +319,7 @@ _MOST_NAMES: Final = 5
 """Names of keys in a line that sums up many, at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refused:
     """Why a key is refused, and since when."""
 
@@ -421,7 +422,7 @@ _RETRY_SECONDS: Final = 5.0
 """Seconds to wait after a second listing that could not be had."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GuardSettings:
     """How careful the guard is."""
 

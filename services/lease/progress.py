@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from flannelette.services.core.conditions import MOST_REPORTED
 from flannelette.services.core.errors import NameTaken
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Progress
 from flannelette.services.core.limits import LONGEST_NAME
 from flannelette.services.lease import metrics
@@ -263,7 +264,7 @@ class Log(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """The last report of a node, and its time."""
 
@@ -272,7 +273,7 @@ class Report:
     """When it came, in Unix seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeProgress:
     """How far a connected node is."""
 

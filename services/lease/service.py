@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from flannelette.services.core.errors import (
 )
 from flannelette.services.core.family import Address, Network
 from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.ipam import Reclaim
 from flannelette.services.core.leases.flannel_json import format_data, parse_data
 from flannelette.services.core.leases.lease import BackendData, Lease, LeaseRequest, OpaqueData
@@ -95,7 +96,7 @@ def machine_of(
     return request.machine
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     """The node that this process serves."""
 

@@ -20,11 +20,12 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import (
     NO_OVERRIDES,
@@ -184,7 +185,7 @@ _OVERHEAD: Final = 200
 """Bytes that a change takes in memory beside its message, about."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogEntry:
     """One step as pieces: what has not changed is empty."""
 

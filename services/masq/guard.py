@@ -7,7 +7,7 @@ of sets, which a change of a lease changes one by one.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from flannelette.services.core.backend_types import UDP, Tunnel
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import FAMILIES, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.rules import Packet
@@ -49,7 +50,7 @@ class GuardMode(StrEnum):
     """Never asked about: there is no guard."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """An element of a set of the guard's table."""
 
@@ -58,7 +59,7 @@ class Member:
     """Address in network order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GuardSettings:
     """What the operator chose."""
 
@@ -80,7 +81,7 @@ class GuardSettings:
         return replace(self, mode=mode)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guard:
     """All of the guard but the members of its sets."""
 

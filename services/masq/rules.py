@@ -6,11 +6,12 @@ result of `wanted_chains` is left as it is; a chain without rules shall not exis
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import NetworkConfig
 
 NFT_TABLE: Final = "flannelette"
@@ -30,7 +31,7 @@ class Action(StrEnum):
     """The packet leaves under the address of the interface it leaves by."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressMatch:
     """Addresses inside a network, or all the others."""
 
@@ -42,7 +43,7 @@ class AddressMatch:
         return (address in self.cidr) is not self.negated
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """One rule: a packet that all its matches hold for meets the action."""
 
@@ -57,7 +58,7 @@ class Rule:
     """MASQUERADE chooses random source ports: they cannot be guessed, and two CPUs rarely choose the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """One of our chains, with the jump to it from a chain of the kernel's."""
 
@@ -81,7 +82,7 @@ class Chain:
     """Rules of a flannel before v0.20, which stand in the hook itself, are searched and shall not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleSettings:
     """What the operator chose."""
 
@@ -226,7 +227,7 @@ def _forward_rules(networks: Sequence[Network]) -> tuple[Rule, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packet:
     """What the rules look at."""
 

@@ -15,7 +15,6 @@ import sys
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -31,6 +30,7 @@ from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.services.core.addresses import parse_cidr
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import (
     NO_OVERRIDES,
@@ -267,7 +267,7 @@ _EARLIER: Final = "earlier"
 _OF_NODE: Final = frozenset((_NODE, _OWN, _EARLIER))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeState:
     """The cached state of one node."""
 

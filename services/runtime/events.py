@@ -5,12 +5,13 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from flannelette.services.core.errors import InvalidInput, Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.limits import LONGEST_NAME, LONGEST_REASON, nearest_time, unix_time
 from flannelette.services.runtime.state import Record, RecordLog, UnreadableState, keep
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -33,7 +34,7 @@ class Subject(NamedTuple):
     of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """A record of what a service did, decided or found."""
 

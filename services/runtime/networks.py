@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.text import word_list
+from flannelette.services.core.frozen import frozen
 
 SOCKET_DIR: Final = Path("/run/flannelette")
 """Directory of the sockets of the dataplane and masq. Who can enter it can have them change the kernel."""
@@ -59,7 +59,7 @@ NETWORK_FLAG: Final = (
 """The meaning of `--network` of the dataplane and masq."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeNetwork:
     """The network that a service serves."""
 

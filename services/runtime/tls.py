@@ -11,7 +11,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ import grpc
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.text import word_list
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os.files import why_unreadable
 
 _NO_CHECK_TIME: Final = 0x200000
@@ -32,7 +32,7 @@ _MOST_ROUNDS: Final = 6
 """Rounds of messages after which a handshake is complete, or never will be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Certificate:
     """The certificate of this process."""
 
@@ -170,7 +170,7 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 """Time, inode and size of each file: differs once a file was replaced, also through a symbolic link."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TlsFiles:
     """Paths of PEM files."""
 
@@ -184,7 +184,7 @@ class TlsFiles:
         return tuple(map(_stamp, (self.certificate, self.key, self.authorities)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Material:
     """The checked content of the files."""
 

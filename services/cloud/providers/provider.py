@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from configparser import Error as ConfigParserError
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from http.client import HTTPException
 from typing import Any, Final, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from flannelette.services.cloud.routes import CloudError, Failure
 from flannelette.services.core.backend_types import KeyOptions
+from flannelette.services.core.frozen import frozen
 
 _Meaning = TypeVar("_Meaning")
 _Arguments = ParamSpec("_Arguments")
@@ -99,7 +100,7 @@ _BROKEN: Final = (ConfigParserError, OSError, ValueError, TypeError, AttributeEr
 """What SDKs raise where such a file is not as it should be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keys:
     """What signs a request."""
 
@@ -118,7 +119,7 @@ class Keys:
         return text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Role:
     """Where the metadata service of an instance has the keys of its role."""
 

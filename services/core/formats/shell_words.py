@@ -4,10 +4,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from flannelette.services.core.errors import InvalidInput
+from flannelette.services.core.frozen import frozen
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE: Final = rf"\$(?:\{{({_NAME})\}}|({_NAME}))"
@@ -18,7 +18,7 @@ _INSIDE: Final = re.compile(rf"(\")|\\([\"\\$`\n])|{_VARIABLE}|([^\"\\$`]+|\\|\$
 """One piece of a text between double quotes: their end, an escaped character, a variable, or other characters."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """A part of a word: text as it is, or the name of a variable."""
 

@@ -10,13 +10,13 @@ from binascii import Error
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from sys import maxsize
 from typing import Final, TypeAlias
 
 from flannelette.services.core.backend_types import shares_addresses
 from flannelette.services.core.family import Address, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import BackendData, FamilyRequest, Lease, Subnet, VxlanData, WireguardData
 from flannelette.services.core.network import NetworkConfig
 
@@ -92,7 +92,7 @@ Identity: TypeAlias = Hashable
 """A value that only one node may have: a MAC as text, a public address as bytes; else its kind and its value."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loss:
     """A claim that a lease has lost to another lease."""
 

@@ -1,30 +1,17 @@
 """Leases: which node holds which subnets; and how far a node's dataplane is, as to what its kernel has of them."""
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, dataclass_transform
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
-
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True)
-def light_dataclass(cls: type[T]) -> type[T]:
-    """Makes a class what `@dataclass(frozen=True, slots=True)` makes it, but only mypy rejects an assignment to a
-    field.
-
-    The check at run time would cost more than half a microsecond for each object, and a snapshot of 10,000 leases
-    creates 50,000 of them, in the service and in every client.
-    """
-    return dataclass(slots=True, unsafe_hash=True)(cls)  # hashed by value, like a frozen dataclass
-
+from flannelette.services.core.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@light_dataclass
+@frozen
 class VxlanData:
     """A VXLAN tunnel end point: flannel's `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`."""
 
@@ -33,7 +20,7 @@ class VxlanData:
     """MAC address of the end point, in lower case, with colons."""
 
 
-@light_dataclass
+@frozen
 class WireguardData:
     """A WireGuard peer: flannel's `{"PublicKey":"...","Port":51820}`; port 0: unknown."""
 
@@ -41,7 +28,7 @@ class WireguardData:
     port: int
 
 
-@light_dataclass
+@frozen
 class OpaqueData:
     """Backend data of a kind we do not know, as compact JSON text."""
 
@@ -51,7 +38,7 @@ class OpaqueData:
 BackendData: TypeAlias = VxlanData | WireguardData | OpaqueData
 
 
-@light_dataclass
+@frozen
 class Subnet:
     """What a lease holds in one address family."""
 
@@ -61,7 +48,7 @@ class Subnet:
     data: BackendData | None = None
 
 
-@light_dataclass
+@frozen
 class Lease:
     """A node holds these subnets. Equal by value; the name is the identity while it lives."""
 
@@ -117,7 +104,7 @@ def lease_key(cidrs: "Iterable[Network]") -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaseRequest:
     """What a node asks for: one part per enabled family; without IPv6 beside IPv4 where it has no address of it."""
 
@@ -136,7 +123,7 @@ class LeaseRequest:
         return next((w for w in self.parts if family_of(w.public_address) is family), None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FamilyRequest:
     """What a node asks for and publishes in one family."""
 
@@ -146,7 +133,7 @@ class FamilyRequest:
     """The subnet it had, as `subnet.env` says; taken again if it is free and fits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailedLease:
     """A lease that a node could not program."""
 
@@ -155,7 +142,7 @@ class FailedLease:
     """Why it could not, in one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """What a node's dataplane has programmed. A node says so only once a complete table is in its kernel."""
 

@@ -1,11 +1,12 @@
 """A network change that would take subnets away from nodes: the moves that wait, and the network in force. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import collapse_addresses
 from typing import Final
 
 from flannelette.services.core.family import FAMILIES, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import FamilyNetwork, NetworkConfig, contains
 
@@ -13,7 +14,7 @@ _MOST_BESIDE: Final = 16
 """Networks beside in one family: each is two rules of the firewall."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PendingMove:
     """A node keeps a lease for which the network configuration has no room."""
 

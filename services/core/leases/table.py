@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
-from flannelette.services.core.leases.lease import Lease, light_dataclass
+from flannelette.services.core.frozen import frozen
+from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
 
 
-@light_dataclass
+@frozen
 class PublicIpOverride:
     """The public address of a node in one family, as an operator wrote it; the text may be no address."""
 
@@ -29,7 +30,7 @@ PublicIpOverrides: TypeAlias = tuple[PublicIpOverride, ...]
 NO_OVERRIDES: Final[Mapping[str, PublicIpOverrides]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeOverrides:
     """A message with the overrides of nodes, by node; an empty tuple means that the node has none any more."""
 
@@ -54,7 +55,7 @@ def overrides_between(
     return NodeOverrides({**gone, **changed}) if gone or changed else None
 
 
-@light_dataclass
+@frozen
 class Upserted:
     """The lease is new or has changed; it replaces the one of the same name."""
 
@@ -71,7 +72,7 @@ class Upserted:
         return self.lease
 
 
-@light_dataclass
+@frozen
 class Removed:
     """The lease of this name is gone."""
 
@@ -96,7 +97,7 @@ KUBE: Final = "kube"
 """The kind of the store whose leases go by the names of the nodes: they end with these only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreStatus:
     """Whether the store behind a lease service answers."""
 
@@ -105,7 +106,7 @@ class StoreStatus:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One step of the stream, applied in the order of its fields (WatchLeasesResponse says the guarantees)."""
 

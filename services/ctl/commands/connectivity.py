@@ -19,6 +19,7 @@ from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.services.core.conditions import Weight
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import MOST_AT_ONCE, CallFailed, ask, or_failure
@@ -76,7 +77,7 @@ _NO_POD: Final = "nobody has the address before the first pod of the node"
 _UNCLEAR: Final = "{} does not say of what its answer is"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One kind of packet from one node to one address."""
 
@@ -409,7 +410,7 @@ def _family(text: str) -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Group:
     """Checks that failed alike, between one node and others, or of one node."""
 

@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 from pathlib import Path
 from stat import S_ISREG, S_IWGRP, S_IWOTH
@@ -28,6 +28,7 @@ from flannelette.services.core.conditions import Condition
 from flannelette.services.core.cure import Command, commands_of
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.formats.shell_words import read_lines
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command, confirm, require_terminal
 from flannelette.services.ctl.commands.cloud import cloud_problems
@@ -98,7 +99,7 @@ async def show_problems(nodes: Nodes, screen: Screen, services: Collection[str],
     return seen.exit_code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Examination:
     """What the nodes have said."""
 

@@ -16,7 +16,7 @@ import tarfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import accumulate, pairwise
@@ -34,6 +34,7 @@ from flannelette.lease.v1 import lease_pb2 as lease
 from flannelette.masq.v1 import masq_pb2 as masq
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from flannelette.services.core.formats.text import count, visible
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import STUBS, assess_all, by_network, status_document
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, ask, of_each
@@ -67,7 +68,7 @@ Part: TypeAlias = tuple[str, Callable[[], Awaitable[Any]]]
 """A file to be: its name below the node's directory, and what gives its text, or what is written as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collected:
     """One file of the archive."""
 

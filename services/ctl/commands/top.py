@@ -6,7 +6,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from rich.text import Text
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
 from flannelette.services.core.formats.text import count
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.commands.peers import peers_text
@@ -30,7 +30,7 @@ from flannelette.services.ctl.screen import Cell, Screen, byte_count, in_order, 
 _TITLES: Final = ("NODE", "STATE", "PEERS", "ANSWER", "RTT", "LOSS", "IN/s", "OUT/s", "PROBLEM")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Traffic:
     """Bytes that the overlay devices of a node have counted, in both directions, at a time in seconds."""
 
@@ -39,7 +39,7 @@ class _Traffic:
     sent: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Line:
     """A node at a time."""
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from ipaddress import ip_address, ip_network
 from itertools import combinations
 from typing import Any, Final
@@ -24,6 +24,7 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.backend_types import CLOUDS
 from flannelette.services.core.formats.text import count, visible
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command
 from flannelette.services.ctl.connect.call import LIST_SECONDS, CallFailed, Channels, of_each, or_failure, with_hint
@@ -59,7 +60,7 @@ _COLOURS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """A node that holds a lease."""
 
@@ -79,7 +80,7 @@ class Node:
         return str(ip_network((address, _UNDERLAY_BITS[address.version]), strict=False))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Link:
     """What carries packets between two nodes; the names are in the order of the nodes."""
 
@@ -91,7 +92,7 @@ class Link:
     """The round-trip time, or what is wrong; empty: not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Nodes in the same part of the underlay, with the same backend."""
 
@@ -105,7 +106,7 @@ class Group:
         return Counter(node.health for node in self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Topology:
     """The nodes of a cluster, and the links between them."""
 
@@ -394,7 +395,7 @@ _MOST_UNWELL = 40
 """Nodes beside the groups, and links of theirs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Vertex:
     key: str
     rows: tuple[str, ...]
@@ -403,7 +404,7 @@ class _Vertex:
     """The part of the underlay that it is drawn in."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Edge:
     ends: tuple[str, str]
     label: str

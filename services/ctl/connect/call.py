@@ -24,6 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.formats.text import hide_line_ends, show_line_ends, word_list
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.targets import Target, networks_by_socket
 from flannelette.services.runtime.backoff import Backoff
 from flannelette.services.runtime.rpc.transport import Transport
@@ -379,7 +380,7 @@ async def _is_served(target: Target, channel: grpc.aio.Channel) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressProblem:
     """Why a service cannot be reached at an address."""
 

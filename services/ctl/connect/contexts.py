@@ -22,11 +22,12 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.call import CallFailed, transport
 from flannelette.services.ctl.connect.dial import dialer
 from flannelette.services.ctl.connect.targets import Service, Target, Targets, read_address, targets
@@ -43,7 +44,7 @@ _SECONDS: Final = 30.0
 """Seconds for one command of kubectl."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where the services of a node listen, and the files to call them with; empty: not said."""
 
@@ -73,7 +74,7 @@ class Place:
         return _dialed_all(there, self.via, node) if self.via else there
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DaemonSet:
     """The nodes of a cluster as kubectl lists them: pods, each reached by `kubectl exec`."""
 
@@ -110,7 +111,7 @@ class DaemonSet:
         return done.stdout
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Context:
     """A cluster, and its nodes that can be called."""
 
@@ -128,7 +129,7 @@ class Context:
         return {node: replace(common, via=via) for node, via in self.pods.exec_commands().items()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contexts:
     """What the file says."""
 
@@ -240,7 +241,7 @@ def nodes_of(shared: Shared, *, is_named: bool = False) -> Nodes:
     gives an address means this node. With `is_named` an option of the command's own names the service, as `--address`
     of `flannelette cloud`: it needs no file. Raises Misconfigured, and CallFailed for a certificate.
     """
-    given = Place(**{name: getattr(shared, name, None) or "" for name in Place.__slots__})
+    given = Place(**{each.name: getattr(shared, each.name, None) or "" for each in fields(Place)})
     path, is_here = contexts_path(), any((given.socket_dir, given.lease, given.dataplane, given.masq))
     needs_file = shared.context or not (is_here or is_named)
     if os.environ.get("FLANNELETTE_CONTEXTS") and needs_file and _is_missing(path):

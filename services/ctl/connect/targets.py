@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.dial import Dialer
 from flannelette.services.runtime.networks import (
     SOCKET_DIR,
@@ -28,7 +29,7 @@ ANYWHERE: Final = Transport(dangerously=True)
 """Calls without TLS, also beyond loopback: the user has typed the address, and no secret is sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """One service, and the address to call it at."""
 

@@ -17,6 +17,7 @@ from typing import Final
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.services.core.errors import Exhausted, InvalidInput, NotYet
 from flannelette.services.core.family import Address, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.controller import Controller
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.seen import KnownPods
@@ -52,7 +53,7 @@ _NOT_OURS: Final = (EINVAL, EADDRNOTAVAIL)
 """The source is no address of this node."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """A request to ping an address."""
 
@@ -296,7 +297,7 @@ def _named(prober: Prober, leases: Iterable[str]) -> list[str]:
     return sorted(prober.node_of(lease) for lease in leases)[:_NAMED]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """A path to a peer."""
 

@@ -7,7 +7,7 @@ backends make, and what runs the tasks of those in force, such as to follow a da
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self, TypeAlias
@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, TypeAlias
 from flannelette.services.core.backend_types import BackendOptions
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import IPV4, Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.core.network import NetworkConfig
@@ -25,7 +26,7 @@ from flannelette.services.dataplane.underlay import ConnectedRoutes, Underlay
 from flannelette.services.runtime.os.names import Claims
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeIdentity:
     """What the overlay's devices say of this node."""
 
@@ -45,7 +46,7 @@ class NodeIdentity:
         return own_address(own.cidr) if own else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeLinks:
     """Where objects go: the underlay, and the overlay device of each family (none for host-gw and alloc)."""
 
@@ -82,7 +83,7 @@ class Programs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeFiles:
     """What a backend has of this node: files, and what the names of its devices end with."""
 
@@ -304,7 +305,7 @@ InForce: TypeAlias = tuple[Backend, Underlay]
 """A backend and the underlay that it uses."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskReports:
     """What the tasks have told."""
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final, Self
 
 from flannelette.services.core.backend_types import IPIP_DEVICE, IpipOptions
 from flannelette.services.core.family import IPV4, Address, Family, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.dataplane.backends.backend import (
     Backend,
@@ -24,7 +25,7 @@ _OVERHEAD: Final = 20
 _ANY: Final = "0.0.0.0"  # noqa: S104 - an address of a tunnel, to which nothing is bound
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IpipLink:
     """An IPIP device: to any remote address, with the inner packet's TTL, TOS and Don't Fragment."""
 

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Self
 
 from flannelette.services.core.backend_types import IPSEC_DEVICE, IpsecOptions
 from flannelette.services.core.family import IPV4, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.dataplane.backends.backend import (
     Backend,
@@ -46,7 +47,7 @@ _OVERHEAD: Final = 77
 _UDP_OVERHEAD: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DummyLink(BareLink):
     """A dummy device, for the address from which the node itself sends to pods. No packet passes it."""
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Self
 from flannelette.services.core.backend_types import FOU_DEVICE, UDP_DEVICE, UdpOptions
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import IPV4, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import (
@@ -113,7 +114,7 @@ _WITHIN_THE_HOST: Final = frozenset(("veth", "bridge", "macvlan", "ipvlan"))
 """Kinds of interfaces that hand packets to other namespaces as they are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TunLink(BareLink):
     """A TUN device; what it has of its own (owner, queues) is left to whoever has it open."""
 
@@ -140,7 +141,7 @@ class TunLink(BareLink):
         return UDP_DEVICE.is_one(name) and self.is_persistent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FouLink(IpipLink):
     """An IPIP device that puts a UDP header before each packet, from and to the port of the FOU port beside it."""
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Self
 
 from flannelette.services.core.backend_types import VXLAN_DF, VxlanOptions
 from flannelette.services.core.family import IPV4, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import BackendData, Lease, Subnet, VxlanData
 from flannelette.services.dataplane.backends.backend import (
     Backend,
@@ -29,7 +30,7 @@ _IN_PLACE: Final[Mapping[str, Callable[[int], str]]] = {
 """Attributes that the kernel changes while the device is there, with iproute2's words for a value."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VxlanLink:
     """A VXLAN device, as it is or should be."""
 

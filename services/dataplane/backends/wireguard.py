@@ -23,6 +23,7 @@ from flannelette.services.core.backend_types import (
 )
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import IPV4, Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import BackendData, Subnet, WireguardData
 from flannelette.services.core.network import contains
 from flannelette.services.dataplane.backends.backend import (
@@ -140,7 +141,7 @@ _PRIVATE: Final = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168
 """RFC 1918 and RFC 4193: what Go's IsPrivate knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WireguardLink(BareLink):
     """A WireGuard device. rtnetlink knows nothing of it: its key, port and peers are objects of generic netlink.
 

@@ -5,7 +5,7 @@ between pods and the host.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import chain
 from typing import Final, TypeAlias
@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.culprit import culprit, is_in
 from flannelette.services.dataplane.diagnose.host_programs import check_cni, check_flanneld
 from flannelette.services.dataplane.diagnose.paths import check_routes, is_in_use
@@ -42,7 +43,7 @@ _PODS, _HOST = "host.xfrm-block-pods", "host.xfrm-block-own"
 _NODES, _SINGLE = "host.xfrm-block-nodes", "host.xfrm-block-single"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Flow:
     """Packets that must pass, and the directions in which the kernel looks policies up for them."""
 

@@ -6,10 +6,11 @@ A FIB lookup tells the route, but not the rule: this module walks rules and tabl
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.seen import (
     HostAddress,
     KernelSnapshot,
@@ -37,7 +38,7 @@ linux/fib_rules.h).
 _TABLES: Final = {253: "default", 254: "main", 255: "local"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Culprit:
     """The rule or route that decides about a packet."""
 

@@ -7,11 +7,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from flannelette.services.core.conditions import Condition, found
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, KernelSnapshot, Subject
 from flannelette.services.runtime.os.processes import Process, processes, udp_port_owner
 
@@ -28,7 +28,7 @@ _QUOTED: Final = re.compile(r'["\']([^"\']+)["\']')
 _SOURCE: Final = "`apt-get install containernetworking-plugins`, or github.com/containernetworking/plugins"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostFiles:
     """The files and directories in which programs of the host are looked for."""
 

@@ -7,7 +7,6 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
 from ipaddress import ip_address
 from os import strerror
 from typing import Final, NamedTuple
@@ -15,6 +14,7 @@ from typing import Final, NamedTuple
 from flannelette.services.core.conditions import BROKEN, SOON, WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in, is_in_network
 from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
@@ -182,7 +182,7 @@ _REMEMBERED_SECONDS: Final = 60.0
 _FIRST_VLAN: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PodLink:
     """The host's end of a pod's interface."""
 

@@ -1,11 +1,12 @@
 """Values of one look at the kernel: its subject, what is asked, and the kernel's answers."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.object_text import address as ip_text
 from flannelette.services.dataplane.netlink.objects import Route
@@ -22,7 +23,7 @@ DOCKER: Final = "docker0"
 """What docker calls its bridge, which has the node's subnet where docker has flannel's `--bip`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lookup:
     """A question of what the kernel does with a packet: `ip route get DST [from SRC] [iif IIF]`."""
 
@@ -41,7 +42,7 @@ Answer: TypeAlias = Route | KernelError
 """The route that it takes, or the kernel's error."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyRule:
     """A rule of policy routing (`ip rule`); addresses are empty where it does not look at them."""
 
@@ -70,7 +71,7 @@ class PolicyRule:
     """The ports of the destination, first and last; zeros: any."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """An xfrm policy (`ip xfrm policy`), by its selector; lengths 0: any address."""
 
@@ -93,7 +94,7 @@ class Policy:
     """There is no such state, and no program hears that the kernel asks for one: what the policy takes is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostAddress:
     """An address of the host."""
 
@@ -107,7 +108,7 @@ class HostAddress:
     """Another host has it, so that the kernel does not use it (IPv6)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BridgePort:
     """What a bridge does at one of its ports (`bridge -d link show`)."""
 
@@ -125,7 +126,7 @@ class BridgePort:
     """The port passes nothing from a MAC that the bridge does not know."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostLink:
     """An interface of the host, with its place in a bridge."""
 
@@ -154,7 +155,7 @@ class HostLink:
         return self.kind == "veth" and self.is_apart
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NarrowRoute:
     """A route with an MTU of its own."""
 
@@ -162,7 +163,7 @@ class NarrowRoute:
     mtu: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NeighbourState:
     """A neighbour entry of any state: what the kernel knows of the MAC of an address."""
 
@@ -182,7 +183,7 @@ class NeighbourState:
         return bool(self.state & NUD_FAILED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BridgeEntry:
     """A MAC that a bridge knows (`bridge fdb show`)."""
 
@@ -203,7 +204,7 @@ class BridgeEntry:
         return bool(self.state & (NUD_PERMANENT | NUD_NOARP))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerPath:
     """How packets get to a peer in one family."""
 
@@ -216,7 +217,7 @@ class PeerPath:
     """Where the tunnel ends; None: the route is direct."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeerLookup:
     """One of the lookups of a peer."""
 
@@ -235,7 +236,7 @@ class PeerLookup:
         return self.path.public is None and self.question.dst == gateway_of(self.path.subnet).packed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CniPod:
     """A pod as CNI has it on record."""
 
@@ -252,7 +253,7 @@ class CniPod:
     """The CNI configuration asks for an isolated port."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CniPods:
     """The pods that CNI has on record."""
 
@@ -261,7 +262,7 @@ class CniPods:
     """Why they are not known; empty: they are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownPods:
     """The pods of this node as the last look has shown them."""
 
@@ -273,7 +274,7 @@ class KnownPods:
     """Why CNI's record is not known; empty: it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CniView:
     """What is seen of CNI."""
 
@@ -285,7 +286,7 @@ class CniView:
     """Plugins in other known directories."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subject:
     """What a look is about."""
 
@@ -321,7 +322,7 @@ class Subject:
     """The routes by which an address of the underlay was reached at earlier looks, one a table, the last first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelSnapshot:
     """The kernel, at one moment."""
 

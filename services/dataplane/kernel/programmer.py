@@ -7,7 +7,7 @@ in the places of its objects now.
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import chain
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.family import Family
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.conflicts import Loss
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.dataplane.backends.host_gw import HostGw
@@ -167,7 +168,7 @@ def _routes(objects: Iterable[KernelObject]) -> Iterable[Route]:
 log = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edit:
     """What a change of some peers makes of the desired objects."""
 
@@ -432,7 +433,7 @@ def _since(moment: float) -> float:
 _FLANNELS: Final = "as a flanneld makes it, so it goes once ours is there"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObjectCheck:
     """A place in the kernel: what shall be in it, what is, and why that is not the same."""
 
@@ -450,7 +451,7 @@ class ObjectCheck:
         return self.wanted is None or self.wanted == self.actual
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelView:
     """The kernel, at one moment."""
 

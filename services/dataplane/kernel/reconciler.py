@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink.actuator import Actuator, Contents
 from flannelette.services.dataplane.netlink.object_text import metrics_text, mtu_of, with_mtu
 from flannelette.services.dataplane.netlink.objects import (
@@ -48,7 +49,7 @@ DEFAULT_METRIC: Final = {family.af: family.default_metric for family in FAMILIES
 Membership: TypeAlias = Callable[[Destination], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnedState:
     """A dump of the kernel, divided by owner."""
 
@@ -62,7 +63,7 @@ class OwnedState:
     """Routes inside the own subnets that are not ours: to the pods of this node, or in their way."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnershipRules:
     """What makes an object ours."""
 
@@ -222,7 +223,7 @@ def _membership(networks: Iterable[Network]) -> Membership:
 KernelPlan: TypeAlias = Plan[KernelObject]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scope:
     """The part of the kernel that a comparison reads, and the rules that say which objects are ours."""
 
@@ -232,7 +233,7 @@ class Scope:
     """Objects are only added: nothing that exists is deleted or replaced."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """The plan that brings the kernel to the desired state, and the state it was made from."""
 

@@ -5,7 +5,6 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 from os import strerror
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from flannelette.services.core.errors import FlanneletteError, Misconfigured, Unavailable
 from flannelette.services.core.family import Address
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.links.interfaces import Interface, InterfaceAddress, LinkChange, LinkState
 from flannelette.services.dataplane.links.tun import make_tun
 from flannelette.services.dataplane.netlink import uapi
@@ -93,7 +93,7 @@ class PortTaken(Unavailable):
     """Another program has the UDP port (EADDRINUSE)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkOutcome:
     """The steps that were carried out, and why the next one was not."""
 

@@ -6,18 +6,19 @@ of changes.
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias
 
 from flannelette.services.core.backend_types import FOU_DEVICE
 from flannelette.services.core.family import Address, Family, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import contains
 from flannelette.services.dataplane.netlink.objects import ENCAP_FOU
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InterfaceAddress:
     """An address of an interface, with what speaks for it and against it."""
 
@@ -40,7 +41,7 @@ class InterfaceAddress:
     """Creation time, in hundredths of a second since the boot."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interface:
     """A network interface as it is now."""
 
@@ -52,7 +53,7 @@ class Interface:
     """`veth`, `bridge`, ...; empty: none, as of a physical interface."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counters:
     """What passed an interface since it was made."""
 
@@ -115,7 +116,7 @@ def _order(network: Network) -> tuple[int, bytes, int]:
 DeviceAddress: TypeAlias = IPv4Interface | IPv6Interface
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkEdit:
     """A change of a link's own attributes in place. Empty: no change is needed."""
 
@@ -172,7 +173,7 @@ class LinkKind(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BareLink:
     """What LinkKinds without attributes have in common: any device of the kind can stay."""
 
@@ -196,7 +197,7 @@ class BareLink:
         return LinkEdit()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkSpec:
     """The overlay device that one address family needs."""
 
@@ -222,7 +223,7 @@ class LinkSpec:
     """Only a device of this name becomes this one, of those that an earlier process has left; empty: any."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Device:
     """An overlay device as it is in the kernel."""
 
@@ -244,7 +245,7 @@ _PORT: Final = ("encap_dport", "local")
 """The attributes of a tunnel that say its FOU port."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkState:
     """A link as the kernel has it."""
 
@@ -270,7 +271,7 @@ class LinkState:
     """The host forwards IPv4 packets, but none that come in here."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkChange:
     """One change of a link."""
 

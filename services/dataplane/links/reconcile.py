@@ -1,12 +1,13 @@
 """Reconciles the overlay's devices with the kernel: plans, carries out, and looks again until all is in line."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from flannelette.services.core.errors import FlanneletteError, Unavailable
 from flannelette.services.core.family import FAMILIES, Family, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.links import actual
 from flannelette.services.dataplane.links.interfaces import (
     Device,
@@ -32,7 +33,7 @@ _ROUNDS: Final = 5
 """A new device takes three looks: created, addressed and up, found in order; a fourth if it has to be replaced."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkResult:
     """What a reconciliation of devices did, also when it could not finish."""
 

@@ -1,14 +1,15 @@
 """The protocols by which objects are read and changed: rtnetlink's, those beside it, and both together."""
 
 from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink.monitor import Change
 from flannelette.services.dataplane.netlink.objects import KernelObject, Plan, Route
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contents:
     """What the kernel holds, at one look."""
 

@@ -3,10 +3,10 @@
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.objects import FdbEntry, Neighbour, Route
 from flannelette.services.dataplane.netlink.raw_socket import DumpReader
@@ -18,7 +18,7 @@ Fields = Mapping[str, Any]
 """The named parts of a message: numbers of its header, attributes as numbers or bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageFormat(Generic[T]):
     """How one kind of object lies in a dumped message."""
 
@@ -129,7 +129,7 @@ FDB_ENTRIES: Final = MessageFormat(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request(Generic[T]):
     """A request for a dump, and the format of its answers."""
 

@@ -9,13 +9,14 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from errno import EADDRINUSE, EPERM
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.object_text import refusal
@@ -44,7 +45,7 @@ _ABSENT: Final = FouPort(bytes((192, 0, 2, 1)), 9, 0)
 """TEST-NET-1, which no host has."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FouRow:
     """A FOU port as a dump tells it."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from errno import EPERM
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice
@@ -12,6 +11,7 @@ from socket import AF_INET, AF_INET6
 from typing import Any, Final, TypeAlias, TypeVar
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink import dumps, uapi
 from flannelette.services.dataplane.netlink.actuator import Contents
 from flannelette.services.dataplane.netlink.dumps import Reader, Request
@@ -49,7 +49,7 @@ _VARIABLE: Final = itemgetter(1), itemgetter(2)
 """Fields whose length may differ: an address is of a family, a gateway or MAC may be absent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageBatch:
     """Messages for one send; only the last asks for an acknowledgement, but every failure is reported."""
 

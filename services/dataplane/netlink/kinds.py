@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from typing import Any, Final, Generic, NamedTuple, TypeVar, assert_never
 
 from flannelette.services.core.formats.shell_words import expand_words, split_words
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink import dumps, uapi
 from flannelette.services.dataplane.netlink import object_text as texts
 from flannelette.services.dataplane.netlink.dumps import MessageFormat, Request
@@ -50,7 +51,7 @@ _GATEWAY: Final = bytes(range(0xD1, 0xE1))
 _MAC: Final = bytes(range(0xE2, 0xE8))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Template:
     """A message with holes, for the sequence number and some fields of an object."""
 

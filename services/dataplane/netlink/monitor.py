@@ -8,11 +8,11 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from errno import ENOBUFS
 from typing import Final, Protocol
 
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.netlink import uapi
 from flannelette.services.dataplane.netlink.dumps import FDB_ENTRIES, NEIGHBOURS, Reader, fields_of
 from flannelette.services.dataplane.netlink.objects import DROPS, RT_TABLE_MAIN, FdbEntry, KernelObject, Neighbour
@@ -61,7 +61,7 @@ class ChangedObject(Enum):
     OVERRUN = "anything: the kernel reported more than we could take, and dropped it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """A notification of the kernel: an object is new, changed or deleted."""
 

@@ -7,11 +7,11 @@ order of kind (`steps`) nothing is made before what it leans on.
 """
 
 from collections.abc import Callable, Collection, Hashable, Set
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from flannelette.services.core.backend_types import IPSEC_MARK, Secret
+from flannelette.services.core.frozen import frozen
 
 ENCAP_FOU: Final = 1
 """TUNNEL_ENCAP_FOU (linux/if_tunnel.h): how a tunnel device says that it sends by FOU."""
@@ -281,7 +281,7 @@ class Keyed(Hashable, Protocol):
 T = TypeVar("T", bound=Keyed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan(Generic[T]):
     """What to put (add or replace) and then what to delete. Both empty: everything is as it should be."""
 

@@ -5,8 +5,9 @@ The kernel never changes them; pyroute2 has them too, but costs 13 MB and 0.1 s 
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from flannelette.services.core.frozen import frozen
 
 AF_INET: Final = 2
 AF_BRIDGE: Final = 7
@@ -149,7 +150,7 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _ERRNO: Final = struct.Struct("=i")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelError:
     """Why the kernel did not do one message: errno, and its own words if it has some."""
 

@@ -1,11 +1,11 @@
 """The CNI configuration. The container runtime makes pods from the moment that it finds one, so it comes last."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os.files import replace_file
 from flannelette.services.runtime.telemetry.health import Health
 from flannelette.services.runtime.telemetry.logs import get_logger
@@ -16,7 +16,7 @@ _MODE = 0o600
 """Mode of the file: its reader is the container runtime, root; the CIS benchmark for Kubernetes asks for this."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CniConfiguration:
     """What to install, and where."""
 

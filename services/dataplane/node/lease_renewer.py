@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import FlanneletteError, NotFound
 from flannelette.services.core.family import Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease, LeaseRequest
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
@@ -138,7 +139,7 @@ class Step(Enum):
     RENEW = "renew"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesiredLease:
     """What the node is to hold, as the control loop has said last."""
 
@@ -150,7 +151,7 @@ class DesiredLease:
     """No lease is sought, and one that is gone is let go."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """The lease that the node has, and what is known of it. Times are those of a timer."""
 

@@ -4,13 +4,14 @@ import os
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from ipaddress import ip_address
 from typing import Final
 
 from flannelette.services.core.addresses import network_refusal
 from flannelette.services.core.errors import FlanneletteError, InvalidInput, Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, IPV6, Address, Family
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.table import PublicIpOverrides
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.dataplane.backends.backend import Backend, Backends, NodeIdentity, NoRoom
@@ -40,7 +41,7 @@ _GRACE: Final = 20.0
 """Seconds from the last lease that says an earlier backend until its overlay goes: every node has programmed it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverlayConfig:
     """Chosen once for a configuration."""
 
@@ -77,7 +78,7 @@ class OverlayConfig:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlierOverlay:
     """A configuration that was in force, with its devices."""
 

@@ -1,12 +1,12 @@
 """`subnet.env`: what the CNI plugin, docker's `--bip` and we ourselves after a restart read."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from flannelette.services.core.addresses import parse_cidr
 from flannelette.services.core.family import FAMILIES, Network, family_of
 from flannelette.services.core.formats.shell_words import read_lines
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.runtime.os.files import replace_file
@@ -17,7 +17,7 @@ _NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubnetFile:
     """What stands in the file."""
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from flannelette.services.core.family import Address, Family, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Subnet
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.dataplane.netlink.objects import Route
@@ -27,7 +28,7 @@ class Layer(StrEnum):
     UNDERLAY = "underlay"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProbedPath:
     """A path to a peer in one address family."""
 
@@ -185,7 +186,7 @@ class Answering(StrEnum):
     SILENT = "silent"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Losses:
     """How many small probes of the last two intervals were lost."""
 
@@ -210,7 +211,7 @@ class Losses:
         return Losses(began, (present[0] + 1, present[1] + is_lost), before)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """What is known of the sizes that pass, in bytes of the IP packet.
 

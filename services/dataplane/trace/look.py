@@ -3,13 +3,14 @@ this node wants for the peer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from ipaddress import ip_address
 from typing import Final
 
 from flannelette.services.core.backend_types import Tunnel
 from flannelette.services.core.errors import InvalidInput, NotFound
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.look import carrier_port
 from flannelette.services.dataplane.diagnose.paths import protocols_of
@@ -34,7 +35,7 @@ from flannelette.services.dataplane.netlink.objects import RTN_UNICAST, Route, W
 from flannelette.services.dataplane.peers import Peer, PeerContext
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """One end of a packet's path."""
 
@@ -51,7 +52,7 @@ class End:
     """The address is one of this host itself, not of a pod."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ends:
     """Both, of one family."""
 
@@ -64,7 +65,7 @@ class Ends:
         return family_of(self.destination.address)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Places:
     """The addresses of the node, its peers and this host."""
 
@@ -128,7 +129,7 @@ AWAY, BACK, TUNNEL = "peer.route", "peer.return", "underlay.route"
 _NO_TUNNEL: Final = Tunnel({}, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverlayDevice:
     """The device that carries packets to a peer, or takes them."""
 
@@ -141,7 +142,7 @@ class OverlayDevice:
     """What would bring it into line."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceScene:
     """The kernel, as far as it decides about the packet, at one moment."""
 
@@ -172,7 +173,7 @@ class TraceScene:
         return _hop(self.seen, question)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceRequest:
     """What this node has decided about the overlay."""
 

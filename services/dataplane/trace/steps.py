@@ -7,7 +7,7 @@ is as good.
 """
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, StrEnum
 from errno import EHOSTUNREACH, EINVAL, EXDEV
 from ipaddress import ip_address, ip_network
@@ -16,6 +16,7 @@ from typing import Final
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import Address
+from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.checks import CHECKS, check_packet
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, decision, plain, removal_of, rule_text
 from flannelette.services.dataplane.diagnose.paths import path_findings
@@ -62,7 +63,7 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AtFirewall:
     """The packet as a firewall sees it; see FirewallPacket in dataplane.proto."""
 
@@ -75,7 +76,7 @@ class AtFirewall:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One object that the packet passes."""
 

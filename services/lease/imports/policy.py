@@ -15,6 +15,7 @@ from flannelette.services.core.backend_types import WHERE, IpsecOptions, Wiregua
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
 from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Removed, Upserted, changes_between
 from flannelette.services.core.limits import LONGEST_NAME, MOST_LEASES
@@ -27,7 +28,7 @@ _FILES: Final = ("cert", "key", "ca")
 NOTHING: Final = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Import:
     """One use of the flag `--import`."""
 
@@ -60,7 +61,7 @@ class Import:
         return replace(lease, name=name, node=node, cluster=self.name, expires_at=None, reserved=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Export:
     """The value of the flag `--export`."""
 

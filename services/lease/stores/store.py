@@ -5,13 +5,14 @@ allocation, and a network configuration in a file.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.ipam import Allocation, Reclaim
 from flannelette.services.core.leases.lease import Lease, LeaseRequest, Progress
 from flannelette.services.core.leases.table import (
@@ -39,7 +40,7 @@ class RefusalKind(Enum):
     """The key holds a lease that lies outside the network."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """A key of a store is refused: nodes get nothing of it."""
 
@@ -56,7 +57,7 @@ class LostLease(NamedTuple):
     """Seconds, on the clock of the sender; another value means that the lease was lost again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """The whole content of a store. The broker finds out by value what it changes."""
 
@@ -74,7 +75,7 @@ class Snapshot:
     """The store was replaced, emptied or restored since the events before: nobody removed what is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changed:
     """What happened since the last event, in order."""
 
@@ -94,7 +95,7 @@ class Changed:
     """Clusters whose leases this store does not know yet, as in a Snapshot; None: as before."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reclaimed:
     """A lease that is taken back."""
 

@@ -7,12 +7,13 @@ packets that are lost, right before what drops them, and nothing else.
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
 from flannelette.services.core.cure import written
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.verdict import (
     ECHO,
     ECHO_REPLY,
@@ -86,7 +87,7 @@ _NIXOS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accept:
     """Packets that a cure accepts."""
 
@@ -117,7 +118,7 @@ class Accept:
     """Destinations that are left out by their addresses, where a rule cannot ask what the host takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Host:
     """What cures depend on of the host; empty: unknown."""
 
@@ -132,7 +133,7 @@ class Host:
 UNKNOWN_HOST: Final = Host()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cure:
     """The commands to type, and how to keep their effect."""
 
@@ -147,7 +148,7 @@ class Cure:
         return written(map(shlex.join, self.commands), self.keep)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owner:
     """A program that keeps rules of its own."""
 

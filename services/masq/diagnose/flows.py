@@ -4,7 +4,7 @@ ways.
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from ipaddress import ip_network
 from itertools import product
@@ -14,6 +14,7 @@ from typing import Final
 from flannelette.services.core.backend_types import UDP, Tunnel
 from flannelette.services.core.errors import InvalidInput
 from flannelette.services.core.family import Address, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
 from flannelette.services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
@@ -70,7 +71,7 @@ _OF_PORTS: Final = ("bridge", "netdev")
 """Families of tables that see packets at the ports of a bridge."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peer:
     """Another node, as the kernel of this one sends packets to it."""
 
@@ -85,7 +86,7 @@ class Peer:
     """IPsec packs its packets in UDP, because there is a NAT between; None: there is no tunnel to it yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Neighbour:
     """A node, or a router, whose MAC this host asks for."""
 
@@ -100,7 +101,7 @@ class Neighbour:
     does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pod:
     """A pod that the bridge knows."""
 
@@ -109,7 +110,7 @@ class Pod:
     mac: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Surroundings:
     """What the kernel says of the way that packets take on this host; empty: unknown."""
 
@@ -147,8 +148,11 @@ class Surroundings:
     """The address of this host under which it sends to other nodes' pods, by IP version and interface."""
 
 
+_UNKNOWN: Final = Surroundings()
+
+
 def flows_of(
-    network: NetworkConfig | None, subnets: Iterable[Network], suffix: str = "", around: Surroundings = Surroundings()
+    network: NetworkConfig | None, subnets: Iterable[Network], suffix: str = "", around: Surroundings = _UNKNOWN
 ) -> list[Flow]:
     """The packets that pods of this node send and get: to and from other nodes, the outside, and each other.
 
@@ -307,7 +311,7 @@ def _going_on(flow: Flow) -> tuple[Flow, Flow]:
     return going_on, replace(going_on, is_answer=True)
 
 
-def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundings = Surroundings()) -> list[Flow]:
+def tunnel_of(network: NetworkConfig | None, suffix: str = "", around: Surroundings = _UNKNOWN) -> list[Flow]:
     """The packets that carry the overlay between the nodes; none where the backend has no tunnel. See `flows_of`.
 
     They come from each peer and go there; where no peer is known, from anywhere. Their IP version is that of the

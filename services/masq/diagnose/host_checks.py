@@ -5,12 +5,12 @@ made it keep it, so its removal is advice and no cure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.cures import UNKNOWN_HOST, Host
 from flannelette.services.masq.diagnose.flows import Surroundings
@@ -157,7 +157,7 @@ def no_surroundings(network: NetworkConfig | None, subnets: Iterable[Network], s
     return Surroundings()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostChecks:
     """What of the host matters beside our rules."""
 

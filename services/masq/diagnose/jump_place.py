@@ -7,9 +7,10 @@ The jump stands before these alone, and before the rules that log what they refu
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias, TypeVar
 
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule
 
 _REFUSALS: Final = frozenset(("DROP", "REJECT"))
@@ -21,7 +22,7 @@ ChainOf: TypeAlias = Callable[[str], Sequence[ForeignRule] | None]
 """Returns the rules of a chain; None: there is no chain of this name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Span:
     """The places where our jump may stand: numbers of rules of other programs that come before it."""
 

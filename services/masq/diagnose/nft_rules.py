@@ -14,6 +14,7 @@ from typing import Final
 
 from flannelette.services.core.backend_types import UDP
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.verdict import (
     ARP,
     ECHO,
@@ -101,7 +102,7 @@ _PART_SIZES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """What some bytes of a register are."""
 
@@ -114,7 +115,7 @@ class Part:
     """Whether it is of the connection's first packets (`original`) or of answers (`reply`); empty: of this packet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Element:
     """An element of a set, or of a map of verdicts."""
 
@@ -402,7 +403,7 @@ _SIZES: Final = {2: 4, 10: 16}
 _NETMAP: Final = 1 << 6  # NF_NAT_RANGE_NETMAP
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Load:
     """The content of a register: parts, one after the other."""
 
@@ -420,7 +421,7 @@ class _Load:
         return sum(part.size for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Map:
     """A map that has filled registers."""
 

@@ -6,7 +6,7 @@ connections do that the kernel has seen: with an answer, or without one.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from itertools import islice, pairwise
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from flannelette.services.core.backend_types import UDP, Tunnel
 from flannelette.services.core.conditions import BROKEN, WARNING, Condition, found
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import contains
 from flannelette.services.masq.diagnose.cures import (
     UNKNOWN_HOST,
@@ -60,7 +61,7 @@ from flannelette.services.masq.rules import no_chains
 _MOST_SHOWN: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """The end of the way of a packet."""
 
@@ -218,7 +219,7 @@ _FEW: Final = 4
 _TRACKED: Final = (NfHook.PREROUTING, NfHook.OUTPUT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Obstacle:
     """A rule or policy that drops packets, and the packets that it drops."""
 

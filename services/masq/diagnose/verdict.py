@@ -5,11 +5,12 @@ when no rule that may hold accepts it before; a rule that may hold and drops mak
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, IntEnum, IntFlag
 from typing import Final
 
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import contains
 
 
@@ -129,7 +130,7 @@ class Effect(Enum):
     """A target that is not known here: it may accept."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bits:
     """A number of which some bits are not known."""
 
@@ -146,7 +147,7 @@ WORD: Final = 0xFFFF_FFFF
 UNKNOWN_MARK: Final = Bits(0, WORD)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Marking:
     """A change of the mark of a packet, or of its connection: (mark & kept) ^ (the other mark & taken) ^ toggled."""
 
@@ -176,7 +177,7 @@ def is_masqueraded_at(hook: NfHook | None, priority: int, *, answers: bool) -> b
     return hook is NfHook.EGRESS or (hook is NfHook.POSTROUTING and priority > _MASQUERADED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flow:
     """Packets of one kind."""
 
@@ -384,7 +385,7 @@ ND: Final = {1: 135, 2: 136}
 _BROADCAST, _MULTICAST = 1, 2  # PACKET_
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Test:
     """A comparison of a field with a number."""
 
@@ -409,7 +410,7 @@ class Test:
         return Match.YES if self.first <= found.value & self.mask <= self.last else Match.NO
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """What a rule asks for; None: nothing."""
 
@@ -504,7 +505,7 @@ class Condition:
         return all_of(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Given:
     """The addresses and the port that a rule gives packets as their source, or as their destination."""
 
@@ -530,7 +531,7 @@ class Given:
         return (type(end)((number, end.prefixlen)),)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForeignRule:
     """A rule of any program."""
 
@@ -562,7 +563,7 @@ class ForeignRule:
         return all_of([condition.holds(flow) for condition in self.conditions])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForeignChain:
     """A chain of any program."""
 
@@ -579,7 +580,7 @@ class ForeignChain:
     """The chain translates addresses only (type nat)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForeignTable:
     """A table of iptables or nftables."""
 
@@ -604,7 +605,7 @@ class ForeignTable:
         return self.family or WORDS[self.version]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drop:
     """What drops packets, or gives them another source."""
 
@@ -771,7 +772,7 @@ def is_used(table: ForeignTable) -> bool:
     return not table.is_whole or any(chain.rules or chain.drops for chain in table.chains.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _End:
     """How the way through a chain ends: ACCEPT, DROP, TRANSLATE, or NOTHING (its end, or a return)."""
 

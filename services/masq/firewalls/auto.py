@@ -7,12 +7,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.flows import BRIDGE, surroundings
 from flannelette.services.masq.diagnose.host_checks import BRIDGE_CALLS, FORWARDING, HostChecks
 from flannelette.services.masq.diagnose.nft_rules import has_iptables_rules, not_for_iptables, read_nft
@@ -55,7 +56,7 @@ _HOOKS: Final = frozenset((chain.table, chain.hook) for chain in no_chains())
 _IPTABLES_TABLES: Final = frozenset(("filter", "nat", "mangle", "raw", "security"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostState:
     """The state of a host that shows which firewall it uses."""
 
@@ -207,7 +208,7 @@ _WHERE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """The chosen kind of firewall, and the reason."""
 

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.rules import Chain
 
 CHAIN_MISSING = "chain missing"
@@ -26,7 +26,7 @@ class FirewallKind(StrEnum):
     """nftables tables of our own."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleState:
     """One rule as the firewall has it."""
 
@@ -41,7 +41,7 @@ class RuleState:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainState:
     """One chain as the firewall has it, after the repair if there was one."""
 
@@ -102,7 +102,7 @@ class Firewall(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Digest:
     """A summary of all firewall tables of the host. Two equal digests: no rule, chain or policy differs."""
 
@@ -114,7 +114,7 @@ class Digest:
     """The legacy tables, without their packet counters."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """The input, beside the chains, of the choice of the firewall."""
 

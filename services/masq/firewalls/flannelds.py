@@ -7,11 +7,12 @@ whole set about one network is taken for flannel's, because one rule that looks 
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any, Final
 
 from flannelette.services.core.family import FAMILIES, Network, family_of
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import contains
 from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule, Test
 from flannelette.services.masq.rules import Action, AddressMatch, Rule
@@ -41,7 +42,7 @@ def networks_in(rules: Iterable[str]) -> list[str]:
     return sorted(map(str, largest))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BareRule:
     """A rule that asks for addresses only (a comment may stand beside); empty is any."""
 

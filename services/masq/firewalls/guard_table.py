@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
 from flannelette.services.core.family import FAMILIES, Address
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.nft_rules import counters_of
 from flannelette.services.masq.firewalls.nftables import Nftables
 from flannelette.services.masq.guard import (
@@ -31,7 +31,7 @@ _MOST_CHANGED: Final = 500
 _HANDLE: Final = 3  # NFTA_RULE_HANDLE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GuardRule:
     """One rule of the table."""
 

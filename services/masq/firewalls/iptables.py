@@ -4,10 +4,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.jump_place import Span
 from flannelette.services.masq.diagnose.verdict import Effect, ForeignRule
 from flannelette.services.masq.firewalls.firewall import (
@@ -28,7 +29,7 @@ Form: TypeAlias = dict[str, Any]
 """A rule as `iptc.easy` decodes it, without its counters: `{"src": "10.5.0.0/16", "target": "ACCEPT"}`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleForm:
     """One rule in both notations."""
 
@@ -37,7 +38,7 @@ class RuleForm:
     """`-A CHAIN ...`, as iptables-save has it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChainForm:
     """One desired chain, and the jump to it from a chain of the kernel's. No rules: neither shall exist."""
 
@@ -122,7 +123,7 @@ _OF_FLANNEL: Final = re.compile(
 """A rule as flannel writes it. iptables-nft finds it by its text, but no rule with `-m recent`, for example."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundRule:
     """A rule in the table."""
 
@@ -134,7 +135,7 @@ class FoundRule:
     """The kernel's number of the rule, which stays as long as the rule; 0: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundJump:
     """A rule in another chain that jumps to ours."""
 
@@ -144,7 +145,7 @@ class FoundJump:
     rule: FoundRule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundChain:
     """The actual state of one of our chains in a table: its rules, and the jumps to it."""
 
@@ -176,7 +177,7 @@ class FoundChain:
         return jump.position - sum(1 for _ in ours)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MakeChain:
     """A new chain, empty."""
 
@@ -186,7 +187,7 @@ class MakeChain:
         return f"-N {self.chain}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmptyChain:
     """Every rule of the chain goes."""
 
@@ -196,7 +197,7 @@ class EmptyChain:
         return f"-F {self.chain}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoveChain:
     """The chain goes; nothing jumps to it any more."""
 
@@ -206,7 +207,7 @@ class RemoveChain:
         return f"-X {self.chain}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Append:
     """The rule comes last."""
 
@@ -217,7 +218,7 @@ class Append:
         return self.rule.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Insert:
     """Number of rules of other programs that come before it."""
 
@@ -229,7 +230,7 @@ class Insert:
         return self.rule.text.replace(f"-A {self.chain}", f"-I {self.chain} {self.position + 1}", 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeleteRule:
     """The removal of one rule of a chain."""
 
@@ -249,7 +250,7 @@ class DeleteRule:
 Action: TypeAlias = MakeChain | EmptyChain | RemoveChain | Append | Insert | DeleteRule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repair:
     """What is wrong, and what puts it right, in order. Both empty: nothing."""
 

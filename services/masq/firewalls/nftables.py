@@ -6,12 +6,13 @@ here in a few lines: what PyPI has is a copy of nft's own module under the GPL.
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from flannelette.services.core.errors import Misconfigured, Unavailable
 from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.diagnose.nft_rules import RuleReader, base_chain, counters_of, without_counters
 from flannelette.services.masq.diagnose.verdict import ForeignChain, NfHook
 from flannelette.services.masq.firewalls.firewall import CHAIN_MISSING, NOT_WANTED, ChainState, RuleState, differences
@@ -23,7 +24,7 @@ TABLE: Final = NFT_TABLE
 """One of each family is ours."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A base chain: where the kernel calls it."""
 
@@ -105,7 +106,7 @@ def _prefix(prefix: AddressMatch) -> str:
     return f"!= {prefix.cidr}" if prefix.negated else str(prefix.cidr)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundRule:
     """A rule in the table."""
 
@@ -116,7 +117,7 @@ class FoundRule:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundChain:
     """A chain in our table."""
 
@@ -199,7 +200,7 @@ Tables = frozenset[tuple[int, str]]
 """IP version and name of every table."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Repair:
     causes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
@@ -269,7 +270,7 @@ class NftablesFirewall:
         return self._library
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Look:
     found: tuple[FoundChain | None, ...]
     repairs: tuple[_Repair, ...]

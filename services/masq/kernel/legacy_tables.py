@@ -12,13 +12,13 @@ import stat
 import struct
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import Family
+from flannelette.services.core.frozen import frozen
 
 TABLES: Final = ("filter", "mangle", "nat", "raw", "security")
 _NAMES_SIZE: Final = 4096
@@ -38,7 +38,7 @@ _ERROR: Final = b"ERROR\0"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The tables of a family (linux/netfilter_ipv4/ip_tables.h, ...ipv6/ip6_tables.h): where an entry has what."""
 
@@ -66,7 +66,7 @@ LAYOUTS: Final = {
 """The layout of an IP version's tables."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RawTable:
     """A table as the kernel has it."""
 
@@ -107,7 +107,7 @@ class RawTable:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RawChain:
     """A chain in a table as the kernel has it."""
 

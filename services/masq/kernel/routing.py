@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 
 from flannelette.services.core.backend_types import IPSEC_MARK
 from flannelette.services.core.family import Address, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.netlink import DUMP, attribute, attribute_list, attributes, text
 
@@ -53,7 +53,7 @@ _GROUPS: Final = (ip_network("224.0.0.0/4"), ip_network("255.255.255.255"), ip_n
 """What a host takes that its table `local` need not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MarkRule:
     """A rule of policy routing for packets with a mark."""
 
@@ -63,7 +63,7 @@ class MarkRule:
     table: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Link:
     """What rules may ask of an interface."""
 
@@ -75,7 +75,7 @@ class Link:
     mtu: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolvedRoute:
     """How the kernel sends packets to an address."""
 

@@ -2,11 +2,11 @@
 
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from flannelette.services.core.family import IPV4, IPV6
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.kernel.routing import ask, index_of
 from flannelette.services.runtime.os.netlink import DUMP, attribute_list, attributes, text
 
@@ -50,7 +50,7 @@ class Decision(StrEnum):
     """The filter after it decides."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Queue:
     """A queueing discipline (qdisc) of a device, as `tc -s qdisc show` has it."""
 
@@ -65,7 +65,7 @@ class Queue:
     """The discipline is made to drop every packet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Test:
     """Four bytes of a packet, from `offset` of its IP header on, are `value` in the bits of `mask`."""
 
@@ -74,7 +74,7 @@ class Test:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrafficFilter:
     """A filter, as `tc -s filter show` has it."""
 

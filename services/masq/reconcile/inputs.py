@@ -1,11 +1,12 @@
 """The inputs of the rules: the network in force and the own subnets, folded from the feed. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from flannelette.services.core.addresses import network_refusal
 from flannelette.services.core.family import Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.network_moves import in_force
 from flannelette.services.core.leases.table import Table
@@ -20,7 +21,7 @@ def no_refusal(network: NetworkConfig) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleInputs:
     """The network in force and the own subnets. A value stays until a newer one is known."""
 
@@ -49,7 +50,7 @@ class RuleInputs:
         return any(subnet.version == version for subnet in self.subnets)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CachedInputs:
     """The cached table of before the start, in force until there is a snapshot."""
 

@@ -22,13 +22,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Container, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import InvalidInput, Misconfigured, Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os import netlink
 from flannelette.services.runtime.os.processes import owners
 
@@ -49,7 +50,7 @@ _NAME, _USER = 0, 7
 """UNIX_DIAG_NAME and, since Linux 5.3, UNIX_DIAG_UID."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holder:
     """A socket with such a name."""
 

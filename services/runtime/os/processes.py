@@ -14,9 +14,10 @@ import shlex
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from flannelette.services.core.frozen import frozen
 
 _PROC: Final = Path("/proc")
 _NAME: Final = r"[\w:.@\\-]+"
@@ -29,7 +30,7 @@ _LOCAL, _INODE = 1, 9
 """Columns of /proc/net/udp: local address, inode."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Process:
     """A process that runs."""
 

@@ -14,7 +14,6 @@ import time
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -23,6 +22,7 @@ import grpc.aio
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.access import Requirement, Role, principals, refusal
 from flannelette.services.core.errors import Forbidden, InvalidInput, Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os.own_sockets import Address, packed
 from flannelette.services.runtime.rpc.interceptor import abort
 from flannelette.services.runtime.telemetry.logs import LogLimiter, get_logger
@@ -36,7 +36,7 @@ _CUT_OFF = Counter(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allowance:
     """What one certificate may do."""
 

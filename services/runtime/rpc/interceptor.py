@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -10,6 +9,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from flannelette.services.core import errors
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.networks import DEFAULT
 from flannelette.services.runtime.telemetry.logs import get_logger
 
@@ -85,7 +85,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Unreadable:
     """Bytes that cannot be parsed as a request of the method."""
 

@@ -6,7 +6,6 @@ import re
 import socket
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
@@ -14,6 +13,7 @@ import grpc
 import grpc.aio
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.tls import Certificate, Credentials, Material
 
 Options = Sequence[tuple[str, str | int]]
@@ -24,7 +24,7 @@ _HOST_AND_PORT: Final = re.compile(
 _NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)  # ignore proxies in the environment
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transport:
     """The TLS setting of this process: makes channels, and says how a server may listen on an address."""
 
@@ -210,7 +210,7 @@ _EXPLANATION_SECONDS: Final = 30.0
 """Time that an explanation is reused for the same message of gRPC."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Explanation:
     """The cause found at the last check, which costs the server a handshake."""
 

@@ -1,9 +1,9 @@
 """Records: values that are quick to make."""
 
-from flannelette.services.core.leases.lease import light_dataclass
+from flannelette.services.core.frozen import frozen
 
 
-@light_dataclass
+@frozen
 class Point:
     x: int
     y: int = 0

@@ -27,7 +27,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +40,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from flannelette.services.core.conditions import Condition, found, is_due
 from flannelette.services.core.errors import Misconfigured, Unavailable
+from flannelette.services.core.frozen import frozen
 from flannelette.services.lease.stores.etcd.settings import Endpoint, EtcdSettings, Tls, TlsContents
 from flannelette.services.lease.stores.etcd.values import (
     DeletedKey,
@@ -118,7 +118,7 @@ of life, and our calls end after five.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fault:
     """What is wrong with a member."""
 
@@ -206,7 +206,7 @@ class EtcdHealth:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """How patient we are; seconds."""
 

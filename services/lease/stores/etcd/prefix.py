@@ -8,7 +8,7 @@ are told what it serves, and transactions (`transactor.py`) are made of what it 
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, auto
 from hashlib import sha256
 from ipaddress import IPv4Address
@@ -20,10 +20,11 @@ from flannelette.services.core.addresses import format_address, parse_address
 from flannelette.services.core.errors import InvalidInput, NotYet
 from flannelette.services.core.family import Address, Family
 from flannelette.services.core.formats.gojson import GoObject
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.ipam import Claim, Claims, SubnetPool, Usage, is_another
 from flannelette.services.core.leases.conflicts import identities_of
 from flannelette.services.core.leases.flannel_json import format_value, parse_key, parse_lease
-from flannelette.services.core.leases.lease import Lease, light_dataclass
+from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Change, Removed, Upserted
 from flannelette.services.core.limits import LONGEST_NAME, LONGEST_REASON
 from flannelette.services.core.network import NetworkConfig, parse_network
@@ -40,7 +41,7 @@ _USUAL: Final = re.compile(
 _SESSION_MACHINE: Final = re.compile(rb'"machine":"([A-Za-z0-9-]{1,64})"')
 
 
-@light_dataclass
+@frozen
 class Holder:
     """A node and the public addresses it had published when it said so."""
 
@@ -181,7 +182,7 @@ _DIRECTORIES: Final = {b"subnets": KeyKind.SUBNET, b"holders": KeyKind.HOLDER, b
 """What the keys in them are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keyspace:
     """flannel's keys `<prefix>/config` and `<prefix>/subnets/...`, and ours beside them.
 

@@ -3,13 +3,13 @@
 import posixpath
 import re
 import ssl
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from flannelette.services.core.errors import Misconfigured
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os.files import why_unreadable
 from flannelette.services.runtime.telemetry.logs import get_logger
 
@@ -21,7 +21,7 @@ _PORT: Final = 2379
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\.?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EtcdSettings:
     """flannel's `--etcd-*` flags. Construction raises Misconfigured, naming the flag and what to write."""
 
@@ -57,7 +57,7 @@ class EtcdSettings:
         return tuple(_target(text.strip(), secure) for text in self.endpoints if text.strip())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """One endpoint as gRPC names it. Each has its own: a certificate is checked against the name of its host."""
 
@@ -105,7 +105,7 @@ _BUNDLES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TlsContents:
     """The contents of the files that TLS needs."""
 

@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Container, Mapping, Sequence, Set
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -28,6 +28,7 @@ from flannelette.services.core.errors import (
     Unavailable,
 )
 from flannelette.services.core.family import Family, Network
+from flannelette.services.core.frozen import frozen
 from flannelette.services.core.ipam import (
     Allocation,
     Draw,
@@ -103,7 +104,7 @@ _MOST_ASKED: Final = 5_000
 _ASKED_AT_ONCE: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EtcdLease:
     """An etcd lease that is alive."""
 
@@ -196,7 +197,7 @@ _PAUSE: Final = 5.0
 _sessions = Gauge("flannelette_etcd_sessions", "Sessions of nodes that this process keeps in etcd.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionTiming:
     """Times of a session, in seconds."""
 

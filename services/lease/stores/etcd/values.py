@@ -1,9 +1,9 @@
 """What etcd holds and is asked to do, as plain values: protobuf ends in the client."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.frozen import frozen
 
 
 class Item(NamedTuple):
@@ -64,7 +64,7 @@ class Newest(NamedTuple):
         return self.keys == told.keys and self.items >= told.items
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unchanged:
     """Guard: the key is as this revision wrote it; 0: it does not exist."""
 
@@ -72,7 +72,7 @@ class Unchanged:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NothingPutSince:
     """Guard: no key under the prefix was put after this revision (deleted ones do not count)."""
 
@@ -83,7 +83,7 @@ class NothingPutSince:
 Guard: TypeAlias = Unchanged | NothingPutSince
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Put:
     """Write: the value, on an etcd lease (0: on none, so that it never expires)."""
 
@@ -92,7 +92,7 @@ class Put:
     etcd_lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Delete:
     """Write: the key is gone."""
 
@@ -102,7 +102,7 @@ class Delete:
 Write: TypeAlias = Put | Delete
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transaction:
     """All writes if all guards hold, else none."""
 

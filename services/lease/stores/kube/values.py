@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from sys import intern
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Misconfigured, NotYet, Unavailable
 from flannelette.services.core.family import IPV4, Family
+from flannelette.services.core.frozen import frozen
 from flannelette.services.runtime.os.files import why_unreadable
 
 DEFAULT_PREFIX: Final = "flannel.alpha.coreos.com"
@@ -25,7 +26,7 @@ _LABEL: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _PREFIX: Final = re.compile(rf"{_LABEL}(\.{_LABEL})+/([a-z0-9_-]+-)?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FamilyKeys:
     """The annotations of one address family."""
 
@@ -39,7 +40,7 @@ class FamilyKeys:
     """The operator's: the node's address, like `--public-ip`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Annotations:
     """Every annotation that flannel reads or writes, by what it is for. Made by `annotations`."""
 
@@ -93,7 +94,7 @@ def annotations(prefix: str = DEFAULT_PREFIX) -> Annotations:
 DEFAULT_NETWORK_FILE = Path("/etc/kube-flannel/net-conf.json")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KubeSettings:
     """flannel's `--kube-*` flags and their kin. Construction raises Misconfigured, naming the flag."""
 
@@ -123,7 +124,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the credentials of a pod."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """The way in. Files are named, not read: they are rotated while we run."""
 
@@ -208,7 +209,7 @@ class Busy(Unavailable):
         """Seconds to wait before the next attempt, at least."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """What we take of a Node object. Equal if nothing of it has changed; a heartbeat changes nothing."""
 
@@ -225,7 +226,7 @@ class Node:
         return (self.annotations or {}).get(key, "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deleted:
     """A Node object that is gone."""
 
@@ -235,7 +236,7 @@ class Deleted:
 Event: TypeAlias = Node | Deleted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WatchBatch:
     """What happened, in order, and where to go on."""
 
@@ -244,7 +245,7 @@ class WatchBatch:
     """The resourceVersion to go on from: opaque."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """How patient we are; seconds."""
 

@@ -6,9 +6,9 @@ send a Failure instead. Both ends run the same code with the same rights, on a s
 
 import pickle
 import struct
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from flannelette.services.core.frozen import frozen
 from flannelette.services.masq.firewalls.firewall import ChainState
 from flannelette.services.masq.rules import Chain
 
@@ -16,7 +16,7 @@ LENGTH: Final = struct.Struct("=I")
 """Length in front of every message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hello:
     """The worker has what it needs."""
 
@@ -24,7 +24,7 @@ class Hello:
     """The target MASQUERADE knows `--random-fully`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckRequest:
     """Compare these chains, and with `repair` apply the difference."""
 
@@ -32,7 +32,7 @@ class CheckRequest:
     repair: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """The request failed, and nothing was changed."""
 
