@@ -5,9 +5,11 @@ victims. The measure is one: does the datagram inside come to the socket that it
 """
 
 import ctypes
+import json
+import signal
 import socket
 import struct
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,11 +21,13 @@ import pytest
 import pytest_asyncio
 
 from flannelette.services.core.family import Address
+from flannelette.services.dataplane.settings import ROUTE_PROTOCOL
 from lab import look, topology
+from lab.cluster import network_of
 from lab.programs import Program
 from tests.hosts.namespaces import NetworkNamespace
 from tests.hosts.network_change import Scene, pending_scene
-from tests.waiting import eventually
+from tests.waiting import equals, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,16 +43,17 @@ def with_guard(mode: str, program: Program) -> Program:
     return replace(program, arguments=(*program.arguments, *flags))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["on", "off"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["vxlan on", "vxlan off", "udp on", "udp off"])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Scene, str]]:
-    guarded = partial(with_guard, request.param)
-    async with pending_scene("embedded", family="dual", changed=guarded) as made:
+    backend, mode = request.param.split()
+    family = "dual" if backend == "vxlan" else "ipv4"
+    async with pending_scene("embedded", family=family, backend=backend, changed=partial(with_guard, mode)) as made:
         for program in ("iptables", "ip6tables"):  # else what a pod sends in the name of a node goes nowhere
             made.cluster.hosts[0].namespace.run(program, "-P", "FORWARD", "ACCEPT")
-        if request.param == "on":
+        if mode == "on":
             for masq in made.cluster.named("masq"):
                 await eventually(partial(look.masq, masq.program.address), lambda seen: seen.ready)
-        yield made, request.param
+        yield made, mode
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,9 @@ class Places:
         self._at: dict[str, Address] = {f"pod{pod.host.number}": pod.address for pod in pods}
         self._at |= {host.name: host.address_of(version) for host in scene.cluster.hosts}
         six = version == 6
-        device = json_of(scene.cluster.hosts[1].namespace, version)
+        self.port = 8472 if scene.cluster.options.backend == "vxlan" else 8285
+        name = "flannel-v6.1" if six else "flannel.1" if self.port == 8472 else "flannel0"
+        device = json_of(scene.cluster.hosts[1].namespace, version, name)
         self._at["overlay2"] = ip_address(device["local"])
         self._at["internet"] = topology.SERVICES[version]
         self._at["loopback"] = ip_address("::1" if six else "127.0.0.1")
@@ -128,11 +135,10 @@ class Places:
         return self._at[word]
 
 
-def json_of(host: NetworkNamespace, version: int) -> dict[str, str]:
-    """MAC and address of the VXLAN device of a host."""
-    name = "flannel.1" if version == 4 else "flannel-v6.1"
+def json_of(host: NetworkNamespace, version: int, name: str) -> dict[str, str]:
+    """MAC and address of the overlay's device on a host; it need not have a MAC."""
     words = host.ip("-o", f"-{version}", "address", "show", "dev", name, "scope", "global").split()
-    mac = host.ip("-o", "link", "show", "dev", name).partition("link/ether ")[2].split()[0]
+    mac = host.ip("-o", "link", "show", "dev", name).partition("link/ether ")[2].partition(" ")[0]
     return {"local": words[3].partition("/")[0], "mac": mac}
 
 
@@ -156,8 +162,10 @@ def datagram(source: Address, target: Address, payload: bytes, ports: tuple[int,
 
 
 def frame(places: Places, forgery: Forgery, payload: bytes) -> bytes:
-    """The payload of a VXLAN packet."""
+    """The payload of a packet of the overlay."""
     source, target = places[forgery.inside], places[forgery.target]
+    if places.port != 8472:
+        return datagram(source, target, payload)
     kind = 0x86DD if source.version == 6 else 0x0800
     mac = bytes.fromhex((forgery.mac or places.mac).replace(":", ""))
     ethernet = mac + bytes.fromhex("02aabbccddee") + kind.to_bytes(2)
@@ -181,7 +189,7 @@ def send(places: Places, forgery: Forgery, version: int, payload: bytes) -> None
     """Sends it. A firewall of the sender's own node may say no."""
     content, to = frame(places, forgery, payload), places[forgery.to]
     if forgery.spoofed:
-        packet = datagram(places[forgery.spoofed], to, content, (40000, 8472))
+        packet = datagram(places[forgery.spoofed], to, content, (places.port, places.port))
         with socket_in(forgery.sender, version, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
             if version == 6:
                 raw.setsockopt(socket.IPPROTO_IPV6, 36, 1)  # IPV6_HDRINCL
@@ -189,7 +197,7 @@ def send(places: Places, forgery: Forgery, version: int, payload: bytes) -> None
         return
     with socket_of(forgery.user, forgery.sender, version) as plain:
         try:
-            plain.sendto(content, (str(to), 8472))
+            plain.sendto(content, (str(to), places.port))
         except PermissionError:
             assert forgery.user
 
@@ -233,11 +241,75 @@ def received(sockets: Iterable[socket.socket]) -> set[bytes]:
     return found
 
 
+async def restart_all(scene: Scene, service: str) -> None:
+    await scene.restart(*scene.cluster.named(service))
+
+
+async def restart_without_leases(scene: Scene) -> None:
+    """masq begins while the lease service is away: what it has is what it has written down, and the kernel."""
+    (lease,) = scene.cluster.named("lease")
+    lease.signal(signal.SIGSTOP)
+    try:
+        for masq in scene.cluster.named("masq"):
+            await masq.kill()
+            await eventually(partial(look.masq, masq.program.address), lambda seen: not seen.lease_service_connected)
+    finally:
+        lease.signal(signal.SIGCONT)
+    await scene.cluster.all_ready()
+
+
+async def route_directly(scene: Scene, *, is_direct: bool) -> None:
+    """Returns when every node reaches every other one so, in both families."""
+    backend = {"Type": "vxlan", "DirectRouting": is_direct}
+    await scene.configure(**network_of(scene.cluster.options) | {"Backend": backend})
+    expected = [is_direct] * 2 * (len(scene.cluster.hosts) - 1)
+    for host in scene.cluster.hosts:
+        await eventually(partial(direct_routes, host.namespace), equals(expected))
+
+
+def direct_routes(host: NetworkNamespace) -> list[bool]:
+    """Of each route to a peer, whether it leaves by the underlay."""
+    found = [host.ip(f"-{version}", "route", "show", "proto", str(ROUTE_PROTOCOL)) for version in (4, 6)]
+    return ["dev eth0" in line for line in "".join(found).splitlines() if "via" in line]
+
+
+ACTS: Final[dict[str, Callable[[Scene], Awaitable[object]]]] = {
+    "every masq begins again": partial(restart_all, service="masq"),
+    "every dataplane begins again": partial(restart_all, service="dataplane"),
+    "the lease service begins again": partial(restart_all, service="lease"),
+    "every masq begins again while the lease service is away": restart_without_leases,
+    "peers are reached directly": partial(route_directly, is_direct=True),
+    "peers are reached by the overlay again": partial(route_directly, is_direct=False),
+}
+
+
+@pytest.mark.parametrize("scene", ["vxlan on"], indirect=True, scope="module")
+@pytest.mark.parametrize("act", ACTS)
+async def test_pods_lose_no_packet_by_the_guard(scene: tuple[Scene, str], act: str) -> None:
+    there, _ = scene
+    async with there.pinged() as lost:
+        await ACTS[act](there)
+    dropped = {host.name: dropped_by_guard(host.namespace) for host in there.cluster.hosts}
+    assert (lost, dropped) == ([], dict.fromkeys(dropped, 0))
+
+
+def dropped_by_guard(host: NetworkNamespace) -> int:
+    """How many packets the rules that drop have counted."""
+    listed = json.loads(host.run("nft", "--json", "list", "table", "inet", "flannelette_guard"))["nftables"]
+    rules = [each["rule"]["expr"] for each in listed if "rule" in each]
+    return sum(
+        part["counter"]["packets"] for rule in rules for part in rule if {"drop": None} in rule and "counter" in part
+    )
+
+
 @pytest.mark.parametrize("version", [4, 6])
 async def test_who_may_send_packets_of_the_overlay(scene: tuple[Scene, str], version: int) -> None:
     (there, mode), fates = scene, dict[str, bool]()
+    if version not in there.cluster.options.versions:
+        pytest.skip("the backend carries IPv4 alone")
     places = Places(there, version)
-    numbers = {forgery: f"forged {next(NUMBERS)}".encode() for forgery in FORGERIES}
+    forgeries = [each for each in FORGERIES if places.mac or not each.mac]
+    numbers = {forgery: f"forged {next(NUMBERS)}".encode() for forgery in forgeries}
     with listening(("pod2", "h2"), version) as sockets:
         for forgery, payload in numbers.items():
             send(places, forgery, version, payload)
@@ -246,5 +318,6 @@ async def test_who_may_send_packets_of_the_overlay(scene: tuple[Scene, str], ver
             await until_arrived(seen, sockets.values(), sender, user, (str(places[to]), PORT))
         for forgery, payload in numbers.items():
             fates[forgery.name] = payload in seen
-    expected = {each.name: mode == "off" or each.passes for each in FORGERIES}
+    elsewhere = () if places.port == 8472 else ("overlay2", "loopback")  # the process of udp listens at one address
+    expected = {each.name: each.passes or (mode == "off" and each.to not in elsewhere) for each in forgeries}
     assert fates == expected, {name: came for name, came in fates.items() if came != expected[name]}
