@@ -98,7 +98,7 @@ class FabricGuard:
         """Looks after the table until cancelled."""
         while True:
             await asyncio.sleep(_SECONDS)
-            self._apply()
+            await self._tidy()
 
     def resync(self) -> None:
         """Puts the guard in place at once, also after a teardown."""
@@ -167,7 +167,23 @@ class FabricGuard:
         is_warning = self.settings.mode is GuardMode.ON and self._warning
         return self.settings.with_mode(GuardMode.WARN) if is_warning else self.settings
 
+    async def _tidy(self) -> None:
+        """Puts the table right, and takes what has left from it, in a thread, because the kernel takes its time."""
+        self._apply()
+        if not self._is_decided or self._is_paused or self.failure:
+            return
+        gone = self._table.gone(self._members.all, self._touched)
+        self._touched.clear()
+        try:
+            self._table.repair(self._members.all)
+            await asyncio.to_thread(self._table.forget, gone)
+        except Unavailable as error:
+            log.warning("the fabric guard cannot be looked after; it is tried again", reason=str(error))
+        self._touched.update(gone)  # some may be wanted again, or still be there
+        self._apply()
+
     def _apply(self) -> None:
+        """Adds what is missing, at once."""
         if not self._is_decided or self._is_paused:
             return
         guard = guard_of(self._network, self._effective(), self._members.masks)
@@ -176,7 +192,7 @@ class FabricGuard:
                 self._table.remove()
             else:
                 self._table.put(guard, self._members.all, self._touched)
-            self._touched.clear()
+            self._touched = {each for each in self._touched if each not in self._members.all}
             self.failure = ""
         except Unavailable as error:
             if str(error) != self.failure:
