@@ -74,7 +74,11 @@ def _contenders() -> tuple[Contender, ...]:
     )
     return (
         Contender("flanneld", ((program, etcd, *node, "--ip-masq"),), _BOOT),
-        Contender("one", ((*_program("ctl"), "flanneld", *ours, etcd, *node, kept, "--ip-masq"),), PROTOCOL),
+        Contender(
+            "one",
+            ((*_program("ctl")[:2], "flannelette.services.ctl", "flanneld", *ours, etcd, *node, kept, "--ip-masq"),),
+            PROTOCOL,
+        ),
         Contender("three", three, PROTOCOL),
     )
 
