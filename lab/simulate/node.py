@@ -82,7 +82,7 @@ class Node:
         self._reporter = Reporter(self._connection)
         self._progress: Progress | None = None
         self._programmer = PeerProgrammer(name, kernel, journal) if kernel is not None else None
-        self._device = Device("flannel.1", _DEVICE_INDEX, stable_mac(name, "flannel.1"), 1450, "flannel.1: vxlan")
+        self._device = Device("flannel.1", _DEVICE_INDEX, stable_mac(name, "flannel.1", ""), 1450, "flannel.1: vxlan")
         self._network: NetworkConfig | None = None
         self._touched: set[str] = set()
         self._wake = asyncio.Event()

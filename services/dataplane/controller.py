@@ -130,7 +130,9 @@ class Controller:
         self.health = health
         self.own = NodeLease(self.node, settings, self.renewer, health, self.journal, self.cached_table.own, clock)
         before = (former, self.cached_table.networks)
-        self.tracker = ConfigTracker(settings, self.node, kernel, backends, self.journal, *before)
+        self.tracker = ConfigTracker(
+            settings, self.node, kernel, backends, self.journal, *before, machine=connection.machine
+        )
         self.change = NetworkChange(
             connection.node, connection, kernel, self.journal, settings.route_protocol, self.cached_table.network
         )

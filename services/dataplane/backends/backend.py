@@ -39,6 +39,8 @@ class NodeIdentity:
     """What peers knew of this node last: new devices get its MACs otherwise."""
     former: frozenset[Network] = frozenset()
     """Subnets that were this node's own: their addresses are removed."""
+    machine: str = ""
+    """The token of this machine, which nobody elsewhere can guess; empty: there is none."""
 
     def address(self, family: Family) -> DeviceAddress | None:
         """The address of the overlay device of a family; None: there is no own subnet yet."""

@@ -160,7 +160,7 @@ class Vxlan(VxlanOptions, Backend):
             ),
             parent=underlay.name,
             mtu=mtu,
-            mac=published or _mac_in(identity.cached, family) or stable_mac(identity.node, name),
+            mac=published or _mac_in(identity.cached, family) or stable_mac(identity.node, name, identity.machine),
             is_mac_published=published != "",
             address=identity.address(family),
         )
@@ -221,9 +221,12 @@ class Vxlan(VxlanOptions, Backend):
         return objects
 
 
-def stable_mac(node: str, device: str) -> str:
-    """A locally administered unicast MAC (IEEE 802) that is a pure function of the node and the device."""
-    digest = hashlib.sha256(f"flannelette {device} of {node}".encode()).digest()
+def stable_mac(node: str, device: str, machine: str) -> str:
+    """A locally administered unicast MAC (IEEE 802) that is a pure function of the node, the device and the machine's
+    token. Who does not know that token cannot guess the MAC, and send frames to it; without a token anybody can.
+    """
+    of_machine = f" on {machine}" if machine else ""
+    digest = hashlib.sha256(f"flannelette {device} of {node}{of_machine}".encode()).digest()
     return ":".join(f"{byte:02x}" for byte in bytes([digest[0] & 0xFE | 0x02]) + digest[1:6])
 
 

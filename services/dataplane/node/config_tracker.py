@@ -78,13 +78,14 @@ class ConfigTracker:
         journal: NodeJournal,
         former: Iterable[Network] = (),
         earlier: Sequence[NetworkConfig] = (),
+        machine: str = "",
     ) -> None:
         self.config: OverlayConfig | None = None
         self.devices: Mapping[Family, Device] = {}
         self.earlier = EarlierOverlays(node, journal)
         self.connected = ConnectedRoutes()  # at the last look
         self.error = ""
-        self._settings, self._node = settings, node
+        self._settings, self._node, self._machine = settings, node, machine
         self._kernel, self._backends, self._journal = kernel, backends, journal
         self._place = (settings, kernel, backends, node)
         self._kept: object = None
@@ -235,7 +236,7 @@ class ConfigTracker:
 
     def identity(self, own: Lease | None, published: Lease | None, cached: Lease | None) -> NodeIdentity:
         """What the devices shall say of this node."""
-        return NodeIdentity(self._node, own, published, cached, self._former)
+        return NodeIdentity(self._node, own, published, cached, self._former, self._machine)
 
     async def reconcile_links(
         self, own: Lease | None, published: Lease | None, cached: Lease | None, observed: Observations

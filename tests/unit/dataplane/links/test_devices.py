@@ -208,6 +208,12 @@ def test_what_is_no_mac_of_a_device_is_not_taken_from_the_lease(data: BackendDat
     assert device(NodeIdentity("n1", published=published(data), cached=published(data))) == stable
 
 
+def test_a_new_mac_cannot_be_told_from_the_names_of_node_and_device() -> None:
+    macs = {device(NodeIdentity("n1", machine=token)).mac for token in ("", "one", "other")}
+    assert len(macs) == 3
+    assert device(NodeIdentity("n1", machine="one")) == device(NodeIdentity("n1", machine="one"))
+
+
 def test_a_renamed_device_is_known_by_its_mac_or_its_index_and_a_rival_by_what_it_takes() -> None:
     ours, another = (
         replace(as_created(WANTED), name="other"),
