@@ -18,6 +18,7 @@ from flannelette.services.core.family import FAMILIES, Address, Family, Network,
 from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.conflicts import KINDS, Claim, ConflictIndex, Loss, losses
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
+from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.dataplane.backends.backend import Backend, NodeLinks
 from flannelette.services.dataplane.links.interfaces import Device
@@ -538,8 +539,9 @@ def _measured(objects: Iterable[KernelObject], name: str, path_mtus: PathMtus, m
     """Gives the routes the MTU of their path, of which the kernel tells whoever sends more."""
     for item in objects:
         if isinstance(item, Route) and not item.rest:
-            mtu = path_mtus.get((name, 4 if item.family == AF_INET else 6), 0)
-            yield with_mtu(item, mtu) if 0 < mtu < most else item
+            version = 4 if item.family == AF_INET else 6
+            mtu = path_mtus.get((name, version), 0)
+            yield with_mtu(item, mtu) if SMALLEST_MTU[version] <= mtu < most else item
         else:
             yield item
 

@@ -19,6 +19,7 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from flannelette.services.core.conditions import Condition, PeerName, found
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family
+from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.dataplane.events import PROBE_SECONDS, PROBES_LOST, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
 from flannelette.services.dataplane.netlink.kinds import command
@@ -414,8 +415,11 @@ class Prober:
 
 
 def _narrowed(peers: Mapping[str, Peer], context: PeerContext, lease: str, family: Family, mtu: int) -> str:
-    """The command that gives our route to a peer an MTU, of which the kernel tells pods; empty: there is none."""
-    route = route_to(peers[lease], family) if lease in peers else None
+    """The command that gives our route to a peer an MTU, of which the kernel tells pods; empty: there is none.
+
+    Of less than 1280 bytes the kernel tells nobody in IPv6.
+    """
+    route = route_to(peers[lease], family) if lease in peers and mtu >= SMALLEST_MTU[family.version] else None
     return command("replace", with_mtu(route, mtu), context.names()) if route is not None else ""
 
 

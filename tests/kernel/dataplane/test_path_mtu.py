@@ -128,6 +128,12 @@ async def test_the_path_of_ipv6_is_followed_by_itself(netns: NetworkNamespace, m
             await eventually(lambda: our_route(hosts, 6), lambda route: "mtu 1290" in route, 2 * PATIENCE)
             assert "mtu" not in our_route(hosts, 4)
             assert not (await running.status()).findings
+            hosts.n2.run("ip6tables", "-F", "INPUT")
+            hosts.n2.run("ip6tables", *drop.replace("1361", "1341").split())
+            found = await until(running, lambda status: "1270 bytes" in str(status.findings))
+            (finding,) = found.findings
+            assert (finding.check, finding.broken, finding.cure) == ("peer-mtu", True, "")
+            assert "mtu" not in our_route(hosts, 6), "the kernel tells nobody of less than 1280 bytes"
 
 
 async def test_an_mtu_of_an_operator_on_a_route_that_follows_its_path_stays(
