@@ -58,7 +58,8 @@ async def watch_kernel(dataplane: Controller, kernel: Actuator, own_port: int) -
         settled_at = loop.time()
 
     async for changes in kernel.changes():
-        if [change for change in changes if suspicions.is_news(change) and _is_suspicious(dataplane, change)]:
+        news = [change for change in changes if suspicions.is_news(change) and _is_suspicious(dataplane, change)]
+        if [change for change in news if not suspicions.is_peer_away(dataplane, change)]:
             dataplane.suspicious.set()
         if pending.take(changes, classifier(dataplane, own_port)):
             loop.call_later(pause(loop.time() - settled_at, dataplane.programmer.last_resync_cpu), settle)
@@ -77,6 +78,8 @@ class Suspicions:
 
     def __init__(self) -> None:
         self._gone = set[Hashable]()
+        self._hosts: tuple[int, Set[Hashable]] = -1, frozenset()
+        """Addresses of the peers' hosts, after this iteration of the control loop."""
 
     def is_news(self, change: Change) -> bool:
         """Whether it tells more than that a neighbour is still gone."""
@@ -88,6 +91,21 @@ class Suspicions:
         is_known = change.key in self._gone
         self._gone.add(change.key)
         return not is_known
+
+    def is_peer_away(self, dataplane: Controller, change: Change) -> bool:
+        """Whether it tells only that the host of a peer does not answer, which probes say of each peer in turn.
+
+        While there are findings, it may be that one is over.
+        """
+        config = dataplane.tracker.config
+        is_beside = config is not None and change.ifindex == config.underlay.index
+        if change.subject is not ChangedObject.NEIGHBOUR or not (is_beside and change.gone) or dataplane.findings:
+            return False
+        if self._hosts[0] != dataplane.iterations:
+            peers = dataplane.programmer.peers.values()
+            hosts = {s.public_address.packed for peer in peers for s in peer.candidates if s.public_address}
+            self._hosts = dataplane.iterations, hosts
+        return isinstance(change.key, tuple) and change.key[-1] in self._hosts[1]
 
 
 class Pending:

@@ -154,20 +154,21 @@ def _link_of(name: str, _second: int) -> Link | None:
 
 def routers_of(network: Network) -> frozenset[tuple[Address, str]]:
     """The gateways of routes to parts of a network, each with the device."""
-    return frozenset((gateway, device) for _, gateway, device in _routes_into(network))
+    return frozenset((gateway, device) for _, _, gateway, device in _routes_into(network))
 
 
 def parts_of(network: Network) -> list[tuple[Network, str]]:
     """Subnets of a network to which routes lead by a gateway, each with the device, as those of peers do."""
-    return [(part, device) for part, _, device in _routes_into(network) if part.num_addresses > 2]
+    most = network.max_prefixlen - 2  # bits: more are one address, or the two of a link
+    return [(ip_network((to, bits)), device) for to, bits, _, device in _routes_into(network) if bits <= most]
 
 
-def _routes_into(network: Network) -> Iterator[tuple[Network, Address, str]]:
+def _routes_into(network: Network) -> Iterator[tuple[Address, int, Address, str]]:
     body = _ROUTE.pack(_af(network.network_address), 0, 0, 0, _MAIN_TABLE, 0, 0, 0, 0)
     for head, values in ask(_GETROUTE, body, _ROUTE.size, DUMP):
         length, gateway, to = _ROUTE.unpack(head)[1], _address(values, _GATEWAY), _address(values, _DESTINATION)
         if gateway and to and to in network and length >= network.prefixlen:
-            yield ip_network((to, length)), gateway, _name(values.get(_DEVICE, b""))
+            yield to, length, gateway, _name(values.get(_DEVICE, b""))
 
 
 def mark_rules(version: int) -> list[MarkRule]:

@@ -15,12 +15,13 @@ from flannelette.services.dataplane.events import Observations
 from flannelette.services.dataplane.netlink.actuator import Actuator
 from flannelette.services.dataplane.netlink.monitor import Change, ChangedObject
 from flannelette.services.dataplane.netlink.objects import FdbEntry, KernelObject, Neighbour
-from flannelette.services.dataplane.peers import PeerContext
+from flannelette.services.dataplane.peers import PeerContext, peers_of
 from flannelette.services.dataplane.watch import Pending, classifier, pause, watch_kernel
-from tests.examples.dataplane import DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY
+from tests.examples.dataplane import CAPTURED, DEVICE, ETH0, FLANNEL, LINKS, UNDERLAY, lease
 from tests.examples.leases import SMALL_JSON, network
 
 PORT = 4711
+N2 = lease(CAPTURED["n2"])
 OTHER = 78
 """A route of somebody else inside the network goes out of this device."""
 GROUND = SimpleNamespace(underlay=UNDERLAY, backend=Vxlan())
@@ -205,9 +206,11 @@ def test_a_fault_is_compared_at_once_and_a_fight_takes_a_fifth_of_a_core(
     assert pause(since, cost) == pytest.approx(expected)
 
 
-async def looks_after(*batches: list[Change]) -> list[bool]:
+async def looks_after(*batches: list[Change], has_findings: bool = False) -> list[bool]:
     """Whether each batch of notifications makes the diagnosis look."""
     looks, dataplane = list[bool](), FakeDataplane()
+    peers = peers_of([N2], "n1", dataplane.programmer.context)
+    dataplane.programmer.peers, dataplane.findings, dataplane.iterations = peers, has_findings * (1,), 1
     dataplane.suspicious, dataplane.programmer.last_resync_cpu = asyncio.Event(), 0.0
 
     async def changes() -> AsyncIterator[list[Change]]:
@@ -229,3 +232,15 @@ async def test_a_neighbour_of_the_underlay_that_stays_away_is_looked_at_once() -
     ]  # fmt: skip
     overrun = Change(ChangedObject.OVERRUN)
     assert await looks_after([away], [overrun], [away]) == [True, False, True]
+
+
+@pytest.mark.parametrize("has_findings", [False, True])
+async def test_that_the_host_of_a_peer_is_away_is_the_matter_of_probes(has_findings: bool) -> None:
+    """A node of a thousand silent peers had looked at its host after each of them."""
+    (subnet,) = N2.subnets
+    assert subnet.public_address is not None
+    peer = Change(ChangedObject.NEIGHBOUR, True, 2, ETH0, key=("neighbour", ETH0, subnet.public_address.packed))
+    router = replace(peer, key=("neighbour", ETH0, b"\x0a\x63\0\x01"))
+    assert await looks_after([peer], [router], [replace(peer, ifindex=77, key=())], has_findings=has_findings) == [
+        has_findings, True, True,
+    ]  # fmt: skip
