@@ -92,7 +92,8 @@ class SharedTransport(Transport):
         self, address: str, options: Options = (), interceptors: Sequence[grpc.aio.ClientInterceptor] = ()
     ) -> grpc.aio.Channel:
         """See Transport."""
-        own = super().channel(address, (*options, *_OWN_CONNECTION), interceptors)
+        # A class with slots is another one than that of super().
+        own = super(SharedTransport, self).channel(address, (*options, *_OWN_CONNECTION), interceptors)  # noqa: UP008
         made: Any = _Channel(own, self.shared)
         return made  # type: ignore[no-any-return]  # as far as a stub and ServerChannel use it
 

@@ -45,7 +45,7 @@ class PlayedDataplane(Controller):
 
     def __init__(self) -> None:
         settings = DataplaneSettings(node="n1", subnet_file=Path("/nowhere/subnet.env"))
-        connection: Any = SimpleNamespace(node="n1", address="unix:/nowhere/lease.sock", clock_ahead=0.0)
+        connection: Any = SimpleNamespace(node="n1", machine="", address="unix:/nowhere/lease.sock", clock_ahead=0.0)
         self.kernel = FakeKernel({FOREIGN})
         KERNELS[:] = [self.kernel]
         health, state, journal = Health(), StateFile("", "dataplane"), NodeJournal(30)
