@@ -128,7 +128,7 @@ async def test_a_revoked_lease_is_acquired_again_with_its_subnet(
     scene: Scene, revoke: Revocation, reserved: bool
 ) -> None:
     if reserved:
-        await scene.store.reserve([ip_network("10.5.77.0/24")], "n1")
+        await scene.store.reserve([ip_network("10.5.230.0/24")], "n1")
     scene.renewer.set_request(wants("n1"))
     lease = await scene.until_held()
     assert lease.reserved is reserved
