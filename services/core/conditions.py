@@ -703,6 +703,14 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Either somebody forges packets of pods, or a node sends from another address than the public one of its "
         "lease: then name that address with --fabric-guard-source.",
     ),
+    Row(
+        "masq.source-absent",
+        "ip-masq-source",
+        WARNING,
+        "What pods send to the outside under {address} {get}.",
+        "{address} of --ip-masq-source is no address of this node: answers come back only where the underlay routes "
+        "them to it.",
+    ),
     Row("firewall.bridge-calls", "bridge-calls", WARNING, _NO_HAIRPIN, "{key} is {value}."),
     Row(
         "firewall.bridge-calls-absent",

@@ -151,7 +151,7 @@ def _at_firewall(step: PathStep, packet: pb.FirewallPacket, said: masq_pb2.Expla
     missing = [rule for rule in said.rules if not rule.present]
     if packet.protocol or packet.hook == "input" or not said.rules:
         return replace(step, text=f"{chain} {what}: nothing drops it", verdict=Verdict.PASSES)
-    address = "source becomes the node's" if said.masqueraded else "source stays"
+    address = "source becomes another" if said.masqueraded else "source stays"
     step = replace(step, text=f"{chain}: nothing drops it; {address}: {said.rules[-1].text}", owner="flannelette")
     if missing:
         reason = f"The firewall lacks the rule `{missing[0].text}`."

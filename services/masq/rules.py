@@ -8,6 +8,7 @@ result of `wanted_chains` is left as it is; a chain without rules shall not exis
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
+from ipaddress import summarize_address_range
 from typing import Final
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network, family_of
@@ -29,6 +30,34 @@ class Action(StrEnum):
     """The node forwards the packet."""
     MASQUERADE = "MASQUERADE"
     """The packet leaves under the address of the interface it leaves by."""
+    SNAT = "SNAT"
+    """The packet leaves under an address of the rule."""
+
+
+TRANSLATIONS: Final = (Action.MASQUERADE, Action.SNAT)
+"""Actions that give the packet another source."""
+
+
+@frozen
+class Pool:
+    """Addresses of one family under which packets leave, from the first to the last."""
+
+    first: Address
+    last: Address
+
+    def __str__(self) -> str:
+        """Writes it as every firewall does, and as `--ip-masq-source` has it."""
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The networks that are these addresses and no other."""
+        return tuple(summarize_address_range(self.first, self.last))
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one address. Of several, a pod has the same for all that it sends."""
+        return self.first == self.last
 
 
 @frozen
@@ -55,7 +84,9 @@ class Rule:
     mark: tuple[int, int] | None = None
     """Value and mask of the packet's mark; None: any."""
     fully_random: bool = False
-    """MASQUERADE chooses random source ports: they cannot be guessed, and two CPUs rarely choose the same."""
+    """A translation chooses random source ports: they cannot be guessed, and two CPUs rarely choose the same."""
+    pool: Pool | None = None
+    """The addresses of SNAT; None: of any other action."""
 
 
 @frozen
@@ -94,6 +125,9 @@ class RuleSettings:
     """Whether source ports are chosen at random: not `--ip-masq-fully-random-disable`."""
     excluded: tuple[Network, ...] = ()
     """`--ip-masq-exclude`: where pods send under their own addresses, beside those of the network configuration."""
+    pools: tuple[Pool, ...] = ()
+    """`--ip-masq-source`: under which addresses packets leave, one of each family at most. A family without one has
+    the address of the interface."""
     allowed: tuple[Network, ...] = ()
     """`--allowed-network`: no network outside of these is taken. Empty: any."""
     suffix: str = ""
@@ -125,7 +159,7 @@ def wanted_chains(
         elif cidrs and subnet:
             names = (each for each in excluded(network, settings) if each.version == family.version)
             kept = [AddressMatch(each) if each.prefixlen else None for each in names]  # /0: rules ask for no address
-            rules = _masquerade_rules(family, cidrs, subnet, kept, settings.fully_random)
+            rules = _masquerade_rules(family, cidrs, subnet, kept, settings)
             chains.append(_masquerade_chain(family, rules))
         if not (settings.forward and enabled):
             chains.append(_forward_chain(family, ()))
@@ -169,13 +203,14 @@ def _masquerade_rules(
     networks: Sequence[Network],
     subnet: Network,
     excluded: Sequence[AddressMatch | None],
-    fully_random: bool,
+    settings: RuleSettings,
 ) -> tuple[Rule, ...]:
     """Makes the rules that masquerade. Packets between the networks count as inside; there are several while a change
     of the network is pending.
     """
     inside, outside = [AddressMatch(network) for network in networks], AddressMatch(networks[0], negated=True)
-    in_subnet = AddressMatch(subnet)
+    in_subnet, fully_random = AddressMatch(subnet), settings.fully_random
+    pool = next((each for each in settings.pools if each.first.version == family.version), None)
     return (
         Rule(
             Action.RETURN,
@@ -195,11 +230,12 @@ def _masquerade_rules(
         ),
         *(
             Rule(
-                Action.MASQUERADE,
+                Action.SNAT if pool else Action.MASQUERADE,
                 "Hosts outside the overlay have no route back to a pod; multicast needs no answer.",
                 network,
                 AddressMatch(family.multicast, negated=True),
                 fully_random=fully_random,
+                pool=pool,
             )
             for network in inside
         ),
@@ -257,4 +293,7 @@ def explanation(packet: Packet, rule: Rule | None) -> str:
         return f"{way}: no rule of ours matches; the source address stays, unless another program's rule changes it."
     if rule.action is Action.MASQUERADE:
         return f"{way}: leaves under the address of the interface it leaves by. {rule.reason}"
+    if rule.pool is not None:
+        which = f"the address {rule.pool}" if rule.pool.is_one else f"an address of {rule.pool}"
+        return f"{way}: leaves under {which} (--ip-masq-source). {rule.reason}"
     return f"{way}: the source address stays, unless another program's rule changes it. {rule.reason}"

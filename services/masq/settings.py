@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
 from flannelette.services.masq.guard import GuardMode, GuardSettings
-from flannelette.services.masq.rules import RuleSettings
+from flannelette.services.masq.rules import Pool, RuleSettings
 from flannelette.services.runtime.process.settings import NodeSettings, flag
 
 
@@ -28,6 +28,11 @@ class MasqSettings(NodeSettings):
         (),
         "Let pods reach this network under their own addresses, because its hosts have a route back to them; may be "
         "repeated. NoMasquerade of the network configuration says it for all nodes.",
+    )
+    ip_masq_source: str = flag(
+        "",
+        "Let packets of pods leave the overlay under this address, or one of FIRST-LAST, not that of the interface "
+        "that they leave by, with --ip-masq: ADDRESS, ADDRESS6 or ADDRESS,ADDRESS6. Answers must come to this node.",
     )
     iptables_forward_rules: bool = flag(True, "Accept the overlay's packets in the FORWARD chain.")
     firewall: str = flag(
@@ -62,12 +67,13 @@ class MasqSettings(NodeSettings):
 
     @property
     def rules(self) -> RuleSettings:
-        """What the rules depend on. Raises Misconfigured for what is no network."""
+        """What the rules depend on. Raises Misconfigured for what is no network or address."""
         return RuleSettings(
             self.ip_masq,
             self.iptables_forward_rules,
             not self.ip_masq_fully_random_disable,
             _networks("--ip-masq-exclude", self.ip_masq_exclude),
+            _pools(self.ip_masq_source),
             _networks("--allowed-network", self.allowed_network),
             self.socket_suffix,
         )
@@ -84,3 +90,23 @@ def _networks(name: str, texts: Iterable[str]) -> tuple[Network, ...]:
         return tuple(map(ip_network, texts))
     except ValueError as error:
         raise Misconfigured(f"{name}: {error}; write it like 10.5.0.0/16") from None
+
+
+def _pools(text: str) -> tuple[Pool, ...]:
+    example = "write it like 192.0.2.5, 192.0.2.5-192.0.2.8 or 192.0.2.5,2001:db8::5"
+    pools = list[Pool]()
+    for each in filter(None, text.split(",")):
+        first, _, last = each.partition("-")
+        try:
+            pool = Pool(ip_address(first), ip_address(last or first))
+        except ValueError as error:
+            raise Misconfigured(f"--ip-masq-source: {error}; {example}") from None
+        if pool.first.version != pool.last.version or int(pool.first) > int(pool.last):
+            raise Misconfigured(f"--ip-masq-source: {each} does not go from one address up to another; {example}")
+        wrong = [end for end in (pool.first, pool.last) if end.is_multicast or end.is_loopback or end.is_unspecified]
+        if wrong:
+            raise Misconfigured(f"--ip-masq-source: no host answers to {wrong[0]}; {example}")
+        pools.append(pool)
+    if len({pool.first.version for pool in pools}) < len(pools):
+        raise Misconfigured(f"--ip-masq-source: {text} has two of one address family; {example}")
+    return tuple(pools)

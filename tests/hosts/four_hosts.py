@@ -18,7 +18,7 @@ from flannelette.services.masq.firewalls.firewall import Firewall
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from flannelette.services.masq.firewalls.nftables import NftablesFirewall
-from flannelette.services.masq.rules import Action, Chain, Packet, deciding_rule
+from flannelette.services.masq.rules import TRANSLATIONS, Chain, Packet, deciding_rule
 from tests.hosts.masq import DUAL_CHAINS, Host
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.patience import PATIENCE
@@ -217,9 +217,11 @@ def source_expected(
     source, destination = getattr(addresses, sender), getattr(addresses, receiver)
     chain = next(c for c in chains if c.family is family and c.table == "nat")
     place = deciding_rule(chain, Packet(ip_address(source), ip_address(destination), mark))
-    masqueraded = place is not None and chain.rules[place].action is Action.MASQUERADE
-    leaves_by = addresses.vtep if receiver == "other_pod" else addresses.host
-    return leaves_by if masqueraded else source
+    leaves_by: str = addresses.vtep if receiver == "other_pod" else addresses.host
+    if place is None or chain.rules[place].action not in TRANSLATIONS:
+        return str(source)
+    pool = chain.rules[place].pool
+    return str(pool) if pool else leaves_by
 
 
 PAIRS = [

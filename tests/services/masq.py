@@ -88,11 +88,12 @@ def lease_service(host: Host, *more: str) -> ServiceProcess:
     return ServiceProcess(directory, *store, *more)
 
 
-async def acquire(service: ServiceProcess) -> None:
+async def acquire(service: ServiceProcess, *more: str) -> None:
+    """Acquires the lease of the node with these public addresses, beside that of IPv4."""
     async with grpc.aio.insecure_channel(service.address) as channel:
         stub = lease_pb2_grpc.LeaseServiceStub(channel)
-        subnet = lease_pb2.Subnet(public_address="192.0.2.1")
-        request = lease_pb2.AcquireLeaseRequest(node="n1", subnets=[subnet], backend_type="host-gw")
+        subnets = [lease_pb2.Subnet(public_address=each) for each in ("192.0.2.1", *more)]
+        request = lease_pb2.AcquireLeaseRequest(node="n1", subnets=subnets, backend_type="host-gw")
         await stub.AcquireLease(request, wait_for_ready=True, timeout=PATIENCE)
 
 

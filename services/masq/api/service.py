@@ -24,7 +24,7 @@ from flannelette.services.masq.firewalls.flannelds import networks_in
 from flannelette.services.masq.firewalls.guard_table import GuardRule
 from flannelette.services.masq.guard import CHAIN_REASONS
 from flannelette.services.masq.reconcile.reconciler import Reconciler
-from flannelette.services.masq.rules import Action, Chain, Packet, deciding_rule, explanation
+from flannelette.services.masq.rules import TRANSLATIONS, Chain, Packet, deciding_rule, explanation
 from flannelette.services.runtime.conditions import condition_to_proto, older_finding
 from flannelette.services.runtime.events import Journal, Reading, RecordedEvent, watch
 from flannelette.services.runtime.process.version import version
@@ -200,7 +200,7 @@ def _explained(packet: Packet, states: Iterable[ChainState]) -> pb.ExplainRespon
             if place is not None:
                 rule, (jump, *ours) = state.chain.rules[place], rules_of(state)
                 return pb.ExplainResponse(
-                    masqueraded=rule.action is Action.MASQUERADE,
+                    masqueraded=rule.action in TRANSLATIONS,
                     rules=[jump, ours[place]],
                     explanation=explanation(packet, rule),
                 )

@@ -23,10 +23,13 @@ from flannelette.services.masq.diagnose.obstacles import (
 )
 from flannelette.services.masq.diagnose.verdict import Flow, ForeignTable, NfHook
 from flannelette.services.masq.firewalls.firewall import FirewallKind
+from flannelette.services.masq.kernel.lookups import Connection, connections_under
 from flannelette.services.masq.kernel.traffic import Decision, Queue, Test, TrafficFilter
-from flannelette.services.masq.rules import RuleSettings
+from flannelette.services.masq.rules import Pool, RuleSettings
 
 _USUAL_QUEUES: Final = frozenset(("noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "cake", "ingress", "clsact"))
+_UNHEARD: Final = 2
+"""Hosts that have not answered packets from an address: one alone may be down."""
 _ADVICE: Final = " If nobody needs it: `{}`; the program that made it may make it again."
 _WHOSE: Final = {
     "tunnel": "Packets between nodes",
@@ -203,6 +206,46 @@ def findings(
     if around.insert_failed and settings.masquerade and not settings.fully_random:
         told.append(_source_ports(around.insert_failed))
     return told
+
+
+def source_findings(around: Surroundings, settings: RuleSettings) -> Iterator[Condition]:
+    """Findings about addresses of `--ip-masq-source` that the host does not have."""
+    for version, uplink in around.uplinks if settings.masquerade and around.host.own else ():
+        for pool in settings.pools:
+            if pool.first.version == version and (absent := _absent_of(pool, around.host.own)):
+                yield from _unheard(absent, connections_under(absent.networks), uplink)
+
+
+def _absent_of(pool: Pool, own: Iterable[Network]) -> Pool | None:
+    """The first addresses of a pool that the host does not have; None: it has all."""
+    kind, at, end = type(pool.first), int(pool.first), int(pool.last)
+    there = sorted((int(net[0]), int(net[-1])) for net in own if net.version == pool.first.version)
+    for first, last in there:
+        if first <= at:
+            at = max(at, last + 1)
+    end = min([end, *(first - 1 for first, _ in there if first > at)])
+    return Pool(kind(at), kind(end)) if at <= end else None
+
+
+def _unheard(absent: Pool, seen: Sequence[Connection], uplink: str) -> Iterator[Condition]:
+    """Yields a finding about addresses of `--ip-masq-source` that the host does not have; `seen` are connections
+    that left under them. Packets that come back show that the underlay routes them here.
+    """
+    is_heard, silent = any(each.is_heard for each in seen), {each.destination for each in seen if not each.is_heard}
+    is_lost = len(silent) >= _UNHEARD and not is_heard
+    if is_heard and len(silent) < _UNHEARD:
+        return
+    kept = " preferred_lft 0" * (absent.first.version == 6)  # else packets of the host itself have it
+    evidence = f"conntrack -L --reply-dst {absent.first}: {len(silent)} hosts have not answered"
+    yield found(
+        "masq.source-absent",
+        address=absent,
+        get="gets no answer" if is_lost else "may get no answer",
+        cure=f"ip address add {absent.first}/{absent.first.max_prefixlen} dev {uplink}{kept}",
+        evidence=evidence if silent else f"ip address show: {absent.first} is not there",
+        weight=BROKEN if is_lost else WARNING,
+        is_part=True,
+    )
 
 
 def stale_rules(error: str) -> Iterator[Condition]:

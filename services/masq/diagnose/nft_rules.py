@@ -381,7 +381,7 @@ _PLAIN: Final = frozenset(
     )
 )
 """Expressions that iptables-nft can show."""
-_EXACT: Final = frozenset(("bitwise", "cmp", "counter", "immediate", "masq", "match", "target"))
+_EXACT: Final = frozenset(("bitwise", "cmp", "counter", "immediate", "masq", "match", "nat", "target"))
 _READ: Final = frozenset(("payload", "meta"))
 """Expressions that are conditions, effects or nothing, and those that are so unless they change a packet."""
 _MASQ_FLAGS: Final = 1  # NFTA_MASQ_FLAGS
@@ -401,6 +401,7 @@ _SHARES: Final = frozenset(("share", "hash"))
 _SIZES: Final = {2: 4, 10: 16}
 """Bytes of an address, by address family."""
 _NETMAP: Final = 1 << 6  # NF_NAT_RANGE_NETMAP
+_SAID: Final = 0x3  # NF_NAT_RANGE_MAP_IPS, _PROTO_SPECIFIED: the registers say it
 
 
 @frozen
@@ -695,14 +696,14 @@ class RuleReader:
 
     def _give(self, slots: Sequence[int], values: Mapping[int, bytes]) -> None:
         """Reads what a translation gives, from the registers of the first and the last address, and of the port."""
-        size, is_mapped = _SIZES.get(_number(values, 2), 4), bool(_number(values, 7) & _NETMAP)
+        size, flags = _SIZES.get(_number(values, 2), 4), _number(values, 7)
         used = [each for each in self.maps if any(slot >= each.slot and slot not in self.numbers for slot in slots)]
         if not used:
-            self.given = self._given(slots, size, lambda slot, size: b"", is_mapped=is_mapped)
+            self.given = self._given(slots, size, lambda slot, size: b"", flags)
             return
         each = used[-1]
         self.choices = [
-            (condition, self._given(slots, size, partial(each.value, content), is_mapped=is_mapped))
+            (condition, self._given(slots, size, partial(each.value, content), flags))
             for condition, content in each.choices
         ]
         if not self.choices:
@@ -712,15 +713,14 @@ class RuleReader:
             networks = tuple(network for given in some for network in given.networks or ())
             self.given, self.choices = replace(some[0], networks=networks or None), []
 
-    def _given(
-        self, slots: Sequence[int], size: int, of_map: Callable[[int, int], bytes], *, is_mapped: bool
-    ) -> Given:
+    def _given(self, slots: Sequence[int], size: int, of_map: Callable[[int, int], bytes], flags: int) -> Given:
         first, last = (self.numbers.get(slot, b"")[:size] or of_map(slot, size) for slot in slots[:2])
         port = int.from_bytes((self.numbers.get(slots[2], b"") or of_map(slots[2], 2))[:2], "big")
         if slots[0] < 0:
             return Given(None, port, is_kept=True)
         try:
-            return Given(spanned(first, last or first) if len(first) == size else None, port, is_mapped=is_mapped)
+            networks = spanned(first, last or first) if len(first) == size else None
+            return Given(networks, port, is_mapped=bool(flags & _NETMAP), options=flags & ~_SAID & ~_NETMAP)
         except (ValueError, TypeError):
             return Given(None, port)
 

@@ -296,10 +296,15 @@ def translating(tables: Iterable[ForeignTable], flows: Sequence[Flow], host: Hos
 
 
 def masqueraded(
-    tables: Iterable[ForeignTable], flows: Sequence[Flow], *, by_us: bool, excluded: Collection[Network] = ()
+    tables: Iterable[ForeignTable],
+    flows: Sequence[Flow],
+    *,
+    by_us: bool,
+    excluded: Collection[Network] = (),
+    given: Mapping[int, tuple[Network, ...]] | None = None,
 ) -> list[Flow]:
     """The flows, with the address that hooks see in place of the pods' where we or others masquerade them; we do so
-    outside of the `excluded` networks.
+    outside of the `excluded` networks, under the addresses `given`, by IP version, or that of the interface.
     """
     whole, found = tuple(tables), set[tuple[str, int]]()
     for flow in flows:
@@ -308,12 +313,22 @@ def masqueraded(
         if is_first and (is_ours or _is_translated(whole, flow)):
             found.add((flow.name, flow.source.version))
     return [
-        replace(flow, masqueraded_as=flow.masqueraded_as or EVERY[flow.source.version])
+        replace(flow, masqueraded_as=_seen_as(flow, (given or {}).get(flow.source.version, ())))
         if (flow.name, flow.source.version) in found
         and flow.is_from_peers is (flow.is_answer and flow.name == "pods")
         else replace(flow, masqueraded_as=None)
         for flow in flows
     ]
+
+
+def _seen_as(flow: Flow, given: Sequence[Network]) -> Network:
+    """The source of masqueraded packets, or what covers it; `given`: the addresses that ours get in place of that of
+    the interface.
+    """
+    version = flow.source.version
+    if given and flow.name == "outside":
+        return given[0] if len(given) == 1 else EVERY[version]
+    return flow.masqueraded_as or EVERY[version]
 
 
 def _is_translated(tables: Sequence[ForeignTable], flow: Flow) -> bool:

@@ -518,7 +518,7 @@ class Given:
     is_mapped: bool = False
     """The bits of the one network change, and those of the host stay (NETMAP)."""
     options: int = 0
-    """NF_NAT_RANGE_... of masquerading, such as for random ports."""
+    """NF_NAT_RANGE_... of masquerading and of SNAT, such as for random ports; not those that say what is given."""
 
     def of(self, end: Network) -> tuple[Network, ...] | None:
         """What packets with this end get; see `networks`."""

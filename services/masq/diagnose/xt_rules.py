@@ -114,7 +114,8 @@ def given_by(name: str, revision: int, data: bytes, version: int) -> Given:
             return Given((), port, options=flags)
         if name in ("SNAT", "DNAT", "NETMAP") and flags & _ADDRESS_IS_SAID:
             first, last = (data[at : at + length] for at in (first_at, first_at + size))
-            return Given(spanned(first, last), port, is_mapped=name == "NETMAP")
+            options = flags & ~(_ADDRESS_IS_SAID | _PORT_IS_SAID)
+            return Given(spanned(first, last), port, is_mapped=name == "NETMAP", options=options)
         return Given(None, port, is_kept=name in ("SNAT", "DNAT"))
     except (struct.error, ValueError, TypeError):  # addresses of two families are none
         return Given()

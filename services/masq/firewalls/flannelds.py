@@ -15,7 +15,7 @@ from flannelette.services.core.family import FAMILIES, Network, family_of
 from flannelette.services.core.frozen import frozen
 from flannelette.services.core.network import contains
 from flannelette.services.masq.diagnose.verdict import Condition, Effect, ForeignRule, Test
-from flannelette.services.masq.rules import Action, AddressMatch, Rule
+from flannelette.services.masq.rules import Action, AddressMatch, Pool, Rule
 
 _ADDRESS: Final = re.compile(r"(?:^| )(?:-[sd]|[sd]addr(?: !=)?) (\S+)")
 _MULTICAST: Final = frozenset(family.multicast for family in FAMILIES)
@@ -57,8 +57,9 @@ _KINDS: Final = {
     Action.RETURN: Effect.RETURN,
     Action.ACCEPT: Effect.ACCEPT,
     Action.MASQUERADE: Effect.TRANSLATE,
+    Action.SNAT: Effect.TRANSLATE,
 }
-_FULLY_RANDOM: Final = 1 << 4  # NF_NAT_RANGE_PROTO_RANDOM_FULLY
+_PERSISTENT, _FULLY_RANDOM = 1 << 3, 1 << 4  # NF_NAT_RANGE_
 
 
 def model_of(rule: ForeignRule) -> Rule | None:
@@ -73,10 +74,19 @@ def model_of(rule: ForeignRule) -> Rule | None:
         elif test and each == Condition(test=Test("mark", test.first, test.first, test.mask)):
             fields["mark"] = test.first, test.mask
     word, options = rule.text.rpartition(" ")[2].upper(), rule.given.options
-    is_known = rule.is_exact and len(fields) == len(rule.conditions) and options in (0, _FULLY_RANDOM)
+    pool = _pool_of(rule) if word == Action.SNAT else None
+    expected = _PERSISTENT if pool and not pool.is_one else 0
+    is_known = rule.is_exact and len(fields) == len(rule.conditions) and options & ~_FULLY_RANDOM == expected
+    is_known = is_known and (pool is not None) is (word == Action.SNAT)
     if not is_known or rule.given.port or rule.kind is not _KINDS.get(word):  # type: ignore[call-overload]
         return None
-    return Rule(Action(word), "", **fields, fully_random=bool(options))
+    return Rule(Action(word), "", **fields, fully_random=bool(options & _FULLY_RANDOM), pool=pool)
+
+
+def _pool_of(rule: ForeignRule) -> Pool | None:
+    """The addresses that a rule gives packets; None: they are not known."""
+    given = rule.given
+    return Pool(given.networks[0][0], given.networks[-1][-1]) if given.networks and not given.is_mapped else None
 
 
 def bare_rule(rule: ForeignRule) -> BareRule | None:

@@ -92,8 +92,7 @@ def rule_text(chain: str, rule: Rule, comment: str) -> str:
         words.append(f"-m mark --mark {_mark_text(rule.mark)}")
     words.append(_comment_text(comment))
     words.append(f"-j {rule.action}")
-    if rule.fully_random:
-        words.append("--random-fully")
+    words += [f"--{name} {value}".rstrip() for name, value in _options(rule).items()]
     return " ".join(words)
 
 
@@ -105,8 +104,16 @@ def _form(chain: Chain, rule: Rule) -> Form:
     if rule.mark:
         form["mark"] = {"mark": _mark_text(rule.mark)}
     form["comment"] = {"comment": chain.comment}
-    form["target"] = {str(rule.action): {"random-fully": ""}} if rule.fully_random else str(rule.action)
+    options = _options(rule)
+    form["target"] = {str(rule.action): options} if options else str(rule.action)
     return form
+
+
+def _options(rule: Rule) -> dict[str, str]:
+    """The options of the target, in the order in which iptables-save prints them."""
+    options = {"to-source": str(rule.pool)} if rule.pool else {}
+    options |= {"random-fully": ""} if rule.fully_random else {}
+    return options | ({"persistent": ""} if rule.pool and not rule.pool.is_one else {})
 
 
 def _mark_text(mark: tuple[int, int]) -> str:
@@ -118,7 +125,8 @@ def _comment_text(comment: str) -> str:
 
 
 _OF_FLANNEL: Final = re.compile(
-    r'-A \S+(?: (?:! )?-[sd] \S+)*(?: -m mark --mark \S+)? -m comment --comment "[^"\\]*" -j \S+(?: --random-fully)?'
+    r'-A \S+(?: (?:! )?-[sd] \S+)*(?: -m mark --mark \S+)? -m comment --comment "[^"\\]*" -j \S+(?: --to-source \S+)?'
+    r"(?: --random-fully)?(?: --persistent)?"
 )
 """A rule as flannel writes it. iptables-nft finds it by its text, but no rule with `-m recent`, for example."""
 

@@ -49,7 +49,12 @@ PLACES: Final = {
 FLANNEL_TABLES: Final = {4: "flannel-ipv4", 6: "flannel-ipv6"}
 """What a flanneld in nftables mode leaves."""
 
-_WORDS: Final = {Action.RETURN: "return", Action.ACCEPT: "accept", Action.MASQUERADE: "masquerade"}
+_WORDS: Final = {
+    Action.RETURN: "return",
+    Action.ACCEPT: "accept",
+    Action.MASQUERADE: "masquerade",
+    Action.SNAT: "snat to",
+}
 
 
 def family_word(family: Family) -> str:
@@ -76,9 +81,10 @@ def rule_text(chain: Chain, rule: Rule) -> str:
     words += [f"{ip} saddr {_prefix(rule.source)}"] if rule.source else []
     words += [f"{ip} daddr {_prefix(rule.destination)}"] if rule.destination else []
     words += ["counter", _WORDS[rule.action]]
-    if rule.fully_random:
-        words.append("fully-random")
-    return f'{" ".join(words)} comment "{chain.comment}"'
+    words += [str(rule.pool)] if rule.pool else []
+    flags = (("fully-random", rule.fully_random), ("persistent", rule.pool is not None and not rule.pool.is_one))
+    words.append(",".join(name for name, is_set in flags if is_set))
+    return f'{" ".join(filter(None, words))} comment "{chain.comment}"'
 
 
 def writing(chain: Chain, *, exists: bool, fits: bool) -> list[str]:

@@ -91,7 +91,7 @@ _ORIGINAL, _REPLY, _STATUS, _FILTER = 1, 2, 3, 25  # CTA_
 _OF_ADDRESSES, _OF_PROTOCOL = 1, 2  # CTA_TUPLE_
 _ADDRESSES: Final = {4: (1, 2), 6: (3, 4)}  # CTA_IP_
 _NUMBER, _SOURCE_PORT = 1, 2  # CTA_PROTO_
-_OF_ORIGINAL, _OF_REPLY, _BY_SOURCE = 1, 2, 1  # CTA_FILTER_
+_OF_ORIGINAL, _OF_REPLY, _BY_SOURCE, _BY_DESTINATION = 1, 2, 1, 2  # CTA_FILTER_
 _IS_ANSWERED, _IS_ASSURED = 1 << 1, 1 << 2  # IPS_
 _TCP: Final = 6
 _MOST: Final = 4096
@@ -111,24 +111,40 @@ class Connection(NamedTuple):
     """Port that answers come from."""
     is_answered: bool
     """The other end has answered, and over TCP has not refused the connection."""
+    seen_as: Address
+    """The destination of answers: the source that a rule has given."""
+    is_heard: bool
+    """A packet has come back, whatever it says."""
 
 
 def connections_to(given: Iterable[Network]) -> list[Connection]:
     """The connections that a rule has sent to these addresses; none: there are none, or the kernel does not say."""
-    found = list[Connection]()
+    found = _tracked(given, 0, _BY_SOURCE)
+    return [each for network, each in found if each.answering in network and each.answering != each.destination]
+
+
+def connections_under(given: Iterable[Network]) -> list[Connection]:
+    """The connections to which a rule has given these sources; none: there are none, or the kernel does not say."""
+    found = _tracked(given, 1, _BY_DESTINATION)
+    return [each for network, each in found if each.seen_as in network and each.seen_as != each.source]
+
+
+def _tracked(given: Iterable[Network], end: int, flag: int) -> list[tuple[Network, Connection]]:
+    """The connections of which answers may have a network at this end: 0 is their source, 1 their destination."""
+    found = list[tuple[Network, Connection]]()
     for network in given:
         version = network.version
         body = _NFGENMSG.pack(socket.AF_INET if version == 4 else socket.AF_INET6, 0, 0)
-        if network.prefixlen == network.max_prefixlen:  # a kernel before 5.8 tells others, too
-            source = attribute(_ADDRESSES[version][0], network.network_address.packed)
-            body += attribute(_REPLY, attribute(_OF_ADDRESSES, source, nested=True), nested=True)
-            flags = attribute(_OF_ORIGINAL, bytes(4)) + attribute(_OF_REPLY, struct.pack("=I", _BY_SOURCE))
+        # A kernel before 5.8 tells others, too; of IPv6, Linux up to 6.18 tells all that do not match.
+        if version == 4 and network.prefixlen == network.max_prefixlen:
+            address = attribute(_ADDRESSES[version][end], network.network_address.packed)
+            body += attribute(_REPLY, attribute(_OF_ADDRESSES, address, nested=True), nested=True)
+            flags = attribute(_OF_ORIGINAL, bytes(4)) + attribute(_OF_REPLY, struct.pack("=I", flag))
             body += attribute(_FILTER, flags, nested=True)
         with suppress(OSError), closing(open_netlink(_NETFILTER)) as kernel:
             for _, content in islice(exchange(kernel, message(_GET, body, REQUEST | DUMP)), _MOST):
                 each = _read(version, attributes(content[_NFGENMSG.size :]))
-                if each is not None and each.answering in network and each.answering != each.destination:
-                    found.append(each)
+                found += [(network, each)] if each is not None else []
     return found
 
 
@@ -140,13 +156,13 @@ def _read(version: int, values: dict[int, bytes]) -> Connection | None:
         for place in _ADDRESSES[version]
     ]
     about, status = attributes(answer.get(_OF_PROTOCOL, b"")), int.from_bytes(values.get(_STATUS, b""), "big")
-    source, destination, answering, _ = found
-    if source is None or destination is None or answering is None:
+    source, destination, answering, seen_as = found
+    if source is None or destination is None or answering is None or seen_as is None:
         return None
     protocol, port = (int.from_bytes(about.get(each, b""), "big") for each in (_NUMBER, _SOURCE_PORT))
     is_answered = bool(status & (_IS_ASSURED if protocol == _TCP else _IS_ANSWERED))  # a refusal is an answer, too
     ends = ip_address(source), ip_address(destination), ip_address(answering)
-    return Connection(*ends, protocol, port, is_answered)
+    return Connection(*ends, protocol, port, is_answered, ip_address(seen_as), bool(status & _IS_ANSWERED))
 
 
 _NET: Final = Path("/proc/thread-self/net")

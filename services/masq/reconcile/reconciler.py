@@ -18,7 +18,13 @@ from flannelette.services.core.family import Network
 from flannelette.services.core.leases.table import KUBE, Table
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.masq.diagnose.flows import flows_of, neighbours_of, tunnel_of
-from flannelette.services.masq.diagnose.host_checks import HostChecks, findings, stale_rules, traffic_findings
+from flannelette.services.masq.diagnose.host_checks import (
+    HostChecks,
+    findings,
+    source_findings,
+    stale_rules,
+    traffic_findings,
+)
 from flannelette.services.masq.diagnose.obstacles import masqueraded
 from flannelette.services.masq.firewalls.firewall import (
     JUMP_MISPLACED,
@@ -238,10 +244,11 @@ class Reconciler:
         around = checks.surroundings(network, subnets, suffix)
         flows, tunnel = flows_of(network, subnets, suffix, around), tunnel_of(network, suffix, around)
         kept = excluded(network, self.settings)
-        flows = masqueraded(checks.tables, flows, by_us=self.settings.masquerade, excluded=kept)
+        given = {int(pool.first.version): pool.networks for pool in self.settings.pools if self.settings.masquerade}
+        flows = masqueraded(checks.tables, flows, by_us=self.settings.masquerade, excluded=kept, given=given)
         neighbours = neighbours_of(network, subnets, around)
         found = findings(checks, name, flows, self.settings, tunnel, neighbours, around.host)
-        found += traffic_findings(around, flows, tunnel)
+        found += [*traffic_findings(around, flows, tunnel), *source_findings(around, self.settings)]
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.breaks_node)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)

@@ -50,7 +50,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "state-dir cni-state-dir subnet-lease-renew-margin allowed-network never-route ip-blackhole-route "
     "cni-install-path cni-config-path ip-masq route-protocol checksum-offload audit-interval "
     "allow-extension-commands extension-timeout charon-socket probe-rate path-mtu",
-    "masq": "network lease-address state-dir ip-masq ip-masq-exclude ip-masq-fully-random-disable "
+    "masq": "network lease-address state-dir ip-masq ip-masq-exclude ip-masq-source ip-masq-fully-random-disable "
     "iptables-forward-rules firewall fabric-guard fabric-guard-source allowed-network iptables-resync",
     "cloud": "lease-address state-dir cloud-interval cloud-mark cloud-routes-limit cloud-endpoint cloud-metadata",
 }

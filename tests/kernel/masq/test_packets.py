@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, Family
+from flannelette.services.masq.rules import Pool
 from tests.hosts.four_hosts import (
     FIREWALLS,
     IN,
@@ -82,6 +83,33 @@ async def test_networks_without_masquerade_see_pods_of_all_nodes_and_no_other_pa
                 assert seen == source_expected(family, sender, receiver, mark=0, chains=chains), (sender, receiver)
                 is_kept = seen == getattr(IN[family.version], sender)
                 assert is_kept is ((sender, receiver) not in MASQUERADED - kept), (sender, receiver)
+
+
+@pytest.mark.parametrize("last", [0, 7], ids=["address", "pool"])
+@pytest.mark.parametrize("fully_random", [True, False], ids=["random", "plain"])
+async def test_pods_leave_under_the_source_of_the_operator_and_no_other_packet_changes(
+    last: int, fully_random: bool, lab: Lab
+) -> None:
+    ranges = {f: ip_network(IN[f.version].host).network_address + 0x40 for f in FAMILIES}
+    pools = tuple(Pool(first, first + last) for first in ranges.values())
+    for first in ranges.values():
+        for each in range(last + 1):
+            words = "/32" if first.version == 4 else "/128 preferred_lft 0 nodad"  # no packet of the host chooses it
+            lab.host.ip(*f"address add {first + each}{words} dev eth".split())
+    both = chains_of(DUAL, pools=pools, fully_random=fully_random)
+    one = chains_of(DUAL, pools=pools[:1], fully_random=fully_random)  # IPv6 keeps MASQUERADE
+    for chains in (both, one, both, chains_of(DUAL, fully_random=fully_random)):
+        await put_right(lab.firewall, chains)
+        assert await put_right(lab.firewall, chains) == []
+        for family in FAMILIES:
+            for sender, receiver in PAIRS:
+                seen = await source_seen(lab, family, sender, receiver, next(ports))
+                expected = source_expected(family, sender, receiver, mark=0, chains=chains)
+                start, _, end = expected.partition("-")
+                low, high, there = (int(ip_address(each)) for each in (start, end or start, seen))
+                assert low <= there <= high, (sender, receiver, seen, expected)
+                is_kept = seen == getattr(IN[family.version], sender)
+                assert is_kept is ((sender, receiver) not in MASQUERADED), (sender, receiver)
 
 
 async def test_the_rules_count_what_they_matched(lab: Lab) -> None:

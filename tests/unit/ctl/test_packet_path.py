@@ -95,7 +95,7 @@ def test_masq_says_what_drops_the_packet_and_what_becomes_of_its_source() -> Non
         (
             masq_pb2.ExplainResponse(rules=[rule], masqueraded=True),
             Verdict.PASSES,
-            "FORWARD: nothing drops it; source becomes the node's: -j MASQUERADE",
+            "FORWARD: nothing drops it; source becomes another: -j MASQUERADE",
             "",
         ),
         (

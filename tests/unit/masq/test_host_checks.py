@@ -1,5 +1,7 @@
 """Settings, privileges and missing libraries: one clear sentence each."""
 
+import re
+
 import pytest
 
 from flannelette.services.core.errors import Misconfigured
@@ -29,6 +31,37 @@ def test_flannels_flags_and_variables_choose_the_rules() -> None:
 def test_a_resync_without_a_pause_is_refused() -> None:
     with pytest.raises(Misconfigured, match=r"--iptables-resync is 0: use at least 1 second"):
         settings("--iptables-resync=0")
+
+
+@pytest.mark.parametrize(
+    ("text", "pools"),
+    [
+        ("", ()),
+        ("192.0.2.5", ("192.0.2.5",)),
+        ("2001:db8::5,192.0.2.5-192.0.2.8", ("2001:db8::5", "192.0.2.5-192.0.2.8")),
+        ("192.0.2.5-192.0.2.5", ("192.0.2.5",)),
+    ],
+)
+def test_sources_are_an_address_or_a_range_of_each_family(text: str, pools: tuple[str, ...]) -> None:
+    assert tuple(map(str, settings(f"--ip-masq-source={text}").rules.pools)) == pools
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("eth0", "'eth0' does not appear to be an IPv4 or IPv6 address"),
+        ("192.0.2.0/24", "'192.0.2.0/24' does not appear"),
+        ("192.0.2.8-192.0.2.5", "192.0.2.8-192.0.2.5 does not go from one address up to another"),
+        ("192.0.2.8-2001:db8::5", "does not go from one address up to another"),
+        ("192.0.2.5,192.0.2.6", "192.0.2.5,192.0.2.6 has two of one address family"),
+        ("::", "no host answers to ::"),
+        ("ff02::1", "no host answers to ff02::1"),
+    ],
+)
+def test_a_source_that_no_host_has_is_refused(text: str, said: str) -> None:
+    with pytest.raises(Misconfigured, match=re.escape(said)) as error:
+        settings(f"--ip-masq-source={text}")
+    assert "write it like 192.0.2.5, 192.0.2.5-192.0.2.8 or 192.0.2.5,2001:db8::5" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -729,7 +729,7 @@ class ExplainResponse(_message.Message):
     TRACE_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
     masqueraded: _builtins.bool
-    """The source address is replaced by the node's."""
+    """The source address is replaced by the node's, or by that of `--ip-masq-source`."""
     explanation: _builtins.str
     """The decision, in words."""
     @_builtins.property
