@@ -16,7 +16,7 @@ from tests.patience import PATIENCE
 
 QUICK: Final = Timing(call=2.0, ping=0.5, pong=0.5, retry_first=0.05, retry_most=0.2, retry_not_allowed=0.2)
 CONFIG: Final = '{"Network":"10.5.0.0/16","SubnetMin":"10.5.224.0","Backend":{"Type":"udp"}}'
-"""A network whose subnets are drawn from above those that tests write by hand (`name`), so that none is drawn twice."""
+"""A network whose subnets are drawn above those that tests write by hand (`name`), so that none is drawn twice."""
 PREFIX: Final = "/coreos.com/network"
 CONFIG_PUT: Final = Put(f"{PREFIX}/config".encode(), CONFIG.encode())
 
