@@ -371,6 +371,14 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "Packets to the pod {pod} of this node go to {port}.",
         "A program has set the MAC {mac} of the pod at {port}; the pod is at {right}.",
     ),
+    Row(
+        "pod.addresses-leaked",
+        "pod-addresses",
+        WARNING,
+        "{addresses} of {subnet} {are} reserved for pods that are gone, and given to no new one: {names}.",
+        "The CNI plugin host-local keeps them since a crash, or since the container runtime lost its state; {free} "
+        "are free.",
+    ),
     # settings and routes of the host
     Row("host.forwarding-off", "forwarding-off", BROKEN, "The kernel forwards no {family} packets.", "{key} is 0."),
     Row(

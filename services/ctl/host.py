@@ -1,4 +1,4 @@
-"""What is seen of this host: the process that listens at the socket of a service, and the output of commands."""
+"""What is seen of this host: who listens at a socket, what the subnet files say, and the output of commands."""
 
 import asyncio
 import os
@@ -8,10 +8,13 @@ import struct
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from pathlib import Path
-from typing import Final
+from stat import S_ISREG, S_IWGRP, S_IWOTH
+from typing import Final, TypeAlias
 
 from flannelette.services.core.errors import Unavailable
+from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.connect.dial import environment_there
 from flannelette.services.ctl.connect.targets import Target
@@ -21,6 +24,9 @@ MOST_BYTES: Final = 8 << 20
 COMMAND_SECONDS: Final = 10.0
 """Seconds that one command may take."""
 _DATAPLANE_USER: Final = "flannelette-dataplane"
+
+Own: TypeAlias = Sequence[IPv4Interface | IPv6Interface]
+"""The addresses of the pods' bridge, each with the node's own subnet, as the dataplane has written them."""
 
 
 @frozen
@@ -69,6 +75,41 @@ def trusted_users(service: str) -> set[int]:
 def opened_itself(path: str, flags: int) -> int:
     """Opens a file that another user may have put there: no symbolic link is followed, and no pipe is waited for."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def obstacle_to(target: Target) -> str:
+    """Why nothing that the service reports can be cured from here; empty: the service listens, in this namespace."""
+    try:
+        found = process_of(target)
+    except Unavailable as error:
+        return str(error)
+    if found.user not in trusted_users(target.service):
+        return f"user {found.user} listens at {target.address}, and that is not the user of {target.program}"
+    return "" if found.is_here else "the service runs in another network namespace"
+
+
+def own_subnets(subnet_file: Path) -> Own:
+    """What the subnet files of this node say, of all its networks; none: there are none that only root or the
+    dataplane can have written.
+    """
+    found = list[IPv4Interface | IPv6Interface]()
+    for each in sorted(subnet_file.parent.glob(f"{subnet_file.stem}*{subnet_file.suffix}")):
+        with suppress(OSError, ValueError):
+            lines = read_lines(_trusted_text(each))
+            found += [ip_interface(lines[key]) for key in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") if lines.get(key)]
+    return found
+
+
+def _trusted_text(path: Path) -> str:
+    """The text of a file that only root or the dataplane's user can have written. Raises OSError: others could."""
+    trusted = trusted_users("dataplane")
+    with open(path, encoding="utf-8", errors="replace", opener=opened_itself) as file:
+        for state in (path.parent.stat(), os.fstat(file.fileno())):
+            if state.st_uid not in trusted or state.st_mode & (S_IWGRP | S_IWOTH):
+                raise PermissionError
+        if not S_ISREG(state.st_mode):
+            raise PermissionError
+        return file.read(1 << 16)
 
 
 async def output_of(words: Sequence[str], seconds: float = COMMAND_SECONDS, most: int = MOST_BYTES) -> bytes:

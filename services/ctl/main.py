@@ -83,6 +83,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "rules": ("rules", "Show the firewall rules, and the reason for each."),
         "topology": ("topology", "Draw the nodes and the links between them."),
         "reservations": ("reservations", "Show the reserved subnets."),
+        "addresses": ("addresses", "Show addresses reserved for pods here, and free lost ones."),
         "quarantine": ("quarantine", "Show the refused entries of the store."),
     },
     "Diagnose": {

@@ -50,6 +50,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NODE_FILES: Final[Mapping[str, str]] = {
     "SUBNET_FILE": "/run/flannel/subnet.env",
     "STATE_DIR": "/var/lib/flannelette",
+    "CNI_STATE_DIR": "/var/lib/cni",
 }
 """Files of a node's services, by their variables, and where they are by default."""
 

@@ -15,10 +15,9 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
+from ipaddress import ip_interface, ip_network
 from pathlib import Path
-from stat import S_ISREG, S_IWGRP, S_IWOTH
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import click
 
@@ -27,15 +26,14 @@ from flannelette.lease.v1.lease_pb2_grpc import LeaseServiceStub
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.cure import Command, commands_of
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.formats.shell_words import read_lines
 from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command, confirm, require_terminal
 from flannelette.services.ctl.commands.cloud import cloud_problems
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes, lease_services
-from flannelette.services.ctl.connect.targets import SERVICES, Service, Target, Targets
-from flannelette.services.ctl.host import opened_itself, output_of, process_of, trusted_users
+from flannelette.services.ctl.connect.targets import SERVICES, Service, Targets
+from flannelette.services.ctl.host import Own, obstacle_to, output_of, own_subnets
 from flannelette.services.ctl.node_health import NodeHealth, State
 from flannelette.services.ctl.options import node_file
 from flannelette.services.ctl.packet_path import PathStep, broken_places
@@ -51,8 +49,6 @@ from flannelette.services.ctl.problems import (
 )
 from flannelette.services.ctl.screen import Screen, lines, shown_nodes
 from flannelette.services.runtime.os.ethtool import set_checksum_offload
-
-Own: TypeAlias = Sequence[IPv4Interface | IPv6Interface]
 
 _LOOK_AGAIN_SECONDS: Final = 12.0
 """masq checks every five seconds, the dataplane within a second of most changes."""
@@ -320,8 +316,6 @@ async def _without(done: Collection[str], nodes: Nodes, services: Collection[str
 
 _OUR_DEVICES: Final = re.compile(r"flannel[\w.-]{0,8}|fl-[\w.-]{1,12}")
 
-"""The addresses of the pods' bridge, each with the node's own subnet, as the dataplane has written them."""
-
 
 def fixes_of(problem: Problem) -> tuple[Command, ...]:
     """The commands that --fix may carry out against this problem, once they are found right; none: it is advice.
@@ -329,18 +323,6 @@ def fixes_of(problem: Problem) -> tuple[Command, ...]:
     Of a lease service nothing is carried out: it has no rights on this host, and may be another host's.
     """
     return commands_of(problem.cure) if problem.service in ("dataplane", "masq") else ()
-
-
-def own_subnets(subnet_file: Path) -> Own:
-    """What the subnet files of this node say, of all its networks; none: there are none that only root or the
-    dataplane can have written.
-    """
-    found = list[IPv4Interface | IPv6Interface]()
-    for each in sorted(subnet_file.parent.glob(f"{subnet_file.stem}*{subnet_file.suffix}")):
-        with suppress(OSError, ValueError):
-            lines = read_lines(_trusted_text(each))
-            found += [ip_interface(lines[key]) for key in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") if lines.get(key)]
-    return found
 
 
 async def objection_to(command: Command, own: Own) -> str:
@@ -447,29 +429,6 @@ async def _ip(*words: str) -> Any:
     """What `ip -json` answers: a list."""
     answer = json.loads(await output_of(("ip", "-json", *words)) or "[]")
     return [each for each in answer if each]
-
-
-def _trusted_text(path: Path) -> str:
-    """The text of a file that only root or the dataplane's user can have written. Raises OSError: others could."""
-    trusted = trusted_users("dataplane")
-    with open(path, encoding="utf-8", errors="replace", opener=opened_itself) as file:
-        for state in (path.parent.stat(), os.fstat(file.fileno())):
-            if state.st_uid not in trusted or state.st_mode & (S_IWGRP | S_IWOTH):
-                raise PermissionError
-        if not S_ISREG(state.st_mode):
-            raise PermissionError
-        return file.read(1 << 16)
-
-
-def obstacle_to(target: Target) -> str:
-    """Why nothing that the service reports can be cured from here; empty: the service listens, in this namespace."""
-    try:
-        found = process_of(target)
-    except Unavailable as error:
-        return str(error)
-    if found.user not in trusted_users(target.service):
-        return f"user {found.user} listens at {target.address}, and that is not the user of {target.program}"
-    return "" if found.is_here else "the service runs in another network namespace"
 
 
 def _sysctl(setting: str) -> tuple[Path, str]:

@@ -17,7 +17,13 @@ from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.culprit import culprit, is_in
 from flannelette.services.dataplane.diagnose.host_programs import check_cni, check_flanneld
 from flannelette.services.dataplane.diagnose.paths import check_routes, is_in_use
-from flannelette.services.dataplane.diagnose.pods import check_bridge, check_entries, check_pods, has_pods
+from flannelette.services.dataplane.diagnose.pods import (
+    check_addresses,
+    check_bridge,
+    check_entries,
+    check_pods,
+    has_pods,
+)
 from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
     KernelSnapshot,
@@ -325,6 +331,7 @@ CHECKS: Final[dict[str, Check]] = {
     "the pods' bridge": check_bridge,
     "pods": check_pods,
     "entries for single pods": check_entries,
+    "addresses of pods that are gone": check_addresses,
     "the underlay's address": _local_address,
     "the tunnel's port": _port,
     "routes of other programs": check_routes,

@@ -19,11 +19,13 @@ from typing import Final, Protocol
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import FAMILIES, Family
+from flannelette.services.core.pod_addresses import Looks, Reservation, counted, leaked
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, flannelds
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.look import findings, look, subject_of
 from flannelette.services.dataplane.diagnose.paths import detours
 from flannelette.services.dataplane.diagnose.pods import (
+    addresses_judged,
     known_pods,
     mendings,
     ports_of,
@@ -98,6 +100,7 @@ class Diagnosis:
         self._resolved: dict[tuple[bytes, int], float] = {}
         """Time of the last request to the kernel about each pod."""
         self._remembered: dict[bytes, tuple[Route, ...]] = {}
+        self._dead: dict[Reservation, Looks] = {}
         self._suspected: frozenset[Condition] = frozenset()
         """Findings of the last look, which are reported once another look has them too."""
         self._cost = 0.0
@@ -132,6 +135,7 @@ class Diagnosis:
             bridges=self._bridges,
             remembered=self._remembered,
             ports=self._ports,
+            leaked=leaked(self._dead),
             gateways={address: now - since for address, since in self._gateways.items()},
         )
         try:
@@ -207,6 +211,7 @@ class Diagnosis:
     def _note(self, subject: Subject, seen: KernelSnapshot) -> None:
         self._bridges.update(seen.bridges)
         self._ports = ports_of(subject, seen)
+        self._dead = counted(self._dead, addresses_judged(subject, seen), time.monotonic())
         self._note_gateways(subject, seen)
         dataplane = self._dataplane
         dataplane.known_pods = known_pods(subject, seen)

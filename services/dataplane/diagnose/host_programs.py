@@ -13,6 +13,7 @@ from typing import Any, Final
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.frozen import frozen
 from flannelette.services.dataplane.diagnose.seen import BRIDGE, CniView, HostLink, KernelSnapshot, Subject
+from flannelette.services.runtime.os.cni_state import object_in
 from flannelette.services.runtime.os.processes import Process, processes, udp_port_owner
 
 _SUBNET_FILE: Final = re.compile(r"--?subnet-file(?:=(.*))?")
@@ -169,11 +170,6 @@ def _types(plugin: Mapping[str, Any]) -> Iterator[str]:
         yield str(delegate.get("type", "bridge"))
         ipam = {"type": "host-local", **object_in(delegate.get("ipam"))}
     yield str(ipam.get("type", ""))
-
-
-def object_in(value: object) -> Mapping[str, Any]:
-    """A JSON object; an empty one in the place of anything else."""
-    return value if isinstance(value, dict) else {}
 
 
 def _of_containerd(path: Path) -> list[str]:

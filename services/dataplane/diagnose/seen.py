@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from flannelette.services.core.family import FAMILIES, Address, Family, Network
 from flannelette.services.core.frozen import frozen
+from flannelette.services.core.pod_addresses import CniPods, Reservation
 from flannelette.services.dataplane.links.interfaces import Device
 from flannelette.services.dataplane.netlink.object_text import address as ip_text
 from flannelette.services.dataplane.netlink.objects import Route
@@ -237,32 +238,6 @@ class PeerLookup:
 
 
 @frozen
-class CniPod:
-    """A pod as CNI has it on record."""
-
-    addresses: tuple[bytes, ...]
-    bridge: str = ""
-    """Name of the bridge that the CNI plugin `bridge` has attached the interface to; empty: unknown."""
-    interface: str = ""
-    """Name of the host's end of the interface; empty: unknown."""
-    gateways: tuple[bytes, ...] = ()
-    """Addresses to which the pod sends what is for others; none: not known."""
-    has_hairpin: bool = False
-    """The CNI configuration asks for hairpin mode."""
-    is_isolated: bool = False
-    """The CNI configuration asks for an isolated port."""
-
-
-@frozen
-class CniPods:
-    """The pods that CNI has on record."""
-
-    pods: Sequence[CniPod] = ()
-    obstacle: str = ""
-    """Why they are not known; empty: they are."""
-
-
-@frozen
 class KnownPods:
     """The pods of this node as the last look has shown them."""
 
@@ -318,6 +293,8 @@ class Subject:
     """Addresses to which pods send, by an earlier look: for how many seconds the bridge has lacked each."""
     lacks_tunnels: bool = False
     """IPsec has no tunnel with some peer."""
+    leaked: Set[Reservation] = frozenset()
+    """Reservations of which enough earlier looks have found the container dead."""
     remembered: Mapping[bytes, Sequence[Route]] = field(default_factory=dict)
     """The routes by which an address of the underlay was reached at earlier looks, one a table, the last first."""
 

@@ -33,8 +33,9 @@ COMMANDS = (
     "top",
     "events",
     "wait --converged --timeout=0",
+    "addresses",
 )
-_ENUMS = ("state", "health", "weight", "kind", "layer", "checksum_offload", "verdict", "outcome")
+_ENUMS = ("state", "health", "weight", "kind", "layer", "checksum_offload", "verdict", "outcome", "sign")
 """Keys of what is one of a few words."""
 _WORDS = ("store", "objects")
 """Parents whose `kind` is a text: a store's, an object's of the kernel."""
@@ -84,9 +85,19 @@ async def documents(node: FakeNode) -> dict[str, list[Any]]:
     dataplane["GetStatus"], masq["GetStatus"] = devices, status
     dataplane["ResyncKernel"] = dataplane_pb2.ResyncKernelResponse(commands=["ip route"], errors=["it is locked"])
     masq["ResyncRules"] = masq_pb2.ResyncRulesResponse(commands=["iptables -A"])
+    (node.directory / "subnet.env").write_text("FLANNEL_SUBNET=10.5.64.1/24\n")
+    (given := node.directory / "cni/networks/cbr0/10.5.64.2").parent.mkdir(parents=True)
+    given.write_text("c1\r\neth0")
     found = {}
     for command in COMMANDS:
-        ran = await run(node.directory, *command.split(), "-o", "json")
+        ran = await run(
+            node.directory,
+            *command.split(),
+            "-o",
+            "json",
+            FLANNELD_SUBNET_FILE=f"{node.directory}/subnet.env",
+            FLANNELD_CNI_STATE_DIR=f"{node.directory}/cni",
+        )
         many = command == "events"
         found[command.split()[0]] = [json.loads(line) for line in ran.out.splitlines()] if many else [ran.json]
     return found

@@ -23,7 +23,6 @@ from flannelette.services.dataplane.backends import make_backend
 from flannelette.services.dataplane.backends.wireguard import private_key
 from flannelette.services.dataplane.commands import HookFile
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
-from flannelette.services.dataplane.diagnose.look import cni_pods
 from flannelette.services.dataplane.events import Cause, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.node.cni import read_configuration
@@ -41,6 +40,7 @@ from flannelette.services.runtime.lease.wire import (
     step_from_bytes,
     step_to_bytes,
 )
+from flannelette.services.runtime.os.cni_state import cni_pods
 from flannelette.services.runtime.state import Record, RecordFile, UnreadableState, pack
 from tests.examples.dataplane import DUAL_UNDERLAY, NAMES
 from tests.examples.masq_firewall import ALL

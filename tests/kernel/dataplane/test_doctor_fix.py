@@ -13,7 +13,8 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2
 from flannelette.services.core.cure import Command
-from flannelette.services.ctl.commands.doctor import carry_out, objection_to, own_subnets
+from flannelette.services.ctl.commands.doctor import carry_out, objection_to
+from flannelette.services.ctl.host import own_subnets
 from tests.ctl import samples
 from tests.ctl.fakes import FakeNode
 from tests.ctl.process import run

@@ -9,8 +9,9 @@ from flannelette.lease.v1 import lease_pb2
 from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import found
 from flannelette.services.core.cure import COMMANDS, Command, Cure, commands_of, read_cure
-from flannelette.services.ctl.commands.doctor import FACTS, fixes_of, obstacle_to
+from flannelette.services.ctl.commands.doctor import FACTS, fixes_of
 from flannelette.services.ctl.connect.targets import Target
+from flannelette.services.ctl.host import obstacle_to
 from flannelette.services.ctl.problems import problem_of, reported
 from flannelette.services.runtime.conditions import condition_from_proto, condition_to_proto, older_condition
 

@@ -10,14 +10,12 @@ import pytest
 
 from flannelette.services.core.conditions import Condition
 from flannelette.services.core.family import IPV4
+from flannelette.services.core.pod_addresses import CniPod, CniPods
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, managers_of
-from flannelette.services.dataplane.diagnose.look import cni_pods
 from flannelette.services.dataplane.diagnose.paths import check_routes
 from flannelette.services.dataplane.diagnose.pods import check_pods, mendings
 from flannelette.services.dataplane.diagnose.seen import (
     BridgePort,
-    CniPod,
-    CniPods,
     HostAddress,
     HostLink,
     KernelSnapshot,
@@ -25,6 +23,7 @@ from flannelette.services.dataplane.diagnose.seen import (
 )
 from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
 from flannelette.services.dataplane.underlay import Underlay
+from flannelette.services.runtime.os.cni_state import cni_pods
 
 OWN = IPv4Network("10.5.1.0/24")
 SUBJECT = Subject(

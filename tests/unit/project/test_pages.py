@@ -59,6 +59,8 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "Reporting a bug": "tests/kernel/cluster/test_sysdump.py"
         "::test_the_archive_has_everything_of_the_node_and_no_secret",
         "Following a packet": "tests/kernel/masq/test_explain.py::test_what_the_page_says_to_type_follows_a_packet",
+        "Addresses of pods that are gone": "tests/kernel/dataplane/test_pod_addresses.py"
+        "::test_doctor_names_the_addresses_of_killed_pods_and_what_the_page_says_frees_them",
         "Many leases are gone at once": HOST,
         "A network change that would move nodes": "tests/kernel/cluster/test_network_change.py"
         "::test_the_page_says_what_to_type",

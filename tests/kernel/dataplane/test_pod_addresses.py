@@ -1,0 +1,256 @@
+"""Addresses that the real `host-local` has given to pods: those of pods that are gone are freed, and no other.
+
+Pods are network namespaces that CNI's plugins attach; one that is gone was killed without the plugins, as in a crash.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest_asyncio
+
+from tests.ctl.process import Ran, run
+from tests.hosts.dataplane import VXLAN, cluster_in
+from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
+from tests.hosts.pods import Node, flags
+from tests.pages.document import sections
+from tests.paths import ROOT
+from tests.patience import PATIENCE
+from tests.tools import find_tool, lacking
+
+PAGE = ROOT / "docs/operations.md"
+SUBNET = f"10.5.{100 + os.getpid() % 155}"
+"""Namespaces of other tests are seen here too: their pods shall have other addresses."""
+
+
+class Pods(Node):
+    """Pods of which some have gone without a word."""
+
+    async def addresses(self, *words: str, directory: str = "") -> Ran:
+        """`flannelette addresses WORDS...` on this node."""
+        cluster = self.cluster
+        variables = {
+            "FLANNELD_SUBNET_FILE": f"{cluster.directory}/subnet.env",
+            "FLANNELD_CNI_STATE_DIR": directory or f"{cluster.directory}/var/lib/cni",
+        }
+        return await run(cluster.directory, "addresses", *words, prefix=cluster.namespace.command(), **variables)
+
+    async def states(self, *words: str) -> dict[str, tuple[str, str]]:
+        """State and sign by address."""
+        found = (await self.addresses(*words, "-o", "json")).json
+        self.reasons = {each["address"]: each["reason"] for each in found["addresses"]}
+        return {each["address"]: (each["state"], each["sign"]) for each in found["addresses"]}
+
+    def kill(self, number: int) -> str:
+        """Ends a pod as a crash does, and returns its address."""
+        pod, address, _ = self.pods.pop(number)
+        pod.delete()
+        self.make_netns.made.remove(pod)
+        return address
+
+    @property
+    def reserved(self) -> dict[str, str]:
+        """What is reserved, with the content of each file."""
+        return {
+            path.name: path.read_text() for path in (self.state / "networks/cbr0").iterdir() if path.name[0].isdigit()
+        }
+
+    async def until_gone(self, number: int) -> None:
+        """Until the kernel has removed the interface of a pod that ended: it does so in its own time."""
+        async with asyncio.timeout(PATIENCE):
+            while self.ip("-o link show type veth").count("veth") > number:  # noqa: ASYNC110 - the kernel does it
+                await asyncio.sleep(0.05)
+
+
+@pytest_asyncio.fixture
+async def node(netns: NetworkNamespace) -> AsyncIterator[Pods]:
+    find_tool("cnitool")
+    if os.geteuid() != 0:
+        lacking("it takes root to look into network namespaces")
+    make_netns = NamespaceMaker()
+    with ExitStack() as ending, cluster_in(netns, VXLAN) as cluster:
+        ending.callback(make_netns.close)
+        (cluster.directory / "subnet.env").write_text(f"FLANNEL_SUBNET={SUBNET}.1/24\n")
+        netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        async with cluster.dataplane(*flags(cluster)) as running:
+            await running.until()
+            made = Pods(cluster, running, make_netns)
+            for _ in range(3):
+                made.add_pod()
+            yield made
+
+
+async def test_pods_that_run_have_their_addresses_and_those_of_a_killed_pod_are_freed(node: Pods) -> None:
+    assert await node.states() == {f"{SUBNET}.{n}": ("ALIVE", "NAMESPACE") for n in (2, 3, 4)}
+    gone = node.kill(1)
+    await node.until_gone(4)
+    assert (await node.states())[gone] == ("DEAD", "INTERFACE")
+    listed = await node.addresses()
+    assert listed.code == 1
+    assert [line.split()[:2] for line in listed.out.splitlines()[1:]] == [["n1", f"{SUBNET}.{n}"] for n in (2, 3, 4)]
+
+    done = await node.addresses("--release", "--yes", "--pause=100ms", "-o", "json")
+    assert (done.code, done.json["released"]) == (0, [gone]), done.err
+    assert sorted(node.reserved) == [f"{SUBNET}.2", f"{SUBNET}.4"]
+    assert (await node.addresses()).code == 0
+    node.add_pod()
+    assert len(node.reserved) == 3
+    await node.until_it_flows()
+
+
+async def test_doctor_names_the_addresses_of_killed_pods_and_what_the_page_says_frees_them(node: Pods) -> None:
+    (block,) = next(s for s in sections(PAGE) if s.title == "Addresses of pods that are gone").blocks
+    typed = [line.split()[2:] for line in block.commands.splitlines() if line.startswith("sudo flannelette")]
+    assert typed == [["addresses"], ["addresses", "--release"]]
+    gone = node.kill(1)
+    await node.until_gone(4)
+    found = list[Any]()
+    async with asyncio.timeout(180):
+        while not (found := [each for each in await node.findings() if each.check == "pod-addresses"]):
+            await asyncio.sleep(10)
+            await node.running.resync()
+    (finding,) = found
+    assert finding.problem == (
+        f"1 address of {SUBNET}.0/24 is reserved for pods that are gone, and given to no new one: {gone}."
+    )
+    assert (finding.broken, finding.cure) == (False, "flannelette addresses --release")
+    assert "250 are free" in finding.cause
+    assert await node.flows()
+    listed, released = [await node.addresses(*words[1:], "--yes", "--pause=0s") for words in typed]
+    assert (listed.code, released.code, released.out.splitlines()[-1]) == (1, 0, f"freed: {gone}")
+    async with asyncio.timeout(PATIENCE):
+        while [each for each in await node.findings() if each.check == "pod-addresses"]:
+            await node.running.resync()
+            await asyncio.sleep(0.5)
+
+
+async def test_a_reservation_without_a_result_is_dead_once_no_namespace_has_the_address(node: Pods) -> None:
+    for path in (node.state / "results").iterdir():
+        path.unlink()
+    gone = node.kill(0)
+    (node.state / "networks/cbr0" / f"{SUBNET}.77").touch()  # as after a power cut
+    found = await node.states()
+    assert found == {
+        gone: ("DEAD", "NAMESPACE"),
+        f"{SUBNET}.3": ("ALIVE", "NAMESPACE"),
+        f"{SUBNET}.4": ("ALIVE", "NAMESPACE"),
+        f"{SUBNET}.77": ("DEAD", "NAMESPACE"),
+    }
+    done = await node.addresses("--release", "--yes", "--pause=0s", "-o", "json")
+    assert sorted(done.json["released"]) == sorted((gone, f"{SUBNET}.77"))
+
+
+async def test_a_pod_that_has_lost_its_address_lives_and_one_that_is_not_known_stops_everything(node: Pods) -> None:
+    pod, address, _ = node.pods[0]
+    pod.ip("addr", "flush", "dev", "eth0")
+    assert (await node.states())[address] == ("ALIVE", "INTERFACE")
+    for path in (node.state / "results").iterdir():
+        path.unlink()
+    gone = node.kill(2)
+    found = await node.states()
+    assert (found[address], found[gone]) == (("UNKNOWN", "NONE"), ("UNKNOWN", "NONE"))
+    before = node.reserved
+    done = await node.addresses("--release", "--yes", "--pause=0s", "-o", "json")
+    assert (done.json["released"], node.reserved) == ([], before)
+
+
+async def test_while_a_plugin_runs_for_a_container_its_address_is_not_free(node: Pods) -> None:
+    (node.state / "networks/cbr0" / f"{SUBNET}.9").write_text("starting\r\neth0")
+    plugin = await asyncio.create_subprocess_exec("sleep", "60", env={"CNI_CONTAINERID": "starting"})
+    try:
+        assert (await node.states())[f"{SUBNET}.9"] == ("ALIVE", "PLUGIN")
+    finally:
+        plugin.kill()
+        await plugin.wait()
+    assert (await node.states())[f"{SUBNET}.9"] == ("DEAD", "NAMESPACE"), node.reasons
+
+
+async def test_without_rights_and_without_a_dataplane_nothing_is_dead(node: Pods) -> None:
+    gone = node.kill(0)
+    await node.until_gone(4)
+    await node.running.end()
+    assert (await node.states())[gone] == ("UNKNOWN", "NONE")
+    before = node.reserved
+    done = await node.addresses("--release", "--yes", "--pause=0s", "-o", "json")
+    assert (done.json["released"], node.reserved) == ([], before)
+    said = await node.addresses(directory=f"{node.cluster.directory}/nowhere")
+    assert (said.code, "cannot be read here" in said.err) == (1, True)
+
+
+@contextmanager
+def runtime(path: Path, *containers: str) -> Iterator[None]:
+    """The call of a container runtime that lists sandboxes, which it answers with these and their metadata."""
+
+    def item(container: str) -> bytes:
+        name = container.encode()
+        inner = bytes((0x0A, len(name))) + name + b"\x12\x04\x0a\x02p1\x18\x01"
+        return bytes((0x0A, len(inner))) + inner
+
+    answer = b"".join(map(item, containers))
+    call = grpc.unary_unary_rpc_method_handler(lambda request, context: answer, bytes, bytes)
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    if containers:
+        handlers = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", {"ListPodSandbox": call})
+        server.add_generic_rpc_handlers((handlers,))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop(None).wait()
+
+
+async def test_what_a_container_runtime_knows_is_alive_and_one_that_is_silent_decides_nothing(node: Pods) -> None:
+    gone = node.kill(0)
+    await node.until_gone(4)
+    container = node.reserved[gone].splitlines()[0]
+    path = node.cluster.directory / "cri.sock"
+    asked = f"--runtime={path}"
+    with runtime(path, "another", container):
+        assert (await node.states(asked))[gone] == ("ALIVE", "RUNTIME")
+    with runtime(path, "another"):
+        assert (await node.states(asked))[gone] == ("DEAD", "INTERFACE")
+    with runtime(path):  # one that has no such call, as docker's containerd
+        assert (await node.states(asked))[gone] == ("DEAD", "INTERFACE")
+    assert (await node.states(asked))[gone] == ("UNKNOWN", "NONE")
+
+
+async def test_pods_that_start_while_addresses_are_freed_keep_theirs(node: Pods) -> None:
+    """Starts pods and kills others, three at a time, while addresses are freed all the time, without a pause."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    killed, freed = set[str](), list[str]()
+
+    async def start_and_kill(pool: futures.Executor) -> None:
+        for number in range(15):
+            await loop.run_in_executor(pool, node.add_pod)
+            if number % 2:
+                killed.add(node.kill(number % len(node.pods)))
+
+    async def free() -> int:
+        rounds = 0
+        while not ended.is_set():
+            done: Any = (await node.addresses("--release", "--yes", "--pause=0s", "-o", "json")).json
+            freed.extend(done["released"])
+            rounds += 1
+        return rounds
+
+    with futures.ThreadPoolExecutor(3) as pool:
+        freeing = asyncio.create_task(free())
+        await asyncio.gather(*(start_and_kill(pool) for _ in range(3)))
+        ended.set()
+        rounds = await freeing
+    living = {address for _, address, _ in node.pods}
+    assert len(living) == len(node.pods)
+    assert living <= node.reserved.keys()
+    assert rounds > 3
+    assert set(freed) <= killed
+    await node.until_gone(2 + len(node.pods))
+    await node.addresses("--release", "--yes", "--pause=0s")
+    assert node.reserved.keys() == living
+    print(json.dumps({"rounds": rounds, "started": 45, "killed": len(killed), "freed": len(freed)}))
