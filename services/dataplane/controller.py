@@ -354,10 +354,13 @@ class Controller:
         links, works = self.tracker.links(config), self.tracker.is_working(config)
         where = (config.network, config.backend, links, own, self._limits, self.settings.ip_blackhole_route)
         change = tuple(self.tracker.earlier_overlays()), self.tracker.connected_by_tasks
-        context = PeerContext(*where, not desired.is_told, works, *change).after(self.programmer.context)
+        last = self.programmer.context
+        context = PeerContext(*where, not desired.is_told, works, *change).after(last)
+        if last is not None and context == last:
+            context = last  # which knows already what follows from it
         touched, self._touched = self._touched, {}
         since = next(iter(touched.values()), None)
-        if self._due is None and context == self.programmer.context:
+        if self._due is None and context is last:
             if desired.is_told and touched:
                 await self.programmer.program(context, table.leases, touched.keys(), since=since)
             return
@@ -419,8 +422,8 @@ class Reporter:
         self.findings: Callable[[], tuple[Condition, ...]] = tuple
         """What is wrong with the node, to be told with its progress."""
         self._calls = calls
-        self._news: tuple[int, Progress] | None = None
-        """What there is to tell, and on which stream."""
+        self._now: tuple[int, Progress] | None = None
+        """How far the node is, and on which stream that is to be told."""
         self._told: tuple[int, Progress] | None = None
         self._deaf = 0
         """The stream whose service does not take reports."""
@@ -428,9 +431,11 @@ class Reporter:
         self._wake = asyncio.Event()
 
     def tell(self, progress: Progress | None, stream: int) -> None:
-        """What is true now; None: nothing yet. `stream` numbers the streams of leases, 0 while none is open."""
-        said = progress and replace(progress, findings=self.findings(), version=version())
-        self._news = (stream, said) if said is not None and stream else None
+        """What is true now; None: nothing yet. `stream` numbers the streams of leases, 0 while none is open.
+
+        What is wrong is looked up when it is reported, not at each of many changes.
+        """
+        self._now = (stream, progress) if progress is not None and stream else None
         self._wake.set()
 
     async def run(self) -> None:
@@ -456,10 +461,14 @@ class Reporter:
 
     async def _next(self) -> tuple[int, Progress]:
         """What is to be told, as soon as there is something."""
-        while (news := self._news) is None or news == self._told or news[0] == self._deaf:
+        while True:
             self._wake.clear()
+            if self._now is not None and self._now[0] != self._deaf:
+                stream, progress = self._now
+                news = stream, replace(progress, findings=self.findings(), version=version())
+                if news != self._told:
+                    return news
             await self._wake.wait()
-        return news
 
     def _complain(self, reason: str) -> None:
         if reason != self._trouble:

@@ -45,7 +45,7 @@ from flannelette.services.dataplane.watch import watch_kernel
 from flannelette.services.runtime.cache import MachineToken, StateFile
 from flannelette.services.runtime.events import EventFile
 from flannelette.services.runtime.lease.feed import Connect, connect_over_grpc
-from flannelette.services.runtime.os.names import Claims, claims_of, lock_name, single_instance, stranger_findings
+from flannelette.services.runtime.os.names import Claims, claims_of, lock_name, single_instance, stranger_finder
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.settings import node_name
 from flannelette.services.runtime.state import unwritten
@@ -74,7 +74,7 @@ async def build(
     cni = read_configuration(settings.cni_config_path, settings.cni_install_path)
     health, service, is_named = process.health, f"dataplane{network.suffix}", settings.is_named
     machine = MachineToken(settings.state_dir)
-    health.finders.append(partial(stranger_findings, lock_name("dataplane"), claims_of("dataplane")))
+    health.finders.append(stranger_finder(lock_name("dataplane"), claims_of("dataplane")))
     with (
         single_instance(service, "stop it first: two would undo each other's changes"),
         Monitor() as monitor,

@@ -34,7 +34,7 @@ from flannelette.services.runtime.os.names import (
     claims_of,
     lock_name,
     single_instance_within,
-    stranger_findings,
+    stranger_finder,
 )
 from flannelette.services.runtime.process.process import Process, run
 from flannelette.services.runtime.process.settings import node_name
@@ -56,7 +56,7 @@ async def build(
     """Wires the feed, the reconciler, the firewall and the calls. Raises Misconfigured: no rule could be set here."""
     network, health, rules = settings.node_network, process.health, settings.rules
     service = f"masq{network.suffix}"
-    health.finders.append(partial(stranger_findings, lock_name("masq"), claims_of("masq")))
+    health.finders.append(stranger_finder(lock_name("masq"), claims_of("masq")))
     async with single_instance_within(service, _ADVICE, _PATIENCE_SECONDS):
         probe = HostProbe(rules.nft_table)
         firewall = AutoFirewall(settings.firewall, lock_path(), probe)

@@ -20,7 +20,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_network
@@ -42,6 +42,7 @@ _ATTEMPTS: Final = 1000
 _THREAD: Final = Path("/proc/thread-self")
 _NET_ADMIN: Final = 1 << 12
 _MOST_FINDINGS: Final = 4
+_LOOK_SECONDS: Final = 5.0
 
 _SOCK_DIAG: Final = 4
 _BY_FAMILY: Final = 20
@@ -139,6 +140,23 @@ def holders(beginning: str) -> list[Holder]:
     unproven = frozenset(each.inode for each in found if not each.is_rightful)
     older = _of_older_releases(unproven) if unproven else frozenset()
     return [replace(each, is_rightful=True) if each.inode in older else each for each in found]
+
+
+def stranger_finder(*beginnings: str) -> Callable[[], Iterable[Condition]]:
+    """Makes the check of `stranger_findings` that looks every five seconds at most: it asks for all of the host's
+    unix sockets, which may be thousands.
+    """
+    looked_at, last = -_LOOK_SECONDS, tuple[Condition, ...]()
+
+    def find() -> Iterable[Condition]:
+        nonlocal looked_at, last
+        now = time.monotonic()
+        if now - looked_at >= _LOOK_SECONDS:
+            last = tuple(stranger_findings(*beginnings))
+            looked_at = now
+        return last
+
+    return find
 
 
 def stranger_findings(*beginnings: str) -> Iterator[Condition]:
