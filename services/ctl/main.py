@@ -2,7 +2,6 @@
 
 import atexit
 import errno
-import gc
 import os
 import signal
 import sys
@@ -291,7 +290,6 @@ def flanneld(flags: tuple[str, ...]) -> None:
 def main() -> None:
     """Runs the command line, and ends the process; never returns."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own messages report its errors
-    gc.set_threshold(100_000, 50, 20)  # what a command imports is no garbage, and is not searched
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # Ctrl-C came before
     try:
         code = _exit_code()

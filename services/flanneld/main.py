@@ -1,6 +1,5 @@
 """The program `flannelette flanneld`: reads the command line, and runs the services in one process or as children."""
 
-import gc
 import os
 import signal
 import sys
@@ -16,7 +15,6 @@ log = get_logger()
 
 def main() -> int:
     """The exit code: 0 stopped, 1 a service ended by itself or could not start, 2 wrong flags."""
-    gc.set_threshold(100_000, 50, 20)  # what a start imports is no garbage, and is not searched
     try:
         command = command_of(sys.argv[1:], os.environ)
     except HelpRequested as help_text:
