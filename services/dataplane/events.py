@@ -70,19 +70,21 @@ PENDING: Final = Gauge(
 
 
 class NumberCollector(Collector):
-    """A gauge with one label, counted at every scrape and not at every change.
+    """A gauge with these labels, counted at every scrape and not at every change.
 
-    `count` is called in another thread than the event loop's.
+    `count` is called in another thread than the event loop's; its keys have a value for each label.
     """
 
-    def __init__(self, name: str, text: str, label: str, count: Callable[[], Mapping[str, int]]) -> None:
-        self._name, self._text, self._label, self._count = name, text, label, count
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], count: Callable[[], Mapping[tuple[str, ...], int]]
+    ) -> None:
+        self._name, self._text, self._labels, self._count = name, text, labels, count
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """See Collector."""
-        found = GaugeMetricFamily(self._name, self._text, labels=[self._label])
-        for value, number in self._count().items():
-            found.add_metric([value], number)
+        found = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for values, number in self._count().items():
+            found.add_metric(values, number)
         yield found
 
 

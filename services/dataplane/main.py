@@ -179,20 +179,27 @@ def _collectors(dataplane: Controller, prober: Prober) -> tuple[NumberCollector,
         NumberCollector(
             "flannelette_peers",
             "Peers by state, as GetStatus says",
-            "state",
-            lambda: states(dataplane.programmer),
+            ["state"],
+            lambda: {(state,): number for state, number in states(dataplane.programmer).items()},
         ),
         NumberCollector(
             "flannelette_probed_peers",
             "Peers by whether they answer probes through the overlay: answers, silent, unknown",
-            "answer",
-            lambda: {str(each): prober.answering[each] for each in Answering},
+            ["answer"],
+            lambda: {(str(each),): prober.answering[each] for each in Answering},
+        ),
+        NumberCollector(
+            "flannelette_peer_paths",
+            "Paths to peers through the overlay, by the bytes of the largest packet that should pass, and of the one "
+            "that does (unknown: not known yet)",
+            ["family", "configured", "measured"],
+            lambda: dict(prober.path_classes),
         ),
         NumberCollector(
             "flannelette_findings",
             "Problems of the host that break the overlay, by check",
-            "check",
-            lambda: Counter(each.check for each in findings_of(dataplane, prober) if not each.is_remote),
+            ["check"],
+            lambda: Counter((each.check,) for each in findings_of(dataplane, prober) if not each.is_remote),
         ),
     )
 

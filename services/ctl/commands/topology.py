@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from ipaddress import ip_address, ip_network
 from itertools import combinations
 from typing import Any, Final
@@ -89,7 +89,17 @@ class Link:
     """The routes of the underlay carry the packets, without a tunnel."""
     health: Overall
     remark: str
-    """The round-trip time, or what is wrong; empty: not known."""
+    """The round-trip time, and the largest packet where that is less than it should be; or what is wrong; empty: not
+    known."""
+    mtu: int = 0
+    """Bytes of the largest packet that should pass; 0: not known, also below."""
+    largest_packet: int = 0
+    """Bytes of the largest one that has passed."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether not all passes that should."""
+        return 0 < self.largest_packet < self.mtu
 
 
 @frozen
@@ -257,9 +267,13 @@ def read_topology(
             ends = frozenset((name, peer.node or peer.name))
             link = _link((name, peer.node or peer.name), interface, peer, backends.get(name, ""))
             other = told.get(ends)
-            if other is None or link.health.gravity > other.health.gravity:
+            if other is None or _gravity(link) > _gravity(other):
                 told[ends] = link
     return Topology(tuple(nodes), tuple(_links(nodes, told)))
+
+
+def _gravity(link: Link) -> tuple[int, bool]:
+    return link.health.gravity, link.is_narrow
 
 
 def _links(nodes: Sequence[Node], told: Mapping[frozenset[str], Link]) -> Iterator[Link]:
@@ -270,7 +284,7 @@ def _links(nodes: Sequence[Node], told: Mapping[frozenset[str], Link]) -> Iterat
             if link is None:
                 yield Link(ends, first.backend in _DIRECT, Overall.UNKNOWN, "")
             else:
-                yield Link(ends, link.direct, link.health, link.remark)
+                yield replace(link, ends=ends)
 
 
 def _node(
@@ -298,7 +312,13 @@ def _link(ends: tuple[str, str], interface: str, peer: pb.Peer, backend: str) ->
     """A link as the dataplane of its first end tells it; one of an earlier release does not tell its way."""
     routes = [each for each in peer.objects if each.kind == "route"]
     direct = any(each.device == interface for each in routes) if routes else backend in _DIRECT
-    return Link(ends, direct, *_state(peer))
+    probes = [each for each in _overlay(peer) if each.largest_packet]
+    narrowest = min(probes, key=lambda each: each.largest_packet - each.mtu, default=pb.Probe())
+    return Link(ends, direct, *_state(peer), narrowest.mtu, narrowest.largest_packet)
+
+
+def _overlay(peer: pb.Peer) -> list[pb.Probe]:
+    return [probe for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY]
 
 
 def _state(peer: pb.Peer) -> tuple[Overall, str]:
@@ -306,7 +326,7 @@ def _state(peer: pb.Peer) -> tuple[Overall, str]:
         return Overall.UNKNOWN, "not linked"
     if peer.state != pb.PEER_STATE_PROGRAMMED:
         return Overall.BROKEN, pb.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower()
-    probes = [probe for probe in peer.probes if probe.layer == pb.PROBE_LAYER_OVERLAY]
+    probes = _overlay(peer)
     if any(probe.state == pb.ANSWERING_SILENT for probe in probes):
         return Overall.BROKEN, "silent"
     if narrow := [probe for probe in probes if probe.narrow]:
@@ -319,7 +339,8 @@ def _state(peer: pb.Peer) -> tuple[Overall, str]:
     slowest = max(probe.round_trip_microseconds for probe in answered) / 1000
     if lost := max(probe.loss for probe in answered):
         return Overall.DEGRADED, f"{lost:.0%} lost"
-    return Overall.HEALTHY, f"{slowest:.2f} ms" if slowest else "no pings"
+    part = next((f", {each.largest_packet} of {each.mtu} bytes" for each in answered if each.route_mtu), "")
+    return Overall.HEALTHY, (f"{slowest:.2f} ms" if slowest else "no pings") + part
 
 
 _MOST: Final = 20

@@ -172,6 +172,8 @@ class Prober:
         """Number of peers by whether they answer through the overlay."""
         self.silent: set[str] = set()
         """Leases of the peers that do not."""
+        self.path_classes = Counter[tuple[str, ...]]()
+        """Number of paths through the overlay by family, MTU and the largest packet that passes, as text."""
         self.narrow: set[str] = set()
         """Leases of the peers that answer small packets only."""
         self.leaking: set[str] = set()
@@ -183,6 +185,8 @@ class Prober:
         self._dataplane = dataplane
         self._schedule = Schedule[str](rate / _PACKETS) if rate else None
         self._standing: dict[str, Answering] = {}
+        self._classes: dict[str, list[tuple[str, ...]]] = {}
+        """The classes of the paths to each peer."""
         self._told_silent: set[str] = set()
         """Leases of which the last event says that the peer does not answer."""
         self._changed: set[str] = set()
@@ -379,7 +383,12 @@ class Prober:
             self.leaking.discard(lease)
             self.mute.discard(lease)
             self.miscalculated.discard(lease)
-            overlay = [record for path, record in self.records.get(lease, {}).items() if path.layer is Layer.OVERLAY]
+            paths = self.records.get(lease, {}).items()
+            overlay = [record for path, record in paths if path.layer is Layer.OVERLAY]
+            self.path_classes -= Counter(self._classes.pop(lease, ()))  # leaves no class without a path
+            if overlay:
+                self._classes[lease] = [_class_of(*each) for each in paths if each[0].layer is Layer.OVERLAY]
+                self.path_classes += Counter(self._classes[lease])
             if not overlay:
                 self._told_silent.discard(lease)
                 continue
@@ -421,6 +430,12 @@ def _narrowed(peers: Mapping[str, Peer], context: PeerContext, lease: str, famil
     """
     route = route_to(peers[lease], family) if lease in peers and mtu >= SMALLEST_MTU[family.version] else None
     return command("replace", with_mtu(route, mtu), context.names()) if route is not None else ""
+
+
+def _class_of(path: ProbedPath, record: Record) -> tuple[str, str, str]:
+    """Family, MTU, and the largest packet that passes."""
+    limit = None if record.is_searching else record.limit
+    return str(path.family), str(path.mtu), "unknown" if limit is None else str(limit or path.mtu)
 
 
 def _record_of(path: ProbedPath) -> Record:

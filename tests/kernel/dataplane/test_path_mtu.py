@@ -1,8 +1,11 @@
 """A path between two nodes that carries less than their interfaces: routes follow it, or it is named and cured."""
 
 import asyncio
+import http.client
+import re
 import subprocess
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -11,7 +14,7 @@ from tests.hosts.dataplane import Running
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.two_hosts import TwoHosts, two_hosts
 from tests.patience import PATIENCE
-from tests.waiting import eventually
+from tests.waiting import equals, eventually
 
 _BYTES = 200_000
 _TIMEOUT = 3.0
@@ -121,13 +124,14 @@ async def test_the_path_of_ipv6_is_followed_by_itself(netns: NetworkNamespace, m
     with two_hosts(netns, make_netns, "vxlan", "dual") as hosts:
         hosts.leave_flanneld_state()
         await hosts.join()
-        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+        async with hosts.cluster.dataplane("--probe-rate=40", "--healthz-port=8471") as running:
             await running.until(peers=1)
             drop = "-A INPUT -p udp --dport 8472 -m length --length 1361: -j DROP"
             hosts.n2.run("ip6tables", *drop.split())
             await eventually(lambda: our_route(hosts, 6), lambda route: "mtu 1290" in route, 2 * PATIENCE)
             assert "mtu" not in our_route(hosts, 4)
             assert not (await running.status()).findings
+            await eventually(partial(classes, netns), equals({("1450", "IPv4", "1450"), ("1430", "IPv6", "1290")}))
             hosts.n2.run("ip6tables", "-F", "INPUT")
             hosts.n2.run("ip6tables", *drop.replace("1361", "1341").split())
             found = await until(running, lambda status: "1270 bytes" in str(status.findings))
@@ -170,6 +174,18 @@ async def test_the_subnet_file_follows_the_narrowest_path_where_that_is_wanted(
         async with hosts.cluster.dataplane("--probe-rate=0", "--path-mtu=all") as running:
             await running.until(peers=1)
             assert "FLANNEL_MTU=1350" in written.read_text(), "before the first pod starts"
+
+
+def classes(netns: NetworkNamespace) -> set[tuple[str, ...]]:
+    """The classes of paths that metrics count: configured MTU, family, measured MTU."""
+    with netns.inside():
+        there = http.client.HTTPConnection("127.0.0.1", 8471, timeout=PATIENCE)
+        there.connect()
+    there.request("GET", "/metrics")
+    lines = there.getresponse().read().decode().splitlines()
+    there.close()
+    rows = [line for line in lines if line.startswith("flannelette_peer_paths{")]
+    return {tuple(re.findall(r'(?:configured|family|measured)="(\w+)"', row)) for row in rows}
 
 
 def narrow(hosts: TwoHosts, outer: int) -> None:

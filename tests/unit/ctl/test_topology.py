@@ -123,6 +123,22 @@ def test_a_route_by_the_underlays_interface_is_direct_and_what_is_worse_of_two_d
         assert (link.direct, link.health, link.remark) == (True, health, remark)
 
 
+def test_a_link_says_what_its_path_carries_beside_what_it_should_whichever_end_has_found_out() -> None:
+    leases = lease_pb2.ListLeasesResponse(leases=[samples.vxlan_lease(1), samples.vxlan_lease(2)])
+    ends = {"h1": ("eth0", [samples.peer(2)]), "h2": ("eth0", [samples.peer(1)])}
+    for name, (_, (peer,)) in ends.items():
+        for probe in peer.probes:
+            probe.mtu, probe.largest_packet, probe.route_mtu = 1450, 1450, 0
+        (link,) = read_topology(leases, [], {}, ends).links
+        assert (link.mtu, link.largest_packet, link.remark) == (1450, 1450, "0.21 ms")
+        probe = next(each for each in peer.probes if each.layer == pb.PROBE_LAYER_OVERLAY)
+        probe.largest_packet = probe.route_mtu = 1350
+        (link,) = read_topology(leases, [], {}, ends).links
+        assert (link.mtu, link.largest_packet, link.remark) == (1450, 1350, "0.21 ms, 1350 of 1450 bytes"), name
+        assert link.health is Overall.HEALTHY
+        probe.route_mtu, probe.largest_packet = 0, 1450
+
+
 def test_of_a_dataplane_that_does_not_tell_its_routes_the_backend_says_whether_a_link_is_direct() -> None:
     leases = lease_pb2.ListLeasesResponse(leases=[samples.vxlan_lease(1), samples.vxlan_lease(2)])
     peer = samples.peer(2)

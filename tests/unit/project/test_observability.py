@@ -84,7 +84,7 @@ def parsed(expression: str) -> Any:
 
 
 def test_numbers_by_a_label_are_a_metric() -> None:
-    (family,) = NumberCollector("flannelette_findings", "", "check", lambda: {"peer-route": 2}).collect()
+    (family,) = NumberCollector("flannelette_findings", "", ["check"], lambda: {("peer-route",): 2}).collect()
     (sample,) = family.samples
     assert (family.name, sample.labels, sample.value) == ("flannelette_findings", {"check": "peer-route"}, 2)
 
