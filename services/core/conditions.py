@@ -435,7 +435,36 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "cni-configuration",
         WARNING,
         "New pods of this node are not in its subnet, and reach no pod of another node.",
-        "The container runtime takes {first}, which comes before {ours} by name.",
+        "The container runtime takes {first}{owner}, which comes before {ours} by name.",
+    ),
+    Row(
+        "host.cni-broken",
+        "cni-configuration",
+        WARNING,
+        "No new pod starts on this node.",
+        "containerd cannot read {file}, and then reads no other CNI configuration: {why}.{advice}",
+    ),
+    Row(
+        "host.cni-directory",
+        "cni-configuration",
+        WARNING,
+        "New pods of this node are not in its subnet, or do not start.",
+        "The container runtime takes CNI configurations from {directory}, as {source} says, and flannel's is {ours}. "
+        "Install it there (--cni-install-path, in the chart flannel.cniConfDir).",
+    ),
+    Row(
+        "host.cni-leftover-file",
+        "cni-leftover",
+        WARNING,
+        "New pods are in the network of {owner} while {ours} is not there, as after a boot of a node of Kubernetes.",
+        "{file} is left of {owner}.",
+    ),
+    Row(
+        "host.cni-leftover-device",
+        "cni-leftover",
+        WARNING,
+        "What {owner} has left on this host may take packets of pods.",
+        "{devices} {are} there, and no configuration of {owner} is in force.",
     ),
     Row(
         "host.cni-plugin",

@@ -30,7 +30,7 @@ FILE_FAULTS: Final = {
     ),
     "plugin-elsewhere": _plugin(
         "mkdir -p {root}/usr/lib/cni {root}/etc/containerd && mv {root}/opt/cni/bin/portmap {root}/usr/lib/cni/ && "
-        "echo 'bin_dir = \"/opt/cni/bin\"' > {root}/etc/containerd/config.toml",
+        "echo '[plugins.cri.cni]\nbin_dir = \"/opt/cni/bin\"' > {root}/etc/containerd/config.toml",
         "it is in {root}/usr/lib/cni.",
         "ln -s {root}/usr/lib/cni/portmap {root}/opt/cni/bin/",
         what='containerd has `bin_dir = "/opt/cni/bin"`, and Debian\'s plugins are in `/usr/lib/cni`',
@@ -44,5 +44,41 @@ FILE_FAULTS: Final = {
         is_told=False,
         problem="New pods of this node are not in its subnet, and reach no pod of another node.",
         evidence="ls {root}/etc/cni/net.d: 05-other.conf 10-flannel.conflist",
+    ),
+    "configuration-broken": SilentFault(
+        "mkdir -p {root}/etc/containerd && echo 'version = 3' > {root}/etc/containerd/config.toml && "
+        "echo '{{' > {root}/etc/cni/net.d/05-other.conf",
+        "cni-configuration",
+        "containerd cannot read {root}/etc/cni/net.d/05-other.conf, and then reads no other CNI configuration: it is "
+        "no JSON (line 2).",
+        "mv {root}/etc/cni/net.d/05-other.conf {root}/etc/cni/net.d/05-other.conf.disabled",
+        is_told=False,
+        what="`echo '{' > /etc/cni/net.d/05-other.conf`, with containerd",
+        problem="No new pod starts on this node.",
+        evidence="{root}/etc/cni/net.d/05-other.conf: it is no JSON (line 2)",
+    ),
+    "configuration-unread": SilentFault(
+        "mkdir -p {root}/etc/containerd {root}/var/cni && echo '[plugins.cri.cni]\nconf_dir = \"/var/cni\"' > "
+        "{root}/etc/containerd/config.toml && "
+        'echo \'{{"name":"net","type":"bridge"}}\' > {root}/var/cni/50-net.conf',
+        "cni-configuration",
+        "The container runtime takes CNI configurations from {root}/var/cni, as {root}/etc/containerd/config.toml "
+        "says, and flannel's is {root}/etc/cni/net.d/10-flannel.conflist. Install it there (--cni-install-path, in "
+        "the chart flannel.cniConfDir).",
+        "ln -s {root}/etc/cni/net.d/10-flannel.conflist {root}/var/cni/",
+        is_told=False,
+        what='containerd has `conf_dir = "/var/cni"`',
+        problem="New pods of this node are not in its subnet, or do not start.",
+        evidence="{root}/etc/containerd/config.toml: conf_dir",
+    ),
+    "configuration-left": SilentFault(
+        'echo \'{{"name":"k8s-pod-network","type":"calico"}}\' > {root}/etc/cni/net.d/20-calico.conf',
+        "cni-leftover",
+        "{root}/etc/cni/net.d/20-calico.conf is left of Calico.",
+        "mv {root}/etc/cni/net.d/20-calico.conf {root}/etc/cni/net.d/20-calico.conf.disabled",
+        is_told=False,
+        problem="New pods are in the network of Calico while 10-flannel.conflist is not there, as after a boot of a "
+        "node of Kubernetes.",
+        evidence="{root}/etc/cni/net.d/20-calico.conf: calico",
     ),
 }

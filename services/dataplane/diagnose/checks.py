@@ -14,8 +14,9 @@ from flannelette.services.core.conditions import BROKEN, WARNING, Condition, fou
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network, family_of
 from flannelette.services.core.frozen import frozen
+from flannelette.services.dataplane.diagnose.cni import check_cni
 from flannelette.services.dataplane.diagnose.culprit import culprit, is_in
-from flannelette.services.dataplane.diagnose.host_programs import check_cni, check_flanneld
+from flannelette.services.dataplane.diagnose.host_programs import check_flanneld
 from flannelette.services.dataplane.diagnose.paths import check_routes, is_in_use
 from flannelette.services.dataplane.diagnose.pods import (
     check_addresses,

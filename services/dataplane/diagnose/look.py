@@ -21,7 +21,8 @@ from flannelette.services.dataplane.backends.vxlan import Vxlan
 from flannelette.services.dataplane.backends.wireguard import Wireguard
 from flannelette.services.dataplane.capture import attach
 from flannelette.services.dataplane.diagnose.checks import CHECKS, blocks, forwarding_places
-from flannelette.services.dataplane.diagnose.host_programs import HostFiles, cni_view, managers_of, taken_port
+from flannelette.services.dataplane.diagnose.cni import cni_view
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles, managers_of, taken_port
 from flannelette.services.dataplane.diagnose.inspector import Inspector
 from flannelette.services.dataplane.diagnose.paths import (
     is_as_expected,

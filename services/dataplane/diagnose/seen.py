@@ -251,14 +251,21 @@ class KnownPods:
 
 @frozen
 class CniView:
-    """What is seen of CNI."""
+    """What is seen of CNI: the chain from the container runtime's configuration to the plugins."""
 
     configurations: Mapping[Path, Set[str]]
-    """The files in the order of their names, with the plugins that they call."""
+    """The files that can be read, in the order of their names, with the plugins that they call."""
     plugins: Mapping[Path, Set[str]]
     """The directories of plugins that are there, those of the runtime's configuration alone if it names any."""
     elsewhere: Mapping[str, Path]
     """Plugins in other known directories."""
+    broken: Mapping[Path, str] = field(default_factory=dict)
+    """Files that come before the last one that the runtime takes, and cannot be read, each with the reason."""
+    named_by: Path | None = None
+    """The runtime's own configuration, which names the directory of the files; None: it is not seen, and the
+    directory is the usual one."""
+    unread: Path | None = None
+    """A file of flannel's in the usual directory, where the runtime reads another one; None: there is none."""
 
 
 @frozen

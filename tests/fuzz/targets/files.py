@@ -22,7 +22,8 @@ from flannelette.services.core.network import NetworkConfig, parse_network
 from flannelette.services.dataplane.backends import make_backend
 from flannelette.services.dataplane.backends.wireguard import private_key
 from flannelette.services.dataplane.commands import HookFile
-from flannelette.services.dataplane.diagnose.host_programs import HostFiles, check_cni, cni_view
+from flannelette.services.dataplane.diagnose.cni import check_cni, cni_view
+from flannelette.services.dataplane.diagnose.host_programs import HostFiles
 from flannelette.services.dataplane.events import Cause, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.netlink.kinds import command
 from flannelette.services.dataplane.node.cni import read_configuration
@@ -180,12 +181,14 @@ def _cni(path: Path) -> None:
         (root / each).mkdir(parents=True, exist_ok=True)
     for name in ("net.d/10-flannel.conflist", "etc/containerd/config.toml"):
         (root / name).write_bytes(path.read_bytes())
-    seen: Any = SimpleNamespace(cni=cni_view(HostFiles(cni=root / "net.d", root=root)))
+    seen: Any = SimpleNamespace(cni=cni_view(HostFiles(cni=root / "net.d", root=root)), links={})
     for finding in check_cni(cast("Any", None), seen):
         f"{finding.problem}{finding.cause}{finding.cure}{finding.evidence}".encode()
     read_configuration(path, "/etc/cni/net.d/10-flannel.conflist")
     (root / "cni/results").mkdir(parents=True, exist_ok=True)
     (root / "cni/results/cbr0-pod-eth0").write_bytes(path.read_bytes())
+    (root / "cni/networks/cbr0").mkdir(parents=True, exist_ok=True)
+    (root / "cni/networks/cbr0/10.5.1.2").write_bytes(path.read_bytes())
     for pod in cni_pods(root / "cni").pods:
         assert all(len(each) in (4, 16) for each in pod.addresses)
 

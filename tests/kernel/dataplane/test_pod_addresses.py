@@ -22,6 +22,7 @@ from tests.hosts.pods import Node, flags
 from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
+from tests.services.containerd import containerd
 from tests.tools import find_tool, lacking
 
 PAGE = ROOT / "docs/operations.md"
@@ -219,6 +220,16 @@ async def test_what_a_container_runtime_knows_is_alive_and_one_that_is_silent_de
     with runtime(path):  # one that has no such call, as docker's containerd
         assert (await node.states(asked))[gone] == ("DEAD", "INTERFACE")
     assert (await node.states(asked))[gone] == ("UNKNOWN", "NONE")
+
+
+async def test_a_real_containerd_that_does_not_know_a_container_stops_nothing(node: Pods) -> None:
+    gone = node.kill(0)
+    await node.until_gone(4)
+    directory = node.cluster.directory
+    (directory / "etc/containerd").mkdir(parents=True)
+    (directory / "etc/containerd/config.toml").write_text("version = 3\n")
+    with containerd(directory) as socket:
+        assert (await node.states(f"--runtime={socket}"))[gone] == ("DEAD", "INTERFACE"), node.reasons
 
 
 async def test_pods_that_start_while_addresses_are_freed_keep_theirs(node: Pods) -> None:
