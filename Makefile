@@ -9,7 +9,7 @@ help: ; @awk -f lab/help.awk Makefile
 ## .venv with everything that the other targets use, and the system packages it needs; PYTHON= chooses the Python
 venv: ; @sh lab/prepare.sh
 
-## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= PROCESS= CLUSTERS= NETWORKS=
+## a cluster in network namespaces until Ctrl-C; ONCE=1 tries everything and leaves; NODES= BACKEND= FAMILY= STORE= PROCESS= CLUSTERS= NETWORKS= PATH_MTU=
 lab: lab-venv ; @exec $(BIN)/python -m lab
 
 ## a shell in a host of the running lab: HOST=h1, a pod: HOST=pod1

@@ -9,7 +9,7 @@ from typing import Final
 
 from lab.netns import NetworkNamespace
 from lab.options import KERNEL_KINDS, BadOption
-from lab.topology import Batch, Host, Interface, pod
+from lab.topology import Batch, Host, Interface, narrow_path, pod
 
 _TUN: Final = Path("/dev/net/tun")
 _FORWARDING: Final = {
@@ -73,6 +73,12 @@ async def make_router(host: Host, versions: Iterable[int] = (4,)) -> None:
     for version in versions:
         _, iptables = _FORWARDING[version]
         await _run(host.namespace.command(iptables, "--policy", "FORWARD", "DROP"), "")
+
+
+async def narrow(hosts: Sequence[Host], mtu: int) -> None:
+    """Makes the middle of the underlay a path of so many bytes. Hosts hand over packets as they are on a wire."""
+    await _run(("nft", "-f", "-"), narrow_path(hosts, mtu))
+    await carry_out(Batch(host.name, ("link set eth0 gso_max_segs 1",)) for host in hosts)
 
 
 def forward(namespace: NetworkNamespace, versions: Iterable[int]) -> None:

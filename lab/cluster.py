@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from secrets import token_hex
 from typing import Final, Never
 
 from lab import look, programs, topology
-from lab.build import carry_out, forward, make_pod, make_router
+from lab.build import carry_out, forward, make_pod, make_router, narrow
 from lab.directory import end_proxies
 from lab.etcd import put, until_answering
 from lab.federation import make_certificates
@@ -27,6 +28,8 @@ from lab.vpc import programs as cloud
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
 CONFIG_KEY: Final = f"{programs.etcd_prefix('')}/config"
+_STEADY_LOOKS: Final = 6
+"""Looks, a second apart, that find the same sizes: the search for them has ended."""
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
 
@@ -91,6 +94,8 @@ class Cluster:
         await carry_out(topology.underlay(self.hosts, self.options.networks))
         if 6 in self.options.versions:
             await carry_out(topology.underlay_v6(self.hosts))
+        if self.options.path_mtu:
+            await narrow(self.hosts, self.options.path_mtu)
         for host in self.hosts:
             await make_router(host, self.options.versions)
         if self.options.clusters > 1:
@@ -156,6 +161,24 @@ class Cluster:
                 group.create_task(make_pod(host, gateways, mtu, network))
                 pods += [Pod(host, topology.pod_address(gateway), network) for gateway in gateways]
         return sorted(pods, key=lambda pod: pod.address.version)
+
+    async def until_followed(self) -> tuple[int, int]:
+        """Returns when routes follow the narrow path: the bytes that it carries, and those that pods may send."""
+        steady, found = 0, list[tuple[int, int]]()
+        end = time.monotonic() + 2 * self._patience_seconds
+        while steady < _STEADY_LOOKS or not all(carried for carried, _ in found):
+            if time.monotonic() > end:
+                raise LabFailed(f"no route follows the narrow path of {self.options.path_mtu} bytes: {found}")
+            await asyncio.sleep(1)
+            before, found = found, [size for each in self.named("dataplane") for size in await self._sizes(each)]
+            steady = steady + 1 if found == before and found else 0
+        return min(found)
+
+    async def _sizes(self, dataplane: Supervised) -> list[tuple[int, int]]:
+        """Returns the sizes of the paths through the middle."""
+        here = next(host for host in self.hosts if host.name == dataplane.program.host)
+        across = {host.name for host in self.hosts if (host.number - here.number) % 2}
+        return await look.sizes(dataplane.program.address_of("dataplane"), across)
 
     async def all_ready(self) -> None:
         """Returns when every service is ready and every dataplane has programmed every peer."""

@@ -67,6 +67,16 @@ async def dataplane(address: str, *, patience: float = _PATIENCE) -> dataplane_p
         return (await ask(request, wait_for_ready=True, timeout=patience)).status
 
 
+async def sizes(address: str, nodes: Collection[str]) -> list[tuple[int, int]]:
+    """Returns the bytes that the routes to these peers say that their paths carry, or 0, and those that they may."""
+    async with _channel(address) as channel:
+        ask = dataplane_pb2_grpc.DataplaneServiceStub(channel).ListPeers
+        answer = await ask(dataplane_pb2.ListPeersRequest(), wait_for_ready=True, timeout=_PATIENCE)
+    overlay = dataplane_pb2.PROBE_LAYER_OVERLAY
+    probes = [probe for peer in answer.peers if peer.node in nodes for probe in peer.probes if probe.layer == overlay]
+    return [(probe.route_mtu, probe.mtu) for probe in probes]
+
+
 async def masq(address: str, *, patience: float = _PATIENCE) -> masq_pb2.Status:
     """What masq there says now, however slow the machine is."""
     async with _channel(address) as channel:

@@ -24,6 +24,10 @@ PICTURES: Final = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid", ".txt": "tex
 MOST_NODES: Final = 200
 """10.5.0.0/16 has 255 subnets; one machine tires sooner."""
 
+SMALLEST_PATH, LARGEST_PATH = 1280, 1499
+_SMALLEST_OF_IPV6: Final = 1360
+"""Bytes that carry a packet of 1280 bytes through every tunnel."""
+
 USAGE: Final = f"""\
 make lab [NAME=value ...]    or    python -m lab [NAME=value ...]
 
@@ -40,6 +44,8 @@ STORE=embedded     {word_list(STORES)}: one central lease service, or an etcd an
                    lease service on each host
 PROCESS=separate   separate, one: a process for each service, or all services
                    of a host in one (`flannelette flanneld`), with STORE=etcd
+PATH_MTU=1400      {SMALLEST_PATH} to {LARGEST_PATH}: larger packets between hosts with even and with odd
+                   numbers vanish in the underlay, whose interfaces send 1500 bytes
 VM=1               in a virtual machine, for a backend that this kernel has no
                    module for
 ONCE=1             try everything, tear down; exit non-zero if anything failed
@@ -101,6 +107,8 @@ class Options:
     """The names of those that each host is in; one without a name, if it is the only one."""
     process: str = "separate"
     """A process for each service, or all services of a host in `one`."""
+    path_mtu: int = 0
+    """Bytes of the largest packet that passes the middle of the underlay; 0: as large as the interfaces say."""
 
     @property
     def hosts(self) -> int:
@@ -127,6 +135,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         "TOPOLOGY",
         "CLUSTERS",
         "NETWORKS",
+        "PATH_MTU",
     )
     given = given_options(names, arguments, environment)
     process = one_of("PROCESS", given["PROCESS"] or "separate", PROCESSES)
@@ -144,7 +153,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         topology=_file("TOPOLOGY", given["TOPOLOGY"]),
         clusters=whole_number("CLUSTERS", given["CLUSTERS"] or "1", MOST_CLUSTERS),
         networks=NETWORKS[:networks] if networks > 1 else ("",),
+        path_mtu=whole_number("PATH_MTU", given["PATH_MTU"], LARGEST_PATH, SMALLEST_PATH) if given["PATH_MTU"] else 0,
     )
+    _refuse_path(options)
     if networks > 1 and options.backend not in MANY:
         raise BadOption(f"NETWORKS={networks}: use BACKEND={word_list(MANY)}, of which a host can have several")
     for name, is_given in (("CLUSTERS", options.clusters > 1), ("TOPOLOGY", options.topology is not None)):
@@ -167,6 +178,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     if options.topology and options.topology.suffix not in PICTURES:
         raise BadOption(f"TOPOLOGY={given['TOPOLOGY']}: name a file that ends in {word_list(PICTURES)}")
     return options
+
+
+def _refuse_path(options: Options) -> None:
+    """Raises BadOption for a narrow path that the lab cannot show."""
+    said = f"PATH_MTU={options.path_mtu}"
+    if options.path_mtu and (options.clusters > 1 or options.networks != ("",) or options.nodes < 2):
+        raise BadOption(f"{said}: the lab has a narrow path in one cluster of at least 2 hosts with one network")
+    if options.path_mtu and options.backend in ("ipsec", "aws-vpc"):
+        raise BadOption(f"{said}: no route of {options.backend} follows a path, use BACKEND=vxlan")
+    if 0 < options.path_mtu < _SMALLEST_OF_IPV6 and 6 in options.versions:
+        raise BadOption(f"{said}: IPv6 needs 1280 bytes in the overlay, use {_SMALLEST_OF_IPV6} or FAMILY=ipv4")
 
 
 def _file(name: str, text: str) -> Path | None:
@@ -207,10 +229,10 @@ def file_to_write(name: str, given: Path) -> Path:
     return path
 
 
-def whole_number(name: str, text: str, most: int) -> int:
-    """Reads a whole number from 1 to `most`. Raises BadOption."""
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
-        raise BadOption(f"{name}={text}: use a whole number from 1 to {most}")
+def whole_number(name: str, text: str, most: int, least: int = 1) -> int:
+    """Reads a whole number from `least` to `most`. Raises BadOption."""
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        raise BadOption(f"{name}={text}: use a whole number from {least} to {most}")
     return int(text)
 
 

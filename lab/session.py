@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,11 +19,13 @@ from lab.reach import Matrix, Outside, Reach, reach, unreached
 from lab.show import Screen, hosts_table, matrix_table
 from lab.supervise import Supervised
 from lab.topology import UNDERLAY, UNDERLAY_V6
+from lab.transfer import LONGEST_STALL, Transfers
 from lab.trial import Outcome
 from lab.vpc.changes import change_nodes, until_routed
 from lab.vpc.programs import AWS, CLOUD
 
 _TUNNEL_SECONDS: Final = 120.0
+_TRANSFER_SECONDS: Final = 2.0
 
 
 class Session:
@@ -45,7 +48,8 @@ class Session:
             hosts = f"{options.clusters} clusters of {hosts}"
         if len(options.networks) > 1:
             hosts += f" in {len(options.networks)} networks"
-        self._screen.title(f"{hosts}, {options.backend}, {families}, {options.store} store")
+        path = f", a path of {options.path_mtu} bytes" if options.path_mtu else ""
+        self._screen.title(f"{hosts}, {options.backend}, {families}, {options.store} store{path}")
         try:
             pods, ready_seconds = await self._come_up()
             with reach(pods) as reaching:
@@ -103,6 +107,8 @@ class Session:
         with self._screen.step("pings", f"from every pod to {other} and to the outside host") as step:
             matrix, outside = await reaching.matrix(), await reaching.outside()
             step.is_good = not any(unreached(matrix, outside))
+        if self._options.path_mtu:
+            await self._follow(pods)
         tables = list[Table]()
         for network in self._options.networks:
             dataplanes = [await look.dataplane(address) for address in self._addresses("dataplane", network)]
@@ -114,6 +120,21 @@ class Session:
         self._screen.show(*tables)
         await self._show_routes()
         return matrix, outside
+
+    async def _follow(self, pods: Sequence[Pod]) -> None:
+        """Waits until routes follow the narrow path, and sends full packets through it."""
+        with self._screen.step("paths", "") as step:
+            carried, mtu = await self._cluster.until_followed()
+            async with self._transfers(pods) as transfers:
+                await asyncio.sleep(_TRANSFER_SECONDS)
+            step.detail = f"packets of {carried} of {mtu} bytes pass the middle, as routes say: {_moved(transfers)}"
+            step.is_good = transfers.stall < LONGEST_STALL
+
+    def _transfers(self, pods: Sequence[Pod]) -> Transfers:
+        """TCP in both directions across a narrow path, if there is one."""
+        first, second = ([pod for pod in pods if pod.host.number == number] for number in (1, 2))
+        pairs = [(a, b) for a in first for b in second if a.address.version == b.address.version]
+        return Transfers([way for a, b in pairs for way in ((a, b), (b, a))] if self._options.path_mtu else [])
 
     def _addresses(self, name: str, network: str) -> list[str]:
         """Returns the addresses of the services of this name, of all hosts."""
@@ -145,13 +166,18 @@ class Session:
         count = len(self._cluster.services)
         numbers = (f"{number} of {count}" for number in range(1, count + 1))
         with self._screen.step("kill -9", "") as step:
-            kills = await kill_each(self._cluster, reaching, lambda title: step.update(f"{next(numbers)}: {title}"))
+            async with self._transfers(pods) as transfers:
+                kills = await kill_each(
+                    self._cluster, reaching, lambda title: step.update(f"{next(numbers)}: {title}")
+                )
             step.detail = (
                 f"{len(kills.each)} services in turn, each back within {kills.slowest:.1f} s: "
                 f"{kills.sent:,} pings, {len(kills.lost)} lost, {kills.changes} changes in the kernel"
             )
-            step.is_good = not (kills.lost or kills.changes or kills.differs)
-        outcome = Outcome(matrix, outside, kills, ready_seconds)
+            step.detail += f"; {_moved(transfers)}" if self._options.path_mtu else ""
+            step.is_good = not (kills.lost or kills.changes or kills.differs or transfers.stall > LONGEST_STALL)
+        followed = transfers if self._options.path_mtu else None
+        outcome = Outcome(matrix, outside, kills, ready_seconds, followed)
         if self._options.json:
             outcome.write(self._options, self._options.json)
         failures = [*outcome.failures()]
@@ -179,6 +205,10 @@ class Session:
         await self._cluster.answers(service)
         if service.restarts == restarts:  # else its next death has been told, and waits for itself
             self._screen.event(f"the {service.program.title} is ready again")
+
+
+def _moved(transfers: Transfers) -> str:
+    return f"{transfers.moved / 1e6:.1f} MB by TCP in both directions, the longest stall {transfers.stall:.2f} s"
 
 
 def _how(code: int) -> str:

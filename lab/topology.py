@@ -135,6 +135,13 @@ def underlay(hosts: tuple[Host, ...], networks: Sequence[str] = ("",)) -> tuple[
     )
 
 
+def narrow_path(hosts: Iterable[Host], mtu: int) -> str:
+    """The rules of nft by which the underlay drops larger packets between hosts with even and with odd numbers."""
+    even, odd = (", ".join(host.name for host in hosts if host.number % 2 == rest) for rest in (0, 1))
+    rules = (f"iifname {{ {a} }} oifname {{ {b} }} meta length > {mtu} drop" for a, b in ((even, odd), (odd, even)))
+    return f"table bridge middle {{ chain path {{ type filter hook forward priority 0; {'; '.join(rules)}; }}; }}"
+
+
 def clusters_of(hosts: Iterable[Host]) -> list[int]:
     """Returns the clusters of the hosts, in order."""
     return sorted({host.cluster for host in hosts})

@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.kills import Kills
 from lab.options import Options
 from lab.reach import Answer, Matrix, Outside, unreached
+from lab.transfer import LONGEST_STALL, Transfers
 
 
 class FiguresUnwritable(Exception):
@@ -23,6 +24,8 @@ class Outcome:
     kills: Kills
     ready_seconds: float
     """Seconds from the start of the first process until every service was ready."""
+    transfers: Transfers | None = None
+    """What became of TCP meanwhile across a narrow path; None: there is none."""
 
     def failures(self) -> Iterator[str]:
         """What went wrong, one sentence each; none: the trial is passed."""
@@ -36,6 +39,9 @@ class Outcome:
             paths = ", ".join(sorted({f"{one.path.source}→{one.path.target}" for one in lost}))
             yield f"{len(lost)} of the pings were lost {when} ({paths})"
 
+        if self.transfers and self.transfers.stall > LONGEST_STALL:
+            yield f"TCP across the narrow path stood still for {self.transfers.stall:.1f} s"
+
     def write(self, options: Options, path: Path) -> None:
         """Writes the figures as JSON. Raises FiguresUnwritable."""
         figures = {
@@ -47,6 +53,8 @@ class Outcome:
             "restart_lost": len(self.kills.lost),
             "ready_seconds": round(self.ready_seconds, 3),
         }
+        if self.transfers:
+            figures |= {"tcp_bytes": self.transfers.moved, "tcp_longest_stall": round(self.transfers.stall, 3)}
         try:
             path.write_text(json.dumps(figures) + "\n")
         except OSError as error:

@@ -16,6 +16,8 @@ from tests.charon.real import require_charon
 from tests.clouds.process import cloud_python
 from tests.e2e.lab_process import LabProcess, lab
 from tests.modules import has_module
+from tests.pages.document import sections
+from tests.paths import ROOT
 from tests.tools import find_tool
 
 SOAK = bool(os.environ.get("FLANNELETTE_SOAK"))
@@ -74,6 +76,17 @@ def test_pods_of_both_families_pass_their_trial(home: Path) -> None:
     assert (figures["pod_pings"], figures["masquerade"]) == ({"ok": 2, "total": 2}, {"ok": 2, "total": 2})
     assert figures["restart_lost"] == 0
     assert "IPv4 and IPv6" in process.output
+
+
+def test_a_narrow_path_is_followed_and_tcp_passes_as_the_page_says(home: Path) -> None:
+    (block,) = next(each for each in sections(ROOT / "docs/operations.md") if each.title == "Probes").blocks
+    words = block.commands.split()
+    assert (words[:2], words[-1]) == (["make", "lab"], "ONCE=1")
+    figures, process = tried(home, *words[2:-1], "NODES=2", "FAMILY=dual")
+    assert figures["restart_lost"] == 0
+    assert figures["tcp_bytes"] > 1_000_000
+    assert figures["tcp_longest_stall"] <= 1
+    assert "packets of 1330 of 1430 bytes pass the middle, as routes say" in process.output
 
 
 def test_two_clusters_with_a_router_between_pass_their_trial(home: Path) -> None:

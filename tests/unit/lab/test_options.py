@@ -24,7 +24,9 @@ def test_an_argument_wins_over_the_environment() -> None:
     assert parse(["NODES=2"], {"NODES": "5"}).nodes == 2
 
 
-_OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, PROCESS=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS=, NETWORKS="
+_OPTIONS = (
+    "NODES=, BACKEND=, FAMILY=, STORE=, PROCESS=, VM=, ONCE=, JSON=, TOPOLOGY=, CLUSTERS=, NETWORKS=, PATH_MTU="
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,8 @@ _OPTIONS = "NODES=, BACKEND=, FAMILY=, STORE=, PROCESS=, VM=, ONCE=, JSON=, TOPO
         ),
         ("CLUSTERS=5", "CLUSTERS=5: use a whole number from 1 to 4"),
         ("NETWORKS=5", "NETWORKS=5: use a whole number from 1 to 4"),
+        ("PATH_MTU=1500", "PATH_MTU=1500: use a whole number from 1280 to 1499"),
+        ("PATH_MTU=0", "PATH_MTU=0: use a whole number from 1280 to 1499"),
         ("JSON=lab.json", "JSON needs ONCE=1: only a trial has figures to write"),
         (
             "NODE=3",
@@ -118,3 +122,20 @@ def test_one_process_on_each_host_has_an_etcd() -> None:
     for word in ("STORE=embedded", "NETWORKS=2", "CLUSTERS=2"):
         with pytest.raises(BadOption, match="PROCESS=one: a host's lease service is in it, use STORE=etcd with one"):
             parse(["PROCESS=one", word], {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["CLUSTERS=2"], "the lab has a narrow path in one cluster of at least 2 hosts with one network"),
+        (["NETWORKS=2"], "the lab has a narrow path in one cluster of at least 2 hosts with one network"),
+        (["NODES=1"], "the lab has a narrow path in one cluster of at least 2 hosts with one network"),
+        (["BACKEND=ipsec"], "no route of ipsec follows a path, use BACKEND=vxlan"),
+        (["FAMILY=dual"], "IPv6 needs 1280 bytes in the overlay, use 1360 or FAMILY=ipv4"),
+    ],
+)
+def test_a_narrow_path_is_refused_where_the_lab_cannot_show_it(arguments: list[str], complaint: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        parse(["PATH_MTU=1300", *arguments], {})
+    assert str(caught.value) == f"PATH_MTU=1300: {complaint}"
+    assert parse(["PATH_MTU=1300"], {}).path_mtu == 1300

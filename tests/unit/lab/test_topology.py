@@ -1,6 +1,16 @@
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, ip_interface
 
-from lab.topology import Host, addresses, network_of, network_v6_of, pod, pod_address, underlay, underlay_v6
+from lab.topology import (
+    Host,
+    addresses,
+    narrow_path,
+    network_of,
+    network_v6_of,
+    pod,
+    pod_address,
+    underlay,
+    underlay_v6,
+)
 from tests import paths
 
 GOLDEN = paths.GOLDEN / "lab"
@@ -27,6 +37,14 @@ def test_each_network_of_a_host_has_its_own_bridge_and_pod() -> None:
     ):
         assert f"{command}\n" in text
     assert "ip netns add pod2-red\n" in str(underlay((Host(2),), ("blue", "red"))[0])
+
+
+def test_a_narrow_path_drops_larger_packets_between_even_and_odd_hosts_in_both_directions() -> None:
+    assert narrow_path([Host(number) for number in (1, 2, 3)], 1400) == (
+        "table bridge middle { chain path { type filter hook forward priority 0; "
+        "iifname { h2 } oifname { h1, h3 } meta length > 1400 drop; "
+        "iifname { h1, h3 } oifname { h2 } meta length > 1400 drop; }; }"
+    )
 
 
 def test_the_last_host_still_has_an_address_in_the_underlay() -> None:

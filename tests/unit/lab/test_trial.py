@@ -12,6 +12,7 @@ from lab.pings import Pinger
 from lab.reach import Answer
 from lab.stream import Lost
 from lab.stream import Path as PingPath
+from lab.transfer import Transfers
 from lab.trial import FiguresUnwritable, Outcome
 
 POD, HOST = IPv4Address("10.5.1.2"), IPv4Address("10.99.0.11")
@@ -35,6 +36,14 @@ def lost(sent: float) -> Lost:
 
 def test_a_trial_without_a_fault_is_passed() -> None:
     assert list(outcome().failures()) == []
+
+
+def test_tcp_that_stands_still_for_more_than_a_second_fails_the_trial() -> None:
+    transfers = Transfers([])
+    transfers.stall = 1.0
+    assert list(outcome(transfers=transfers).failures()) == []
+    transfers.stall = 3.14
+    assert list(outcome(transfers=transfers).failures()) == ["TCP across the narrow path stood still for 3.1 s"]
 
 
 def test_a_pod_without_a_reply_fails_the_trial() -> None:

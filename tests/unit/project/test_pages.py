@@ -61,6 +61,7 @@ TYPED: Final[dict[str, str | dict[str, str]]] = {
         "Following a packet": "tests/kernel/masq/test_explain.py::test_what_the_page_says_to_type_follows_a_packet",
         "Addresses of pods that are gone": "tests/kernel/dataplane/test_pod_addresses.py"
         "::test_doctor_names_the_addresses_of_killed_pods_and_what_the_page_says_frees_them",
+        "Probes": "tests/e2e/test_lab.py::test_a_narrow_path_is_followed_and_tcp_passes_as_the_page_says",
         "Many leases are gone at once": HOST,
         "A network change that would move nodes": "tests/kernel/cluster/test_network_change.py"
         "::test_the_page_says_what_to_type",
