@@ -103,7 +103,7 @@ def test_every_command_that_shows_text_of_a_service_is_tried() -> None:
         "flanneld",
         "help",
     }
-    others |= {"release", "renumber", "reserve", "unreserve", "sysdump", "version", "watch"}
+    others |= {"addresses", "release", "renumber", "reserve", "unreserve", "sysdump", "version", "watch"}
     assert isinstance(cli, click.Group)
     assert tried | others == {*cli.commands}
 

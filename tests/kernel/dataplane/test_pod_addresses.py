@@ -33,14 +33,17 @@ SUBNET = f"10.5.{100 + os.getpid() % 155}"
 class Pods(Node):
     """Pods of which some have gone without a word."""
 
+    around: tuple[str, ...] = ()
+    """A command that runs what follows it, such as a container."""
+
     async def addresses(self, *words: str, directory: str = "") -> Ran:
         """`flannelette addresses WORDS...` on this node."""
-        cluster = self.cluster
+        cluster, around = self.cluster, self.cluster.namespace.command(*self.around)
         variables = {
             "FLANNELD_SUBNET_FILE": f"{cluster.directory}/subnet.env",
             "FLANNELD_CNI_STATE_DIR": directory or f"{cluster.directory}/var/lib/cni",
         }
-        return await run(cluster.directory, "addresses", *words, prefix=cluster.namespace.command(), **variables)
+        return await run(cluster.directory, "addresses", *words, prefix=around, **variables)
 
     async def states(self, *words: str) -> dict[str, tuple[str, str]]:
         """State and sign by address."""
@@ -182,6 +185,27 @@ async def test_without_rights_and_without_a_dataplane_nothing_is_dead(node: Pods
     assert (done.json["released"], node.reserved) == ([], before)
     said = await node.addresses(directory=f"{node.cluster.directory}/nowhere")
     assert (said.code, "cannot be read here" in said.err) == (1, True)
+
+
+async def test_a_container_knows_by_the_processes_of_the_host_whether_it_sees_all_pods(node: Pods) -> None:
+    """As `kubectl debug node` makes one: without the host's mounts, with its processes and its network."""
+    for path in (node.state / "results").iterdir():
+        path.unlink()
+    gone = node.kill(0)
+    node.around = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/netns && exec "$0" "$@"')
+    assert (await node.states())[gone] == ("UNKNOWN", "NONE")
+    assert "leads to a pod of which the address is not known" in node.reasons[gone]
+    inside = [await asyncio.create_subprocess_exec(*pod.command("sleep", "60")) for pod, _, _ in node.pods]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (found := await node.states())[gone] == ("UNKNOWN", "NONE"):  # until each is in its namespace
+                pass
+        living = {address: ("ALIVE", "NAMESPACE") for _, address, _ in node.pods}
+        assert found == {gone: ("DEAD", "NAMESPACE"), **living}
+    finally:
+        for each in inside:
+            each.kill()
+            await each.wait()
 
 
 @contextmanager
