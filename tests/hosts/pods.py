@@ -48,6 +48,13 @@ class Node:
 
     def cni(self, verb: str, pod: NetworkNamespace) -> str:
         """What the plugins print that add a pod, or delete one."""
+        with self.plugins(verb, pod) as process:
+            out, complaint = process.communicate()
+        assert process.returncode == 0, out + complaint
+        return out
+
+    def plugins(self, verb: str, pod: NetworkNamespace) -> "subprocess.Popen[str]":
+        """The plugins that do it, in a session of their own."""
         directory = self.cluster.directory
         self.state.mkdir(parents=True, exist_ok=True)
         plugin = {"type": "flannel", "subnetFile": str(directory / "subnet.env"), "delegate": _DELEGATE}
@@ -58,10 +65,14 @@ class Node:
             file.write_text(json.dumps(configuration))
         script = f"mount --bind {directory}/var/lib /var/lib; exec {find_tool('cnitool')} {verb} cbr0 {pod.path}"
         where = {"CNI_PATH": str(find_plugins()), "NETCONFPATH": str(directory / "net.d")}
-        command = self.cluster.namespace.command("unshare", "-m", "sh", "-euc", script)
-        done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return subprocess.Popen(
+            self.cluster.namespace.command("unshare", "-m", "sh", "-euc", script),
+            env={**os.environ, **where},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
     @contextmanager
     def pinged(self) -> Iterator[Stream]:

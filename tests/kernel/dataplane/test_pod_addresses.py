@@ -6,6 +6,7 @@ Pods are network namespaces that CNI's plugins attach; one that is gone was kill
 import asyncio
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
@@ -254,6 +255,28 @@ async def test_a_real_containerd_that_does_not_know_a_container_stops_nothing(no
     (directory / "etc/containerd/config.toml").write_text("version = 3\n")
     with containerd(directory) as socket:
         assert (await node.states(f"--runtime={socket}"))[gone] == ("DEAD", "INTERFACE"), node.reasons
+
+
+async def test_what_starts_leave_that_were_killed_at_any_moment_is_freed_once_their_pods_are_gone(node: Pods) -> None:
+    """Kills the plugins as a crash of the runtime does: many leave an address, and no result."""
+    living, lost = {address for _, address, _ in node.pods}, list[NetworkNamespace]()
+    for number in range(40):
+        lost.append(pod := node.make_netns())
+        with node.plugins("add", pod) as process:
+            await asyncio.sleep(0.004 * number)
+            os.killpg(process.pid, signal.SIGKILL)
+    left = node.reserved.keys() - living
+    assert left, "all were killed before host-local, or none"
+    before = await node.addresses("--release", "--yes", "--pause=0s", "-o", "json")
+    assert living <= node.reserved.keys(), before.out
+    for pod in lost:
+        pod.delete()
+        node.make_netns.made.remove(pod)
+    await node.until_gone(2 + len(node.pods))
+    await node.addresses("--release", "--yes", "--pause=0s")
+    assert node.reserved.keys() == living
+    assert await node.flows()
+    print(json.dumps({"killed": len(lost), "left": len(left), "freed before": len(before.json["released"])}))
 
 
 async def test_pods_that_start_while_addresses_are_freed_keep_theirs(node: Pods) -> None:

@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from flannelette.services.core.conditions import Condition
+from flannelette.services.core.conditions import SOON, WARNING, Condition
 from flannelette.services.core.family import IPV4
-from flannelette.services.core.pod_addresses import CniPod, CniPods
+from flannelette.services.core.pod_addresses import CniPod, CniPods, Reservation
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles, managers_of
 from flannelette.services.dataplane.diagnose.paths import check_routes
-from flannelette.services.dataplane.diagnose.pods import check_pods, mendings
+from flannelette.services.dataplane.diagnose.pods import check_addresses, check_pods, mendings
 from flannelette.services.dataplane.diagnose.seen import (
     BridgePort,
     HostAddress,
     HostLink,
     KernelSnapshot,
+    NeighbourState,
     Subject,
 )
 from flannelette.services.dataplane.netlink.objects import RTN_BLACKHOLE, Route
+from flannelette.services.dataplane.netlink.uapi import NUD_REACHABLE
 from flannelette.services.dataplane.underlay import Underlay
 from flannelette.services.runtime.os.cni_state import cni_pods
 
@@ -173,6 +175,52 @@ def test_pods_are_read_from_results_and_from_the_addresses_that_were_given(tmp_p
     assert (one.bridge, one.interface, one.has_hairpin, one.is_isolated) == ("cni0", "veth1", True, False)
     other = known[ip_address("10.5.1.9")]
     assert (other.bridge, other.interface) == ("", "veth9")
+
+
+GONE = [Reservation("cbr0", f"10.5.1.{n}", OWN[n].packed, f"c{n}", "eth0") for n in range(3, 7)]
+
+
+def with_reservations(*some: Reservation, links: tuple[HostLink, ...] = (VETH1,), answers: int = 0) -> KernelSnapshot:
+    """A look that has the interface of the first pod alone, while CNI has results of all of these."""
+    pods = [
+        CniPod((each.packed,), "cni0", f"gone{each.name}", container=each.container, inside="eth0") for each in some
+    ]
+    look = seen(*links)
+    neighbours = {OWN[answers].packed: NeighbourState(NUD_REACHABLE)} if answers else {}
+    return replace(look, on_record=CniPods((POD, *pods), reservations=some), at_bridge=neighbours)
+
+
+def test_addresses_of_pods_that_are_gone_are_named_once_enough_looks_have_found_it() -> None:
+    look = with_reservations(*GONE)
+    assert list(check_addresses(SUBJECT, look)) == []
+    (told,) = check_addresses(replace(SUBJECT, leaked=frozenset(GONE)), look)
+    assert told.problem == (
+        "4 addresses of 10.5.1.0/24 are reserved for pods that are gone, and given to no new one: 10.5.1.3, "
+        "10.5.1.4, 10.5.1.5 and 1 more."
+    )
+    assert (told.weight, told.cure, "249 are free" in told.cause) == (
+        WARNING,
+        "flannelette addresses --release",
+        True,
+    )
+    (told,) = check_addresses(replace(SUBJECT, leaked=frozenset(GONE[:1])), look)
+    assert told.problem.startswith("1 address of 10.5.1.0/24 is reserved for pods that are gone")
+
+
+def test_a_neighbour_that_answers_or_a_pod_that_nobody_knows_keeps_addresses_from_being_named() -> None:
+    subject = replace(SUBJECT, leaked=frozenset(GONE[:1]))
+    assert list(check_addresses(subject, with_reservations(GONE[0], answers=3))) == []
+    assert list(check_addresses(subject, with_reservations(GONE[0], links=(VETH1, VETH2)))) == []
+    docker = replace(VETH2, master=9)
+    assert len(list(check_addresses(subject, with_reservations(GONE[0], links=(VETH1, docker))))) == 1
+
+
+def test_lost_addresses_matter_soon_where_a_tenth_or_less_is_free() -> None:
+    many = [replace(GONE[0], name=str(each), packed=each.packed) for each in OWN.hosts()][1:]
+    subject = replace(SUBJECT, leaked=frozenset(many))
+    for count, weight in ((227, WARNING), (228, SOON), (253, SOON)):
+        (told,) = check_addresses(subject, with_reservations(*many[:count]))
+        assert told.weight is weight, count
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
