@@ -893,6 +893,15 @@ ROWS: Final[Mapping[str, Row]] = _rows(
     ),
     # leases of nodes
     Row(
+        "lease.flapping",
+        "flapping",
+        WARNING,
+        "node {node}{more} changes its MAC or public address too often: its peers keep the last value.",
+        "{count} changes had to wait, or were refused. A program on the node changes its interface or address again "
+        "and again, or something else has the node's name and right to publish.",
+        is_shared=True,
+    ),
+    Row(
         "lease.no-pod-cidr",
         "",
         SOON,

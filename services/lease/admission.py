@@ -1,4 +1,4 @@
-"""The pipeline from a store to the lease table: filter, quarantine, mass-removal guard, then the broker.
+"""The pipeline from a store to the lease table: filter, quarantine, flap guard, mass-removal guard, then the broker.
 
 A lease is untrusted data: nodes would route a subnet outside the network, which may have real hosts. Such a lease
 stays in the store and reaches no node. Which of two leases that claim the same counts is decided on the nodes
@@ -9,19 +9,23 @@ end of every lease, and would empty every node. A node that leaves is everyday l
 the guard holds back is confirmed by a second listing of the store, or by an operator. The table is kept in a file,
 with which the next process compares the first snapshot of its store: without the file, a lease service that is
 restarted while its store is empty would tell every node that there are no leases.
+
+Each change of a lease goes to every node, and into its kernel. So a node that changes its own without end would keep
+all the others at work: beyond what a node in order ever needs, its last value stays (ADR 68).
 """
 
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from flannelette.services.core.errors import FlanneletteError, NotFound, NotYet, Unavailable
+from flannelette.services.core.conditions import Condition, found
+from flannelette.services.core.errors import Exhausted, FlanneletteError, NotFound, NotYet, Unavailable
 from flannelette.services.core.family import Network, family_of
 from flannelette.services.core.formats.text import count
 from flannelette.services.core.frozen import frozen
@@ -32,7 +36,14 @@ from flannelette.services.core.leases.network_moves import beside
 from flannelette.services.core.leases.table import Change, Removed, StoreStatus, Table, Upserted, apply
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
-from flannelette.services.lease.events import LeaseEventKind, LeaseJournal, log_network, tell_ended, tell_held
+from flannelette.services.lease.events import (
+    LeaseEventKind,
+    LeaseJournal,
+    content,
+    log_network,
+    tell_ended,
+    tell_held,
+)
 from flannelette.services.lease.stores.store import (
     Changed,
     LostLease,
@@ -197,6 +208,124 @@ def _changes(before: Mapping[str, Lease | None], after: Mapping[str, Lease | Non
     """What is different, in the order of `after`."""
     differing = ((name, lease) for name, lease in after.items() if lease != before.get(name))
     return tuple(Removed(name) if lease is None else Upserted(lease) for name, lease in differing)
+
+
+AT_ONCE: Final = 10
+"""Changes of one node's lease that pass at once, after a time without any."""
+SECONDS_A_CHANGE: Final = 3.0
+"""Seconds in which it may change once more; a node repairs its own lease no more often (20 times a minute). So
+long the last value waits, at most, once the node has calmed down."""
+_NAMED_SECONDS: Final = 60.0
+"""Seconds for which a node is named since a change of its lease had to wait, or was refused."""
+_FEWEST: Final = 1_024
+"""Nodes that have changed of late, of which nobody is looked for who has not changed for long."""
+
+
+class FlapGuard:
+    """Lets changes of leases pass to a table, of each node AT_ONCE and then one in SECONDS_A_CHANGE; others wait.
+
+    * A change is another public address, MAC, key or backend of a lease, or a lease that comes: what goes to every
+      node. A removal passes, and so does a reservation that nobody uses: that is an operator's.
+    * While a change waits, the table keeps what it has. Of several changes of one lease the last waits.
+    * A lease without a node is counted for itself.
+    """
+
+    def __init__(self, cluster: str = "") -> None:
+        """`cluster`: the leases are imported from there."""
+        self.waiting: dict[str, Lease] = {}
+        """Leases as the store has them, and as the table is to have them, by name."""
+        self._full_at: dict[str, float] = {}
+        """When a node will have all of its changes again, on a clock; absent: it has."""
+        self._prune_at = _FEWEST
+        self._of = cluster and f"{cluster}/"
+        self._named: dict[str, tuple[float, int]] = {}
+        """When a change of a node last had to wait or was refused, and how many were, oldest first."""
+
+    def take(self, event: Snapshot | Changed, table: Mapping[str, Lease], now: float) -> Snapshot | Changed:
+        """What may pass of the event. `table` has the leases that all that passed before has made."""
+        if isinstance(event, Snapshot):
+            before, self.waiting = self.waiting, {}
+            kept = {
+                name: lease
+                for name, lease in event.leases.items()
+                if not self._passes(table.get(name), lease, now, before.get(name))
+            }
+            self.waiting = kept
+            if not kept:
+                return event
+            leases = {name: lease for name, lease in event.leases.items() if name not in kept}
+            return replace(event, leases={**leases, **{name: table[name] for name in kept if name in table}})
+        passed = tuple(self._passing(event.changes, table, now))
+        return event if len(passed) == len(event.changes) else replace(event, changes=passed)
+
+    def pass_due(self, table: Mapping[str, Lease], now: float) -> tuple[Upserted, ...]:
+        """What has waited long enough."""
+        waiting = list(self.waiting.items())
+        due = {name for name, lease in waiting if self._passes(table.get(name), lease, now, lease)}
+        return tuple(Upserted(self.waiting.pop(name)) for name in due)
+
+    def require_calm(self, node: str, now: float) -> None:
+        """Raises Exhausted: the node changes its lease too often."""
+        if (seconds := self._seconds_left(node, now)) > 0:
+            self._name(node, now)
+            raise Exhausted(
+                f"node {node} changes its MAC or public address too often: peers keep its last one, and it may "
+                f"change again in {seconds:.0f} s; look for what changes it"
+            )
+
+    def findings(self, now: float) -> Iterator[Condition]:
+        """Names the node whose changes waited most often within the last minute."""
+        self._forget(now)
+        if self._named:
+            count, node = max((count, node) for node, (_, count) in self._named.items())
+            others = len(self._named) - 1
+            more = f" and {others:,} other{'s' if others > 1 else ''}" if others else ""
+            cure = "" if self._of else f"flannelette events {node}"
+            yield found("lease.flapping", node=f"{self._of}{node}", more=more, count=f"{count:,}", cure=cure)
+
+    def _passing(self, changes: Iterable[Change], table: Mapping[str, Lease], now: float) -> Iterator[Change]:
+        seen: dict[str, Lease | None] = {}
+        for change in changes:
+            name, after = change.name, change.after
+            before = seen[name] if name in seen else table.get(name)
+            if after is None or self._passes(before, after, now):
+                self.waiting.pop(name, None)
+                seen[name] = after
+                yield change
+            else:
+                self.waiting[name] = after
+
+    def _passes(self, before: Lease | None, lease: Lease, now: float, waited: Lease | None = None) -> bool:
+        """Whether the lease may take the place of the one before; counts it. `waited`: what is counted already."""
+        if lease.is_idle or (before is not None and content(before) == content(lease)):
+            return True
+        who = lease.name if lease.cluster else lease.node or lease.name
+        if self._seconds_left(who, now) > 0:
+            if lease != waited:
+                self._name(who, now)
+            return False
+        if len(self._full_at) >= self._prune_at:
+            self._full_at = {each: when for each, when in self._full_at.items() if when > now}
+            self._prune_at = max(_FEWEST, 2 * len(self._full_at))
+        self._full_at[who] = max(self._full_at.get(who, now), now) + SECONDS_A_CHANGE
+        return True
+
+    def _seconds_left(self, who: str, now: float) -> float:
+        """Seconds until its next change may pass; 0 or less: now."""
+        return self._full_at.get(who, now) - now - (AT_ONCE - 1) * SECONDS_A_CHANGE
+
+    def _name(self, who: str, now: float) -> None:
+        self._forget(now)
+        metrics.HELD_CHANGES.inc()
+        if who not in self._named:
+            told = "a node changes its lease too often; peers keep its last value for a while"
+            log.warning(told, node=f"{self._of}{who}")
+        _, count = self._named.pop(who, (now, 0))
+        self._named[who] = now, count + 1
+
+    def _forget(self, now: float) -> None:
+        while self._named and now - self._named[oldest := next(iter(self._named))][0] > _NAMED_SECONDS:
+            del self._named[oldest]
 
 
 WINDOW: Final = 2.0
@@ -416,6 +545,8 @@ class Quarantine:
             log.warning("and more keys, which ListQuarantine shows", **self._more, first=unnamed[:_MOST_NAMES])
 
 
+_LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks whether what waits may pass."""
 _LISTING_SECONDS: Final = 60.0
 """Seconds for the second listing; then it cannot be had."""
 _RETRY_SECONDS: Final = 5.0
@@ -453,12 +584,15 @@ class StorePipeline:
         self.quarantine = Quarantine(clock, broker.journal)
         self.leases = LeaseFilter()
         self._guard = MassRemovalGuard(settings.share)
+        self._flaps = FlapGuard()
         self._recall = recall
         self._store = store
         self._broker = broker
         self._seconds = settings.seconds
         self._clock = clock
         self._holding = asyncio.Event()
+        self._has_waiting = asyncio.Event()
+        """Set while the flap guard has a change that waits."""
         self._due = 0.0
         """When to list a second time, on the loop's clock."""
         self._reason_to_wait = ""
@@ -496,6 +630,7 @@ class StorePipeline:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
             group.create_task(self._confirm_in_time())
+            group.create_task(self._pass_in_time())
 
     def take(self, event: StoreEvent) -> None:
         """One event of the store."""
@@ -513,6 +648,10 @@ class StorePipeline:
             known = self._leases_before(served)
             if known and self.leases.refused:
                 served = self.leases.take(event, known)
+        else:
+            served = self._flaps.take(served, known, self._now())
+            if self._flaps.waiting:
+                self._has_waiting.set()
         self.quarantine.take(event, self.leases)
         self._broker.take(self._guard.take(served, known, self._now()))
         self._note_overwritten(event)
@@ -540,6 +679,19 @@ class StorePipeline:
         reason = refused.refusal.reason
         await self._store.discard(key, self.leases.leases[key] if key in self.leases.refused else reason)
         log.warning("an operator deleted a refused key from the store", key=key, reason=reason)
+
+    def findings(self) -> Iterator[Condition]:
+        """What an operator must know about what the store tells."""
+        return self._flaps.findings(self._now())
+
+    def require_calm(self, request: LeaseRequest) -> None:
+        """Raises Exhausted: the request changes the lease of its node, which has changed too often."""
+        published = {(part.public_address, part.data) for part in request.parts}
+        for lease in self._broker.leases_by_node.of(request.node).values():
+            same = {(subnet.public_address, subnet.data) for subnet in lease.subnets}
+            if lease.backend_type == request.backend_type and same == published:
+                return
+        self._flaps.require_calm(request.node, self._now())
 
     def without_held(self, request: LeaseRequest) -> LeaseRequest:
         """The request, but for subnets that the store has free and others use: of leases that are held back, and of
@@ -612,6 +764,17 @@ class StorePipeline:
     async def _watch(self) -> None:
         async for event in self._store.watch():
             self.take(event)
+
+    async def _pass_in_time(self) -> None:
+        while True:
+            await self._has_waiting.wait()
+            await asyncio.sleep(_LOOK_SECONDS)
+            if due := self._flaps.pass_due(self._broker.own, self._now()):
+                held = set(self._guard.held)
+                self._broker.take(self._guard.take(Changed(due), self._broker.own, self._now()))
+                self._count_held(held)
+            if not self._flaps.waiting:
+                self._has_waiting.clear()
 
     async def _confirm_in_time(self) -> None:
         while True:

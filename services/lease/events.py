@@ -137,7 +137,7 @@ def tell_step(journal: LeaseJournal, step: Step, kind: str, leases: int) -> None
 def tell_lease(journal: LeaseJournal, before: Lease | None, after: Lease | None, *, is_released: bool) -> None:
     """What became of a lease. A renewal is no news. `is_released`: a node or an operator asked for its removal."""
     lease = after or before
-    if lease is None or (before and after and _content(before) == _content(after)):
+    if lease is None or (before and after and content(before) == content(after)):
         return
     subject = Subject(lease.name, lease.node)
     if after is None:
@@ -243,7 +243,8 @@ def _tell_removals(
     journal.note(Event(kind, what, cause, subjects=first, subject_count=len(names)))
 
 
-def _content(lease: Lease) -> tuple[object, ...]:
+def content(lease: Lease) -> tuple[object, ...]:
+    """What a lease publishes: a renewal leaves it as it is."""
     return lease.node, lease.subnets, lease.backend_type, lease.reserved
 
 

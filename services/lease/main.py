@@ -77,7 +77,7 @@ async def build(settings: LeaseSettings, process: Process) -> AsyncIterator[Leas
             settings.exports,
         )
         kept: list[MayFail] = [memory.file, events, *(each.file for each in imports.clusters)]
-        process.health.finders.append(lambda: unwritten(kept))
+        process.health.finders += (lambda: unwritten(kept), gate.findings)
         process.servicers[SERVICE] = partial(add_to_server, service)
         process.jobs["imports"] = imports.run
         process.jobs["store"] = gate.follow

@@ -22,6 +22,10 @@ GUARDED_REMOVALS: Final = Counter(
 )
 for _outcome in ("held", "released", "returned", "confirmed_by_listing", "confirmed_by_operator"):
     GUARDED_REMOVALS.labels(_outcome)
+HELD_CHANGES: Final = Counter(
+    "flannelette_lease_held_changes_total",
+    "Changes of leases that had to wait or were refused: their node had too many",
+)
 HISTORY_STEPS: Final = Gauge("flannelette_lease_history_steps", "Recent steps that a watcher can resume from")
 HISTORY_BYTES: Final = Gauge("flannelette_lease_history_bytes", "Approximate memory of these steps, in bytes")
 MESSAGES: Final = Counter("flannelette_lease_messages_total", "Messages of leases sent to watchers")

@@ -294,6 +294,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
                 imported = len(self._broker.foreign.leases)
                 more = f" ({imported} of them imported)" if imported else ""
                 raise Exhausted(f"there are {self._most} leases{more}, and no more are given: raise --max-leases")
+            self._pipeline.require_calm(wanted)
             lease = await self._store.acquire(self._pipeline.without_held(wanted))
             code = grpc.StatusCode.OK
         except FlanneletteError as error:

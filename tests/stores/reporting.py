@@ -39,7 +39,8 @@ class Scene:
         """A change, some time after what was before it; returns its position."""
         self.now += after
         self.last += 1
-        self.service.tells(Upserted(make_lease(1, version=self.last)))
+        lease = make_lease(1, node=f"node{self.last}", version=self.last)  # one node would be held
+        self.service.tells(Upserted(lease))
         return self.last
 
     async def connect(self, node: str) -> None:

@@ -21,7 +21,7 @@ from flannelette.services.core.leases.table import Removed, Step, StoreStatus, T
 from flannelette.services.core.limits import MOST_LEASES
 from flannelette.services.core.network import NetworkConfig
 from flannelette.services.lease import metrics
-from flannelette.services.lease.admission import MassRemovalGuard
+from flannelette.services.lease.admission import FlapGuard, MassRemovalGuard
 from flannelette.services.lease.events import LeaseEventKind, tell_ended, tell_held
 from flannelette.services.lease.imports.policy import ClusterLeases, Foreign, Import, mismatch, shown_options
 from flannelette.services.lease.stores.store import Changed, Snapshot, TableEvents
@@ -73,6 +73,7 @@ class ImportedCluster:
         self.network: NetworkConfig | None = None
         """The network of the other cluster."""
         self.guard = MassRemovalGuard(share)
+        self._flaps = FlapGuard(policy.name)
         self._status = StoreStatus("import", False, f"not connected to {policy.address} yet")
         self._transport = transport
         if policy.files:
@@ -132,6 +133,7 @@ class ImportedCluster:
             yield found("import.refused", lease=first, cluster=self.name, more=more, reason=refused[first])
         if own and self.network and (reason := mismatch(own, self.network)):
             yield found("import.backend", cluster=self.name, reason=reason)
+        yield from self._flaps.findings(asyncio.get_running_loop().time())
         if policy.files and self._transport.credentials:
             yield from expiry_findings(self._transport.credentials, time.time())
 
@@ -152,6 +154,11 @@ class ImportedCluster:
 
     def take(self, event: Snapshot | Changed, now: float) -> None:
         """What the other cluster shows has changed."""
+        if self.leases.has_answered:
+            event = self._flaps.take(event, self.leases.shown, now)
+        self._show(event, now)
+
+    def _show(self, event: Snapshot | Changed, now: float) -> None:
         shown, held = self.leases.shown, set(self.guard.held)
         event = self.guard.take(event, shown if self.leases.has_answered else self._remembered, now)
         self.network = event.network or self.network
@@ -208,7 +215,10 @@ class ImportedCluster:
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(_PAUSE)
-            self._confirm(asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            self._confirm(now)
+            if due := self._flaps.pass_due(self.leases.shown, now):
+                self._show(Changed(due), now)
             credentials = self._transport.credentials if self.leases.policy.files else None
             if credentials and credentials.files.stamp() != credentials.last_read:
                 with suppress(Misconfigured):  # half replaced: the next look finds the rest

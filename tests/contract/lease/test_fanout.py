@@ -92,7 +92,9 @@ async def test_who_does_not_read_blocks_nobody_costs_little_and_ends_with_the_ta
         reader, table = stub.WatchLeases(pb.WatchLeasesRequest()), Table()
         await read_until(reader, table, lambda: table.synced)
         for number in range(25):  # each takes the fifth of a second by which 200 watchers lengthen a pause
-            lease = await stub.AcquireLease(request_to_proto(make_request("busy", f"172.31.1.{number % 250 + 1}")))
+            lease = await stub.AcquireLease(
+                request_to_proto(make_request(f"busy{number}", f"172.31.1.{number % 250 + 1}"))
+            )
             await read_until(reader, table, lambda lease=lease.lease: is_shown(table, lease))
         assert service.resident_mib - before < 20 + STREAMS * MIB_A_STREAM
         for late in sleepers[:: STREAMS // 5]:

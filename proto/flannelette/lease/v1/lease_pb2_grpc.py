@@ -197,7 +197,10 @@ class LeaseServiceServicer:
         holds the public address, MAC or key (the message names both); or another
         machine of this name is alive.
         RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
-        names entries that overlap subnets of the network without being one).
+        names entries that overlap subnets of the network without being one); or
+        the node changes what it publishes more often than ten times, and then once
+        in three seconds: its peers keep the last value, and the call may be repeated
+        after the seconds that the message names.
         ABORTED: other nodes took the chosen subnet too many times; retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -110,7 +110,10 @@ class LeaseServiceStub:
     holds the public address, MAC or key (the message names both); or another
     machine of this name is alive.
     RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
-    names entries that overlap subnets of the network without being one).
+    names entries that overlap subnets of the network without being one); or
+    the node changes what it publishes more often than ten times, and then once
+    in three seconds: its peers keep the last value, and the call may be repeated
+    after the seconds that the message names.
     ABORTED: other nodes took the chosen subnet too many times; retry.
     """
     RenewLease: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenewLeaseRequest, _lease_pb2.RenewLeaseResponse]
@@ -339,7 +342,10 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         holds the public address, MAC or key (the message names both); or another
         machine of this name is alive.
         RESOURCE_EXHAUSTED: no subnet is free (the message has the numbers, and
-        names entries that overlap subnets of the network without being one).
+        names entries that overlap subnets of the network without being one); or
+        the node changes what it publishes more often than ten times, and then once
+        in three seconds: its peers keep the last value, and the call may be repeated
+        after the seconds that the message names.
         ABORTED: other nodes took the chosen subnet too many times; retry.
         """
 
