@@ -741,6 +741,23 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "lease: then name that address with --fabric-guard-source.",
     ),
     Row(
+        "guard.sender",
+        "fabric-guard",
+        WARNING,
+        "Packets of pods of {node} come to the tunnel from {sender}, not from the public address of its lease "
+        "({public}), and {verb}.",
+        "{node} is behind NAT or sends from another address of its own: then masq of every other node needs {flag}, "
+        "and a restart, which loses no packet. If {sender} is no node's, somebody there forges packets of pods.",
+    ),
+    Row(
+        "guard.outsiders",
+        "fabric-guard",
+        WARNING,
+        "Packets come out of the overlay whose sources are no pods of a peer, and {verb}: {addresses}.",
+        "Either a node or somebody in its name forges packets, or a node sends other hosts' packets into the overlay "
+        "as they are: then name their network with --ip-masq-exclude at masq of every node.",
+    ),
+    Row(
         "masq.source-absent",
         "ip-masq-source",
         WARNING,

@@ -14,7 +14,7 @@ from typing import Final
 
 from flannelette.services.core.backend_types import UDP, Tunnel
 from flannelette.services.core.errors import InvalidInput
-from flannelette.services.core.family import FAMILIES, Network
+from flannelette.services.core.family import FAMILIES, Address, Network
 from flannelette.services.core.frozen import frozen
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.network import NetworkConfig
@@ -34,9 +34,13 @@ _MARK: Final = 0x666C0000
 kernel packs into a tunnel's packet keeps the socket of who sent it, and its priority; without privileges no process
 can set this one."""
 _LOWER: Final = 0xFFFF
+_UDP_HEADER: Final = 8
+_VXLAN_AND_ETHERNET: Final = 8 + 14
+_SOURCE_IN_HEADER: Final = {4: (12, 32), 6: (8, 128)}
+"""Place of the source in an IP header, in bytes, and its length in bits."""
 _FOR_AN_HOUR: Final = "flags dynamic,timeout; timeout 1h;"
 _STRANGERS: Final = 64
-"""Addresses that are no peer's and are remembered, for an hour."""
+"""Addresses of each kind that are no peer's and are remembered, for an hour."""
 
 
 class GuardMode(StrEnum):
@@ -92,6 +96,8 @@ class Guard:
     tunnel: Tunnel
     vni: int
     """VNI of the backend vxlan; 0: it is another backend."""
+    carried_at: int
+    """Bytes from the tunnel's header, of UDP where there is one, to the IP header of the packet inside."""
     has_fixed_source: bool
     """A process that carries packets sends them from the port that it sends to."""
     networks: tuple[Network, ...]
@@ -119,6 +125,11 @@ def member_of(cidr: Network) -> Member:
     return Member(inside_of(cidr.version, cidr.prefixlen), cidr.network_address.packed)
 
 
+def subnets_of(address: Address, masks: Iterable[tuple[int, int]]) -> list[Member]:
+    """The members, one for each length of subnet, of which one lets the address come out of the overlay."""
+    return [member_of(ip_network((address, n), strict=False)) for version, n in masks if version == address.version]
+
+
 class Membership:
     """The members of the sets as the leases say, kept lease by lease; several leases may say the same one."""
 
@@ -142,6 +153,13 @@ class Membership:
         """See Guard."""
         found = (name.removeprefix(_INSIDE).split("_") for name in self._sizes if name.startswith(_INSIDE))
         return tuple(sorted((int(version), int(length)) for version, length in found))
+
+    def names_of(self, addresses: Iterable[Address]) -> dict[Address, str]:
+        """The name under which there is a subnet with the address, for each address of which one is known."""
+        wanted = {each: subnets_of(each, self.masks) for each in addresses}
+        asked = {member for members in wanted.values() for member in members}
+        names = {member: name for name, members in self._of.items() for member in members if member in asked}
+        return {each: names[member] for each, members in wanted.items() for member in members if member in names}
 
     def put(self, name: str, members: Iterable[Member]) -> tuple[Member, ...]:
         """Takes what a lease says now; returns what it has said before and says now, if that differs."""
@@ -184,6 +202,7 @@ def guard_of(
         settings.is_masquerading,
         tunnel,
         vni if network.backend_type == "vxlan" else 0,
+        _UDP_HEADER + _VXLAN_AND_ETHERNET if vni else _UDP_HEADER if tunnel.protocol == UDP else 0,
         network.backend_type == "udp",
         ranges,
         settings.sources,
@@ -202,7 +221,11 @@ def text_of(guard: Guard, members: Iterable[Member]) -> list[str]:
     for name, elements in sets.items():
         lines.append(f"set {name} {{ type {_type(name)}; {_elements(elements)} }}")
     lines += [
-        f"set strangers{version} {{ type {_type(str(version))}; size {_STRANGERS}; {_FOR_AN_HOUR} }}"
+        f"map strangers{version} {{ type {kind} : {kind}; size {_STRANGERS}; {_FOR_AN_HOUR} }}"
+        for version, kind in ((version, _type(str(version))) for version in _WORDS)
+    ]
+    lines += [
+        f"set outsiders{version} {{ type {_type(str(version))}; size {_STRANGERS}; {_FOR_AN_HOUR} }}"
         for version in _WORDS
     ]
     lines.append(f"set alive {{ type nf_proto; flags timeout; {alive_elements()} }}")
@@ -235,7 +258,10 @@ def chains_of(guard: Guard) -> Mapping[str, list[str]]:
         for version, word in _WORDS.items()
         if any(each.version == version for each in guard.sources)
     ]
-    strangers = [f"update @strangers{version} {{ {word} saddr }}" for version, word in _WORDS.items()]
+    strangers = [
+        f"update @strangers{version} {{ {word} saddr : @th,{(guard.carried_at + start) * 8},{bits} }}"
+        for (version, word), (start, bits) in zip(_WORDS.items(), _SOURCE_IN_HEADER.values(), strict=True)
+    ]
     return {
         "outer": [
             f'iifname {{ "lo", "{_BRIDGE}" }} counter{drop} comment "no peer sends from there"',
@@ -250,6 +276,7 @@ def chains_of(guard: Guard) -> Mapping[str, list[str]]:
                 f"{_WORDS[version]} saddr & {_mask(version, length)} @{inside_of(version, length)} return"
                 for version, length in guard.masks
             ),
+            *(f"update @outsiders{version} {{ {word} saddr }}" for version, word in _WORDS.items()),
             f'counter{inner_drop} comment "the source inside is no pod of a peer"',
         ],
         "prerouting": ["type filter hook prerouting priority raw; policy accept;", f"iifname {devices} jump inner"],
@@ -305,8 +332,7 @@ def verdict(
     is_tunnel = protocol == guard.tunnel.protocol and port == guard.tunnel.port_of(version)
     of_peers = f"peers{version}"
     if incoming in guard.tunnel.carriers:
-        nets = [ip_network((source, length), strict=False) for family, length in guard.masks if family == version]
-        if not any(member_of(each) in members for each in nets):
+        if members.isdisjoint(subnets_of(source, guard.masks)):
             return f"{source} is no pod of a peer, and comes out of the overlay"
     elif is_tunnel and hook == "input" and Member(of_peers, source.packed) not in members:
         if not any(source in each for each in guard.sources):

@@ -57,7 +57,7 @@ def remove_hosts(hosts: Sequence[Host], networks: Sequence[str] = ("",)) -> None
     The wires go first, by name: those that go with their namespace do so when the kernel finds the time.
     """
     names = [OUTSIDE.name, *(host.name for host in hosts)]
-    for wire in ("underlay", *names):
+    for wire in ("underlay", "underlay2", "outside2", *names):
         subprocess.run(["ip", "link", "delete", wire], check=False, capture_output=True)
     for name in (*names, *(host.pod_in(network).name for host in hosts for network in networks)):
         subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)

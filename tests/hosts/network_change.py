@@ -214,13 +214,14 @@ async def pending_scene(
     *,
     family: str = "ipv4",
     backend: str = "vxlan",
+    clusters: int = 1,
     changed: Callable[[Program], Program] = lambda program: program,
 ) -> AsyncIterator[Scene]:
-    """Up, with pods: one central lease service (`embedded`), or one on each host (`etcd`).
+    """Up, with pods: one central lease service of each cluster (`embedded`), or one on each host (`etcd`).
 
     For `changed` see Cluster.
     """
-    options = Options(nodes=nodes, store=store, family=family, backend=backend)
+    options = Options(nodes=nodes, store=store, family=family, backend=backend, clusters=clusters)
     with tempfile.TemporaryDirectory(prefix="fl-") as directory:  # short, for the sockets' sake
         async with asyncio.TaskGroup() as group:
             cluster = _Watchful(options, Path(directory), group, lambda *death: None, changed)

@@ -25,6 +25,7 @@ from flannelette.services.masq.kernel.nf_tables import (
     keys_of,
     nft_tables,
     rule_dump,
+    values_of,
 )
 
 _MOST_CHANGED: Final = 500
@@ -122,11 +123,21 @@ class GuardTable:
             for text, raw in self._found(chain, [each for each in texts if not each.startswith("type ")])
         ]
 
-    def strangers(self) -> list[Address]:
-        """The addresses, no peer's, of which packets have come to the tunnel within the last hour."""
+    def strangers(self) -> dict[Address, Address]:
+        """The addresses, no peer's, of which packets have come to the tunnel within the last hour.
+
+        Each with the source inside of the first such packet.
+        """
+        if self._guard is None:
+            return {}
+        found = (values_of(INET, self._name, f"strangers{family.version}") for family in FAMILIES)
+        return {ip_address(key): ip_address(value) for each in found for key, value in sorted(each.items())}
+
+    def outsiders(self) -> list[Address]:
+        """The sources, no peer's pods, of packets that have come out of the overlay within the last hour."""
         if self._guard is None:
             return []
-        names = [f"strangers{family.version}" for family in FAMILIES]
+        names = [f"outsiders{family.version}" for family in FAMILIES]
         return [ip_address(key) for name in names for key in sorted(keys_of(INET, self._name, name))]
 
     def close(self) -> None:

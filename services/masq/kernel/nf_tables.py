@@ -115,6 +115,11 @@ def keys_of(family: int, table: str, name: str) -> frozenset[bytes]:
     return frozenset(attributes(each[1])[1] for each in element_dump(family, table, name))
 
 
+def values_of(family: int, table: str, name: str) -> dict[bytes, bytes]:
+    """The values of a map of single addresses, by their keys. Raises Unavailable."""
+    return {attributes(each[1])[1]: attributes(each[2])[1] for each in element_dump(family, table, name)}
+
+
 def change_elements(
     family: int, table: str, gone: Iterable[tuple[str, bytes]], new: Iterable[tuple[str, bytes]]
 ) -> None:

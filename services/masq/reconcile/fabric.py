@@ -5,12 +5,13 @@ member goes; a change of a lease changes its own members alone.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ipaddress import ip_network
 from typing import Final
 
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Unavailable
-from flannelette.services.core.family import Network
+from flannelette.services.core.family import Address, Network
 from flannelette.services.core.leases.lease import Lease
 from flannelette.services.core.leases.table import Table
 from flannelette.services.core.network import NetworkConfig
@@ -47,7 +48,7 @@ class FabricGuard:
         self._node, self._table, self._own_addresses = node, table, own_addresses
         self._members = Membership()
         self._network: NetworkConfig | None = None
-        self._leases: object = None
+        self._leases: Mapping[str, Lease] = {}
         """The table of leases that the members are of."""
         self._own: Lease | None = None
         self._warning = ""
@@ -132,14 +133,21 @@ class FabricGuard:
         if self.failure:
             return [found("guard.absent", reason=self.failure)]
         try:
-            strangers = [str(each) for each in self._table.strangers()]
+            seen, outsiders = self._table.strangers(), self._table.outsiders()
         except Unavailable:
             return []
-        if not strangers:
-            return []
-        more = f" and {len(strangers) - _MOST_NAMED} more" if len(strangers) > _MOST_NAMED else ""
-        verb = "are dropped" if self._effective().mode is GuardMode.ON else "are only counted"
-        return [found("guard.strangers", addresses=", ".join(strangers[:_MOST_NAMED]) + more, verb=verb)]
+        is_dropping = self._effective().mode is GuardMode.ON
+        verb = _verb(is_dropping)
+        names = self._members.names_of(seen.values())
+        leases = {sender: self._leases.get(names.get(inside, "")) for sender, inside in seen.items()}
+        told = [_of_peer(sender, lease, verb) for sender, lease in leases.items() if lease][:_MOST_NAMED]
+        strangers = [sender for sender, lease in leases.items() if not lease]
+        if strangers:
+            told.append(found("guard.strangers", addresses=_named(strangers), verb=verb))
+        if outsiders:
+            verb = _verb(is_dropping and self.settings.is_masquerading)
+            told.append(found("guard.outsiders", addresses=_named(outsiders), verb=verb))
+        return told
 
     def close(self) -> None:
         """Frees what the table holds; the rules stay."""
@@ -198,3 +206,20 @@ class FabricGuard:
             if str(error) != self.failure:
                 log.error("the fabric guard cannot be put in place; it is tried again", reason=str(error))
             self.failure = str(error)
+
+
+def _verb(is_dropping: bool) -> str:
+    return "are dropped" if is_dropping else "are only counted"
+
+
+def _named(addresses: Sequence[Address]) -> str:
+    more = f" and {len(addresses) - _MOST_NAMED} more" if len(addresses) > _MOST_NAMED else ""
+    return ", ".join(map(str, addresses[:_MOST_NAMED])) + more
+
+
+def _of_peer(sender: Address, lease: Lease, verb: str) -> Condition:
+    """What is wrong with packets that come from this address and have a source inside of this lease."""
+    addresses = " and ".join(str(each) for each in lease.addresses if each.version == sender.version)
+    node = lease.node or str(next(iter(lease.cidrs), lease.name))
+    flag = f"--fabric-guard-source={ip_network(sender)}"
+    return found("guard.sender", node=node, public=addresses or "not known", sender=sender, verb=verb, flag=flag)

@@ -126,6 +126,7 @@ class Places:
         name = "flannel-v6.1" if six else "flannel.1" if self.port == 8472 else "flannel0"
         device = json_of(scene.cluster.hosts[1].namespace, version, name)
         self._at["overlay2"] = ip_address(device["local"])
+        self._at["outside"] = topology.underlay_v6_of(1)[1] if six else topology.OUTSIDE_ADDRESS
         self._at["internet"] = topology.SERVICES[version]
         self._at["loopback"] = ip_address("::1" if six else "127.0.0.1")
         self._at["own"] = self._at["pod2"] + 40
@@ -319,5 +320,12 @@ async def test_who_may_send_packets_of_the_overlay(scene: tuple[Scene, str], ver
         for forgery, payload in numbers.items():
             fates[forgery.name] = payload in seen
     elsewhere = () if places.port == 8472 else ("overlay2", "loopback")  # the process of udp listens at one address
+    if mode == "on":
+        (masq,) = (each for each in there.cluster.named("masq") if each.program.host == "h2")
+        said = f"Packets of pods of h1 come to the tunnel from {places['outside']}, not from"
+        await eventually(
+            partial(look.masq, masq.program.address),
+            lambda seen: any(finding.problem.startswith(said) for finding in seen.findings),
+        )
     expected = {each.name: each.passes or (mode == "off" and each.to not in elsewhere) for each in forgeries}
     assert fates == expected, {name: came for name, came in fates.items() if came != expected[name]}
