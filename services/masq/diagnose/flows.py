@@ -3,11 +3,11 @@ ways.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_network
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +19,17 @@ from flannelette.services.core.network import NetworkConfig, contains
 from flannelette.services.masq.diagnose.cures import PERSISTENT, Host
 from flannelette.services.masq.diagnose.verdict import ECHO, TCP, Condition, Flow, ForeignTable, NfHook, State
 from flannelette.services.masq.kernel.routing import (
+    GatewayRoute,
+    KnownNeighbour,
+    ResolvedRoute,
     encapsulated,
-    is_set,
     link_locals,
-    mac_of,
+    neighbour_of,
     own_networks,
     parts_of,
     pods_of,
     ports_of,
-    routers_of,
+    routes_into,
     tunnel_peers,
     way_to,
     with_arp,
@@ -518,8 +520,18 @@ _CALLS: Final = {
 }
 
 
+class _Kernel:
+    """Answers of the kernel, each asked for once a look: peers, routers and neighbours are often the same hosts."""
+
+    def __init__(self) -> None:
+        self.way_to: Callable[[Address], ResolvedRoute | None] = cache(way_to)
+        self.neighbour_of: Callable[[Address, str], KnownNeighbour] = cache(neighbour_of)
+        self.routes_into: Callable[[Network], list[GatewayRoute]] = cache(routes_into)
+
+
 def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suffix: str) -> Surroundings:
     """Peers and interfaces, those of one look. What nobody can say is left out."""
+    kernel = _Kernel()
     bridges, uplinks, tunnel = list[tuple[int, str]](), list[tuple[int, str]](), _tunnel(network, suffix)
     devices = tunnel.carriers if tunnel else ()
     addresses, ways = list[tuple[int, Network]](), dict[tuple[int, str], Network]()
@@ -527,17 +539,17 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
     found = tunnel_peers(network.backend_type, devices) if network else ()
     ends = (sorted((each for each in found if each.version == version), key=int) for version in (4, 6))
     past_nat = encapsulated() if network and network.backend_type == "ipsec" else {}
-    peers = [_peer(address, past_nat.get(address)) for some in ends for address in some[:_MOST_PEERS]]
+    peers = [_peer(kernel, address, past_nat.get(address)) for some in ends for address in some[:_MOST_PEERS]]
     own = {family_of(subnet): subnet for subnet in subnets}
     for row in network.families if network else ():
         version = row.family.version
         subnet = own.get(row.family)
-        way = way_to(subnet[min(2, subnet.num_addresses - 1)]) if subnet else None
+        way = kernel.way_to(subnet[min(2, subnet.num_addresses - 1)]) if subnet else None
         bridges += [(version, way.device)] if way and way.gateway is None else []
         gateways += [(version, way.source)] if way and way.source else []
         if network and network.backend_type != "ipsec":  # whose packets are as they are only before or after a card
-            ways |= {(version, device): part for part, device in parts_of(row.cidr)}
-        outside = way_to(OUTSIDE[version].network_address)
+            ways |= {(version, device): part for part, device in parts_of(kernel.routes_into(row.cidr))}
+        outside = kernel.way_to(OUTSIDE[version].network_address)
         uplinks += [(version, outside.device)] if outside else []
         addresses += [(version, ip_network(outside.source))] if outside and outside.source else []
     ports = [port for bridge in dict.fromkeys(name for _, name in bridges) for port in ports_of(bridge)][:_MOST_PORTS]
@@ -560,47 +572,51 @@ def surroundings(network: NetworkConfig | None, subnets: Iterable[Network], suff
         tuple(control),
         tuple(filters(control)),
         frozenset(version for version, path in _CALLS.items() if _is_on(path)),
-        tuple(_neighbours(network, [each.address for each in peers], macs.keys() - {*devices})),
+        tuple(_neighbours(kernel, network, [each.address for each in peers], macs.keys() - {*devices})),
         tuple(pods),
         tuple(gateways),
         macs,
         link_locals(),
         tuple(ways),
-        dict(_own(ways)),
+        dict(_own(kernel, ways)),
     )
 
 
-def _own(ways: Mapping[tuple[int, str], Network]) -> Iterator[tuple[tuple[int, str], Address]]:
+def _own(kernel: _Kernel, ways: Mapping[tuple[int, str], Network]) -> Iterator[tuple[tuple[int, str], Address]]:
     """The addresses under which this host sends to pods of other nodes. `ways`: a subnet of one, by interface."""
     for of, part in ways.items():
-        way = way_to(part[1])
+        way = kernel.way_to(part[1])
         if way and way.source and way.device == of[1]:
             yield of, way.source
 
 
 def _neighbours(
-    network: NetworkConfig | None, peers: Iterable[Address], on_links: Collection[str]
+    kernel: _Kernel, network: NetworkConfig | None, peers: Iterable[Address], on_links: Collection[str]
 ) -> Iterator[Neighbour]:
     """The nodes and routers in the underlay whose MACs this host asks for."""
     hops, outside = dict[tuple[Address, str], bool](), list[Address]()
     for row in network.families if network else ():
         outside.append(OUTSIDE[row.family.version].network_address)
-        hops |= dict.fromkeys(sorted(routers_of(row.cidr), key=str), True)
+        routers = {(each.gateway, each.device) for each in kernel.routes_into(row.cidr)}
+        hops |= dict.fromkeys(sorted(routers, key=str), True)
     for address in (*peers, *outside):
-        way = way_to(address)
+        way = kernel.way_to(address)
         if way and (way.gateway or address not in outside):
             hops.setdefault((way.gateway or address, way.device), way.gateway is not None)
-    for (address, device), is_router in list(hops.items())[:_MOST_PEERS]:
-        link = way_to(OUTSIDE[6].network_address if address.is_link_local else address)
-        if device in on_links and link and link.source and not is_set(address, device):
-            yield Neighbour(address, device, link.source, mac_of(address, device), is_router)
+    there = ((address, device, is_router) for (address, device), is_router in hops.items() if device in on_links)
+    for address, device, is_router in islice(there, _MOST_PEERS):
+        link = kernel.way_to(OUTSIDE[6].network_address if address.is_link_local else address)
+        known = kernel.neighbour_of(address, device)
+        if link and link.source and not known.is_set:
+            yield Neighbour(address, device, link.source, known.mac, is_router)
 
 
-def _peer(address: Address, is_past_nat: bool | None) -> Peer:
-    way = way_to(address)
+def _peer(kernel: _Kernel, address: Address, is_past_nat: bool | None) -> Peer:
+    way = kernel.way_to(address)
     if way is None:
         return Peer(address, is_past_nat=is_past_nat)
-    return Peer(address, way.device, way.source, mac_of(way.gateway or address, way.device), is_past_nat)
+    known = kernel.neighbour_of(way.gateway or address, way.device)
+    return Peer(address, way.device, way.source, known.mac, is_past_nat)
 
 
 def _files() -> Iterator[str]:

@@ -55,7 +55,7 @@ from flannelette.services.masq.diagnose.verdict import (
 )
 from flannelette.services.masq.firewalls.firewall import FirewallKind
 from flannelette.services.masq.kernel.lookups import Connection, connections_to, is_listening, takes_loopback
-from flannelette.services.masq.kernel.routing import MarkRule, answers_neighbours, mark_rules, parts_of, way_to
+from flannelette.services.masq.kernel.routing import MarkRule, mark_rules, neighbour_of, parts_of, routes_into, way_to
 from flannelette.services.masq.rules import no_chains
 
 _MOST_SHOWN: Final = 4
@@ -171,13 +171,15 @@ def _there(network: Network, port: int, packet: Flow, like: Sequence[Flow], seen
     way = way_to(address)
     if way is None:
         return End(f"{said}, to which no route leads", is_lost=True)
-    is_neighbour = answers_neighbours(address, way.device) if way.gateway is None else None
+    is_neighbour = neighbour_of(address, way.device).answers if way.gateway is None else None
     own = [flow.destination if flow.is_from_peers else flow.source for flow in like]
     cidrs = [flow.source if flow.is_from_peers else flow.destination for flow in like]
     if any(contains(each, network) for each in own):
         return End(f"{said}, {'a pod of' if is_neighbour else 'which no pod has on'} this node", not is_neighbour)
     devices = {flow.incoming if flow.is_from_peers else flow.outgoing for flow in like}
-    if way.device in devices or any(contains(part, network) for each in cidrs for part, _ in parts_of(each)):
+    if way.device in devices or any(
+        contains(part, network) for each in cidrs for part, _ in parts_of(routes_into(each))
+    ):
         return End(f"{said}, in the subnet of another node")
     if any(contains(each, network) for each in cidrs):
         return End(f"{said}, in the subnet of no node", is_lost=True)
@@ -870,7 +872,7 @@ def diverted_by_marks(
 def _elsewhere(flow: Flow, mark: int) -> str:
     """Where packets with this mark go that go to a peer, or come from there; empty: where the others go."""
     own, network = (flow.destination, flow.source) if flow.is_from_peers else (flow.source, flow.destination)
-    parts = parts_of(network) if network.num_addresses > 1 else [(network, "")]
+    parts = parts_of(routes_into(network)) if network.num_addresses > 1 else [(network, "")]
     for part, device in islice(parts, _MOST_PARTS):
         pod, other = own[max(own.num_addresses - 2, 0)], part[min(part.num_addresses - 1, 1)]
         source, to = (other, pod) if flow.is_from_peers else (pod, other)

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from flannelette.services.core.backend_types import IPSEC_MARK
 from flannelette.services.core.family import Address, Network
@@ -87,6 +87,36 @@ class ResolvedRoute:
     """The router that they go to first; None: the address is on the link."""
 
 
+class GatewayRoute(NamedTuple):
+    """A route that leads to a gateway."""
+
+    to: Address
+    length: int
+    """Bits of the destination's network."""
+    gateway: Address
+    device: str
+
+
+@frozen
+class KnownNeighbour:
+    """What the kernel knows of a neighbour."""
+
+    mac: bytes = b""
+    """Empty: it knows none."""
+    state: int = 0
+    """NUD_..., 0: nobody has asked for it."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a program has set its MAC, so that the kernel does not ask for it."""
+        return bool(self.state & _IS_SET)
+
+    @property
+    def answers(self) -> bool | None:
+        """Whether a host of the link has the address; None: nobody has asked for it, or not for long enough."""
+        return None if self.state in (0, _INCOMPLETE) else not self.state & _FAILED
+
+
 def way_to(
     address: Address, *, source: Address | None = None, incoming: str = "", mark: int = 0
 ) -> ResolvedRoute | None:
@@ -105,23 +135,12 @@ def way_to(
     return None
 
 
-def mac_of(address: Address, device: str) -> bytes:
-    """The MAC address of a neighbour, as far as the kernel knows it; else empty."""
+def neighbour_of(address: Address, device: str) -> KnownNeighbour:
+    """What the kernel knows of a neighbour now; the same as of one that nobody has asked for if it does not say."""
     body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
-    return next((values.get(_MAC, b"") for _, values in ask(_GETNEIGH, body, _NEIGHBOUR.size)), b"")
-
-
-def is_set(address: Address, device: str) -> bool:
-    """Whether a program has set the MAC of a neighbour, so that the kernel does not ask for it."""
-    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
-    return any(_NEIGHBOUR.unpack(head)[2] & _IS_SET for head, _ in ask(_GETNEIGH, body, _NEIGHBOUR.size))
-
-
-def answers_neighbours(address: Address, device: str) -> bool | None:
-    """Whether a host of the link has the address; None: nobody has asked for it."""
-    body = _NEIGHBOUR.pack(_af(address), index_of(device), 0, 0, 0) + attribute(_TO, address.packed)
-    states = [_NEIGHBOUR.unpack(head)[2] for head, _ in ask(_GETNEIGH, body, _NEIGHBOUR.size)]
-    return None if not states or states[0] in (0, _INCOMPLETE) else not states[0] & _FAILED
+    for head, values in ask(_GETNEIGH, body, _NEIGHBOUR.size):
+        return KnownNeighbour(values.get(_MAC, b""), _NEIGHBOUR.unpack(head)[2])
+    return KnownNeighbour()
 
 
 def with_arp() -> dict[str, bytes]:
@@ -152,23 +171,24 @@ def _link_of(name: str, _second: int) -> Link | None:
     return None
 
 
-def routers_of(network: Network) -> frozenset[tuple[Address, str]]:
-    """The gateways of routes to parts of a network, each with the device."""
-    return frozenset((gateway, device) for _, _, gateway, device in _routes_into(network))
+def parts_of(routes: Iterable[GatewayRoute]) -> list[tuple[Network, str]]:
+    """Subnets to which these routes lead, each with the device, as those of peers do."""
+    return [
+        (ip_network((each.to, each.length)), each.device)
+        for each in routes
+        if each.length <= 8 * len(each.to.packed) - 2  # more bits are one address, or the two of a link
+    ]
 
 
-def parts_of(network: Network) -> list[tuple[Network, str]]:
-    """Subnets of a network to which routes lead by a gateway, each with the device, as those of peers do."""
-    most = network.max_prefixlen - 2  # bits: more are one address, or the two of a link
-    return [(ip_network((to, bits)), device) for to, bits, _, device in _routes_into(network) if bits <= most]
-
-
-def _routes_into(network: Network) -> Iterator[tuple[Address, int, Address, str]]:
+def routes_into(network: Network) -> list[GatewayRoute]:
+    """The routes to parts of a network that lead to a gateway."""
     body = _ROUTE.pack(_af(network.network_address), 0, 0, 0, _MAIN_TABLE, 0, 0, 0, 0)
+    name, found = cache(_name), list[GatewayRoute]()
     for head, values in ask(_GETROUTE, body, _ROUTE.size, DUMP):
         length, gateway, to = _ROUTE.unpack(head)[1], _address(values, _GATEWAY), _address(values, _DESTINATION)
         if gateway and to and to in network and length >= network.prefixlen:
-            yield to, length, gateway, _name(values.get(_DEVICE, b""))
+            found.append(GatewayRoute(to, length, gateway, name(values.get(_DEVICE, b""))))
+    return found
 
 
 def mark_rules(version: int) -> list[MarkRule]:
