@@ -94,7 +94,7 @@ async def test_lost_answers_are_broken_if_and_only_if_they_are(family: Family, l
             await eventually(masq.status, lambda status: told(family, status) == [True])
             # The cure helps.
             host.run("sh", "-c", cure)
-            assert told(family, await masq.status()) == []
+            await eventually(masq.status, lambda status: told(family, status) == [])
             hosts.outside.ip(word, "neighbour", "flush", "dev", "uplink")
             assert await asyncio.to_thread(is_answered, hosts, family)
 
