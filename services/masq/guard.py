@@ -22,6 +22,8 @@ from flannelette.services.masq.rules import Packet
 
 GUARD_TABLE: Final = "flannelette_guard"
 """Table of family inet, of the network without a name; a named one's is `flannelette_guard-NAME`."""
+CLAMP_TABLE: Final = "flannelette_mss"
+"""The like, of the table that keeps TCP within the MTUs of routes (`reconcile/clamp.py`)."""
 GUARDED: Final = ("vxlan", "ipip", "udp")
 """Backends whose packets anybody can make. wireguard and ipsec authenticate theirs, and the others have no tunnel."""
 ALIVE_SECONDS: Final = 900

@@ -19,6 +19,7 @@ from flannelette.services.masq.firewalls.guard_table import GuardTable
 from flannelette.services.masq.guard import GuardMode
 from flannelette.services.masq.kernel.legacy_tables import lock_path
 from flannelette.services.masq.kernel.routing import connected_networks, own_networks
+from flannelette.services.masq.reconcile.clamp import MssClamp
 from flannelette.services.masq.reconcile.fabric import FabricGuard
 from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.journal import MasqEventKind
@@ -71,6 +72,7 @@ async def build(
         claims = Claims("masq", network.name)
         guarding = settings.guarding
         guard = FabricGuard(connection.node, guarding, GuardTable(guarding.table), own_networks)
+        clamp = MssClamp(rules.suffix, is_on=settings.clamp_mss)
         reconciler = Reconciler(
             connection.node,
             rules,
@@ -84,6 +86,7 @@ async def build(
             unclaimed=partial(free_ranges, claims),
             connected=connected_networks,
             guard=guard,
+            clamp=clamp,
         )
         health.finders.append(lambda: unwritten([state, events]))
         cache = InputCache(connection.node, state, cached, reconciler)
@@ -103,6 +106,7 @@ async def build(
             "input cache": cache.run,
             "rules": reconciler.run,
             "fabric guard": guard.run,
+            "MSS clamp": clamp.run,
         }
         process.jobs["event file"] = partial(events.run, journal)
         process.jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
@@ -119,6 +123,7 @@ async def build(
             await connection.close()
             await firewall.close()
             guard.close()
+            clamp.close()
             probe.close()
             claims.close()
 

@@ -34,6 +34,11 @@ class MasqSettings(NodeSettings):
         "Let packets of pods leave the overlay under this address, or one of FIRST-LAST, not that of the interface "
         "that they leave by, with --ip-masq: ADDRESS, ADDRESS6 or ADDRESS,ADDRESS6. Answers must come to this node.",
     )
+    clamp_mss: bool = flag(
+        False,
+        "Lower the MSS of TCP between pods to what the routes to both carry, for pods that hear no ICMP of a narrow "
+        "path, and peers that run flanneld. Needs nftables in the kernel.",
+    )
     iptables_forward_rules: bool = flag(True, "Accept the overlay's packets in the FORWARD chain.")
     firewall: str = flag(
         "auto",

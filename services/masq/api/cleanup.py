@@ -15,6 +15,7 @@ from flannelette.services.masq.firewalls.firewall import commands_of
 from flannelette.services.masq.firewalls.guard_table import GuardTable
 from flannelette.services.masq.guard import GUARD_TABLE
 from flannelette.services.masq.kernel.legacy_tables import lock_path
+from flannelette.services.masq.reconcile.clamp import MssClamp
 from flannelette.services.masq.rules import NFT_TABLE, belonging, no_chains
 from flannelette.services.runtime.networks import NodeNetwork
 from flannelette.services.runtime.os.names import single_instance
@@ -46,7 +47,8 @@ async def clean_up(settings: CleanupSettings, said: Mapping[str, str]) -> pb.Tea
         if firewall.stale_rules_error:
             raise Misconfigured(firewall.stale_rules_error)
         guard = GuardTable(f"{GUARD_TABLE}{network.suffix}").remove(dry_run=settings.dry_run)
-        return pb.TeardownRulesResponse(commands=[*commands_of(states), *guard])
+        clamp = MssClamp(network.suffix).teardown(dry_run=settings.dry_run)
+        return pb.TeardownRulesResponse(commands=[*commands_of(states), *guard, *clamp])
     finally:
         await firewall.close()
         probe.close()

@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
@@ -23,6 +23,7 @@ from flannelette.services.masq.firewalls.firewall import ChainState, RuleState
 from flannelette.services.masq.firewalls.flannelds import networks_in
 from flannelette.services.masq.firewalls.guard_table import GuardRule
 from flannelette.services.masq.guard import CHAIN_REASONS
+from flannelette.services.masq.reconcile.clamp import CHAIN, REASON
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules import TRANSLATIONS, Chain, Packet, deciding_rule, explanation
 from flannelette.services.runtime.conditions import condition_to_proto, older_finding
@@ -62,13 +63,13 @@ def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:
     )
 
 
-def _guard_rule(table: str, rule: GuardRule) -> pb.Rule:
+def _guard_rule(table: str, reasons: Mapping[str, str], rule: GuardRule) -> pb.Rule:
     return pb.Rule(
         family="inet",
         table=table,
         chain=rule.chain,
         text=rule.text,
-        reason=CHAIN_REASONS[rule.chain],
+        reason=reasons[rule.chain],
         present=rule.present,
         packets=rule.packets,
         bytes=rule.bytes,
@@ -136,8 +137,11 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
     async def ListRules(self, request: pb.ListRulesRequest, context: Any) -> pb.ListRulesResponse:
         states = await self._reconciler.look()
         guard = self._reconciler.guard
-        guarding = map(partial(_guard_rule, guard.settings.table), guard.rules()) if guard else ()
-        return pb.ListRulesResponse(rules=[*(rule for state in states for rule in rules_of(state)), *guarding])
+        clamp = self._reconciler.clamp
+        guarding = map(partial(_guard_rule, guard.settings.table, CHAIN_REASONS), guard.rules()) if guard else ()
+        clamping = map(partial(_guard_rule, clamp.table, {CHAIN: REASON}), clamp.rules()) if clamp else ()
+        rules = (rule for state in states for rule in rules_of(state))
+        return pb.ListRulesResponse(rules=[*rules, *guarding, *clamping])
 
     async def ResyncRules(self, request: pb.ResyncRulesRequest, context: Any) -> pb.ResyncRulesResponse:
         return pb.ResyncRulesResponse(commands=await self._reconciler.resync(dry_run=request.dry_run))
@@ -190,7 +194,9 @@ def _firewall_reason(reconciler: Reconciler) -> str:
     is_random = reconciler.settings.fully_random
     left_out = "" if is_random else "--random-fully is left out: --ip-masq-fully-random-disable"
     guard = reconciler.guard.reason if reconciler.guard else ""
-    return "; ".join(filter(None, (reconciler.firewall.reason, left_out, guard)))
+    failure = reconciler.clamp.failure if reconciler.clamp else ""
+    clamp = failure and f"TCP of pods is not kept within the MTUs of routes: {failure}"
+    return "; ".join(filter(None, (reconciler.firewall.reason, left_out, guard, clamp)))
 
 
 def _explained(packet: Packet, states: Iterable[ChainState]) -> pb.ExplainResponse:

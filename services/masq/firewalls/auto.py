@@ -31,7 +31,7 @@ from flannelette.services.masq.firewalls.firewall import (
 from flannelette.services.masq.firewalls.iptables_legacy.firewall import IptablesFirewall
 from flannelette.services.masq.firewalls.iptables_nft import IptablesNftFirewall
 from flannelette.services.masq.firewalls.nftables import FLANNEL_TABLES, TABLE, NftablesFirewall
-from flannelette.services.masq.guard import GUARD_TABLE
+from flannelette.services.masq.guard import CLAMP_TABLE, GUARD_TABLE
 from flannelette.services.masq.kernel.legacy_tables import TableReader
 from flannelette.services.masq.kernel.nf_tables import (
     ChainName,
@@ -102,7 +102,7 @@ class HostProbe:
     def __init__(self, table: str = TABLE) -> None:
         self._table = table
         """Name of our table in nftables."""
-        self._guard_table = f"{GUARD_TABLE}{table.removeprefix(TABLE)}"
+        self._own_tables = (table, *(f"{name}{table.removeprefix(TABLE)}" for name in (GUARD_TABLE, CLAMP_TABLE)))
         self._readers = tuple(TableReader(family) for family in FAMILIES)
         self._kept: dict[str, tuple[Digest, object]] = {}
 
@@ -186,7 +186,7 @@ class HostProbe:
 
     def _read_tables(self) -> tuple[ForeignTable, ...]:
         tables: list[ForeignTable] = []
-        for read in (self._read_legacy, lambda: read_nft(but=(self._table, self._guard_table))):
+        for read in (self._read_legacy, lambda: read_nft(but=self._own_tables)):
             try:
                 tables += read()
             except Unavailable:

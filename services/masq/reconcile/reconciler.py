@@ -36,6 +36,7 @@ from flannelette.services.masq.firewalls.firewall import (
     Placement,
     commands_of,
 )
+from flannelette.services.masq.reconcile.clamp import MssClamp
 from flannelette.services.masq.reconcile.fabric import FabricGuard
 from flannelette.services.masq.reconcile.inputs import (
     CachedInputs,
@@ -143,8 +144,9 @@ class Reconciler:
         unclaimed: Callable[[Iterable[Network]], Iterable[Network]] = tuple,
         connected: Callable[[], Iterable[Network]] = tuple,
         guard: FabricGuard | None = None,
+        clamp: MssClamp | None = None,
     ) -> None:
-        self.node, self.settings, self.guard = node, settings, guard
+        self.node, self.settings, self.guard, self.clamp = node, settings, guard, clamp
         self.firewall, self.host_checks = firewall, host_checks
         self.inputs = RuleInputs()
         self.lease_service_connected = False
@@ -210,6 +212,8 @@ class Reconciler:
         self.inputs = next_inputs(self.inputs, known, self.node, *more)
         if self.guard:
             self.guard.learn(known, touched, self.inputs.network, excluded(self.inputs.network, self.settings))
+        if self.clamp:
+            self.clamp.learn(self.inputs.network)
         if last and last is not self.inputs.network:
             self._former |= networks_of(last)
         self._observed.inputs(self.inputs, away, cached.reason if cached else "")
@@ -264,6 +268,8 @@ class Reconciler:
             commands = commands_of(await self._check(repair=not dry_run))
             if self.guard and not dry_run:
                 self.guard.resync()
+            if self.clamp and not dry_run:
+                self.clamp.resync()
         tell_operator(self.journal, MasqEventKind.RESYNC, commands, dry_run=dry_run)
         return commands
 
@@ -286,7 +292,9 @@ class Reconciler:
             self._health.set("firewall", _TORN_DOWN)
         gone = belonging(no_chains(), self._ours(), self.settings.nft_table)
         states = await self.firewall.check(gone, self.placement, repair=not dry_run)
-        commands = [*commands_of(states), *(self.guard.teardown(dry_run=dry_run) if self.guard else ())]
+        commands = commands_of(states)
+        commands += self.guard.teardown(dry_run=dry_run) if self.guard else []
+        commands += self.clamp.teardown(dry_run=dry_run) if self.clamp else []
         if not dry_run:
             log.warning("rules torn down", commands=len(commands))
             tell_operator(self.journal, MasqEventKind.TEARDOWN, commands)

@@ -10,9 +10,11 @@ from functools import partial
 import pytest
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
+from flannelette.services.masq.reconcile.clamp import MssClamp
 from tests.hosts.dataplane import Running
+from tests.hosts.masq import DUAL
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
-from tests.hosts.two_hosts import TwoHosts, two_hosts
+from tests.hosts.two_hosts import Row, TwoHosts, two_hosts
 from tests.patience import PATIENCE
 from tests.waiting import equals, eventually
 
@@ -140,6 +142,44 @@ async def test_the_path_of_ipv6_is_followed_by_itself(netns: NetworkNamespace, m
             assert "mtu" not in our_route(hosts, 6), "the kernel tells nobody of less than 1280 bytes"
 
 
+@pytest.mark.parametrize("version", [4, 6])
+async def test_tcp_of_pods_passes_without_icmp_and_from_a_peer_whose_routes_follow_no_path(
+    netns: NetworkNamespace, make_netns: NamespaceMaker, version: int
+) -> None:
+    """n2 has what a flanneld leaves: its routes have no MTU, and it goes on sending full packets."""
+    with two_hosts(netns, make_netns, "vxlan", "dual") as hosts:
+        hosts.leave_flanneld_state()
+        await hosts.join()
+        pod = make_pod(netns, make_netns, version)
+        async with hosts.cluster.dataplane("--probe-rate=40") as running:
+            await running.until(peers=1)
+            for host in (netns, hosts.n2):
+                for device in ("flannel.1", "flannel-v6.1"):
+                    host.ip("link", "set", device, "gso_max_segs", "1")
+                for program in ("iptables", "ip6tables"):
+                    drop = "-A INPUT -p udp --dport 8472 -m length --length 1401: -j DROP"
+                    host.run(program, *drop.replace("1401", "1361" if program == "ip6tables" else "1401").split())
+            netns.run(*"iptables -A OUTPUT -p icmp --icmp-type fragmentation-needed -j DROP".split())
+            netns.run(*"ip6tables -A OUTPUT -p icmpv6 --icmpv6-type packet-too-big -j DROP".split())
+            mtu = {4: 1350, 6: 1290}[version]
+            await eventually(lambda: our_route(hosts, version), lambda said: f"mtu {mtu}" in said, 3 * PATIENCE)
+            own, peer = next(pair for pair in hosts.rows if pair[0].version == version)
+            ends = ((pod, peer.gateway, hosts.n2), (hosts.n2, pod_address(own), pod))
+            with netns.inside():
+                clamp = MssClamp(is_on=True)
+                for is_on in (False, True, False):
+                    if is_on:
+                        clamp.resync()
+                        clamp.learn(DUAL)
+                    else:
+                        clamp.teardown(dry_run=False)
+                    for source, address, target in ends:
+                        arrived, stall = await transferred(source, address, target)
+                        assert (arrived == _BYTES) is is_on, (is_on, address)
+                        assert (stall < 1) is is_on, (is_on, address, stall)
+                clamp.close()
+
+
 async def test_an_mtu_of_an_operator_on_a_route_that_follows_its_path_stays(
     netns: NetworkNamespace, make_netns: NamespaceMaker
 ) -> None:
@@ -194,10 +234,10 @@ def narrow(hosts: TwoHosts, outer: int) -> None:
     hosts.n2.run(*f"iptables -A INPUT -p udp --dport 8472 -m length --length {outer + 1}: -j DROP".split())
 
 
-def make_pod(netns: NetworkNamespace, make_netns: NamespaceMaker) -> NetworkNamespace:
+def make_pod(netns: NetworkNamespace, make_netns: NamespaceMaker, version: int = 4) -> NetworkNamespace:
     """A pod of n1 at its bridge, whose MTU is that of the overlay."""
     pod = make_netns("pod")
-    netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
     for line in (
         f"link add veth0 mtu 1450 type veth peer eth0 mtu 1450 netns {pod.name}",
         "link set veth0 master cni0 up",
@@ -209,7 +249,14 @@ def make_pod(netns: NetworkNamespace, make_netns: NamespaceMaker) -> NetworkName
         "route add default via 10.5.27.1",
     ):
         pod.ip(*line.split())
+    if version == 6:
+        pod.ip(*"address add fd00:10:5:1b::2/64 dev eth0 nodad".split())
+        pod.ip(*"route add default via fd00:10:5:1b::1".split())
     return pod
+
+
+def pod_address(own: Row) -> str:
+    return f"{own.gateway[:-1]}2"
 
 
 async def overlay_probes(running: Running) -> list[pb.Probe]:
@@ -232,25 +279,34 @@ async def until(running: Running, holds: Callable[[pb.Status], bool]) -> pb.Stat
 async def received(hosts: TwoHosts, source: NetworkNamespace | None = None) -> int:
     """Bytes that arrive at n2, by TCP, of those that n1 or a pod of it sends."""
     ((_, peer),) = hosts.rows
+    return (await transferred(source or hosts.cluster.namespace, peer.gateway, hosts.n2))[0]
+
+
+async def transferred(source: NetworkNamespace, address: str, target: NetworkNamespace) -> tuple[int, float]:
+    """Bytes that arrive by TCP, and the longest time in seconds in which none did."""
     listen = (
-        "import socket; s = socket.create_server(('', 5001)); print('on', flush=True); c = s.accept()[0]\n"
-        f"c.settimeout({_TIMEOUT}); n = 0\n"
+        "import socket, time\n"
+        f"family = {'socket.AF_INET6' if ':' in address else 'socket.AF_INET'}\n"
+        "s = socket.create_server(('', 5001), family=family); print('on', flush=True); c = s.accept()[0]\n"
+        f"c.settimeout({_TIMEOUT}); n, stall, last = 0, 0.0, time.monotonic()\n"
         "try:\n"
-        "    while data := c.recv(65536): n += len(data)\n"
+        "    while data := c.recv(65536):\n"
+        "        n, stall, last = n + len(data), max(stall, time.monotonic() - last), time.monotonic()\n"
         "except TimeoutError: pass\n"
-        "print(n)"
+        "print(n, max(stall, time.monotonic() - last))"
     )
     send = (
-        f"import socket; s = socket.create_connection(('{peer.gateway}', 5001), {_TIMEOUT})\n"
+        f"import socket; s = socket.create_connection(('{address}', 5001), {_TIMEOUT})\n"
         f"s.settimeout({_TIMEOUT})\n"
         f"try: s.sendall(bytes({_BYTES}))\n"
         "except TimeoutError: pass"
     )
-    command = hosts.n2.command("python3", "-c", listen)
+    command = target.command("python3", "-c", listen)
     server = await asyncio.to_thread(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     await asyncio.to_thread(server.stdout.readline)
-    client = (source or hosts.cluster.namespace).command("python3", "-c", send)
+    client = source.command("python3", "-c", send)
     await asyncio.to_thread(subprocess.run, client, check=True, timeout=PATIENCE)
     told, _ = await asyncio.to_thread(server.communicate, timeout=PATIENCE)
-    return int(told)
+    arrived, stall = told.split()
+    return int(arrived), float(stall)
