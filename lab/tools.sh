@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches the development tools that pip does not have, into a directory: tools.sh TOOL DIRECTORY, where
 # TOOL is buf, cnitool (with the CNI plugins of a node), flanneld, grpcurl, helm, promtool, kubectl, kube-apiserver,
-# kube-router and kube-network-policies (engines of NetworkPolicies), containerd (which reads CNI configurations), wheels (what pip installs), cloud (SDKs of clouds, and moto),
+# kube-router and kube-network-policies (engines of NetworkPolicies), containerd (of whose pods tests tell; with its shim and ctr), wheels (what pip installs), cloud (SDKs of clouds, and moto),
 # compose (grpcurl and cloud), or tests: all that tests run, two at a time, with the
 # progress on stderr and the rest in NAME.log. `tests DIRECTORY wanted` builds only what a test waits for, until it is ended.
 # Where npm or Go is missing it says so and succeeds: what needs the tool says so too.
@@ -124,7 +124,12 @@ cnitool)
     ;;
 grpcurl) go_install "$directory/bin" "github.com/fullstorydev/grpcurl/cmd/grpcurl@$grpcurl_version" ;;
 kube-router) go_install "$directory/bin" "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router@$kube_router_version" ;;
-containerd) go_install "$directory/bin" "github.com/containerd/containerd/v2/cmd/containerd@$containerd_version" ;;
+containerd) # with what starts pods in it
+    go_install "$directory/cni" "github.com/containernetworking/plugins/plugins/main/loopback@$plugins_version"
+    commands=github.com/containerd/containerd/v2/cmd
+    go_install "$directory/bin" "$commands/containerd-shim-runc-v2@$containerd_version" \
+        "$commands/ctr@$containerd_version" "$commands/containerd@$containerd_version"
+    ;;
 kube-network-policies)
     go_install "$directory/bin/.new-$$" "sigs.k8s.io/kube-network-policies/cmd@$kube_network_policies_version"
     mv "$directory/bin/.new-$$/cmd" "$directory/bin/$tool" && rmdir "$directory/bin/.new-$$"

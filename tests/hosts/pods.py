@@ -46,6 +46,17 @@ class Node:
         veth = next(each["name"] for each in result["interfaces"] if each["name"].startswith("veth"))
         self.pods.append((pod, result["ips"][0]["address"].partition("/")[0], veth))
 
+    def configure(self) -> None:
+        """Writes flannel's CNI configuration, with the directories of this node."""
+        directory = self.cluster.directory
+        self.state.mkdir(parents=True, exist_ok=True)
+        plugin = {"type": "flannel", "subnetFile": str(directory / "subnet.env"), "delegate": _DELEGATE}
+        plugin["dataDir"] = str(directory / "var/lib/cni/flannel")
+        (directory / "net.d").mkdir(exist_ok=True)
+        configuration = {"name": "cbr0", "cniVersion": "0.3.1", "plugins": [plugin]}
+        if not (file := directory / "net.d/10-flannel.conflist").exists():
+            file.write_text(json.dumps(configuration))
+
     def cni(self, verb: str, pod: NetworkNamespace) -> str:
         """What the plugins print that add a pod, or delete one."""
         with self.plugins(verb, pod) as process:
@@ -55,14 +66,8 @@ class Node:
 
     def plugins(self, verb: str, pod: NetworkNamespace) -> "subprocess.Popen[str]":
         """The plugins that do it, in a session of their own."""
+        self.configure()
         directory = self.cluster.directory
-        self.state.mkdir(parents=True, exist_ok=True)
-        plugin = {"type": "flannel", "subnetFile": str(directory / "subnet.env"), "delegate": _DELEGATE}
-        plugin["dataDir"] = str(directory / "var/lib/cni/flannel")
-        (directory / "net.d").mkdir(exist_ok=True)
-        configuration = {"name": "cbr0", "cniVersion": "0.3.1", "plugins": [plugin]}
-        if not (file := directory / "net.d/10-flannel.conflist").exists():
-            file.write_text(json.dumps(configuration))
         script = f"mount --bind {directory}/var/lib /var/lib; exec {find_tool('cnitool')} {verb} cbr0 {pod.path}"
         where = {"CNI_PATH": str(find_plugins()), "NETCONFPATH": str(directory / "net.d")}
         return subprocess.Popen(

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
 import pytest
-from google.protobuf.empty_pb2 import Empty
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from flannelette.services.dataplane.diagnose.cni import cni_view
 from flannelette.services.dataplane.diagnose.host_programs import HostFiles
-from tests.patience import PATIENCE
-from tests.services.containerd import containerd
+from tests.services.containerd import call, containerd, texts
 
 FLANNEL: Final = json.dumps({"name": "cbr0", "cniVersion": "0.3.1", "plugins": [{"type": "flannel"}]})
 BRIDGE: Final = json.dumps({"name": "net", "cniVersion": "0.3.1", "type": "bridge"})
@@ -61,19 +57,9 @@ class Said:
     """Those of the configuration in force; none: it has none."""
 
 
-def texts(message: bytes, number: int) -> list[bytes]:
-    fields = UnknownFieldSet(Empty.FromString(message))
-    return [fields[place].data for place in range(len(fields)) if fields[place].field_number == number]
-
-
 def said(socket: Path) -> Said:
     """The answer of the call Status, asked with `verbose`: the entry `cniconfig` of its map `info`."""
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
-        grpc.channel_ready_future(channel).result(timeout=PATIENCE)
-        ask = channel.unary_unary(
-            "/runtime.v1.RuntimeService/Status", request_serializer=bytes, response_deserializer=bytes
-        )
-        answer = ask(b"\x08\x01", timeout=PATIENCE)
+    answer = call(socket, "Status", b"\x08\x01")
     info = {texts(entry, 1)[0]: texts(entry, 2)[0] for entry in texts(answer, 2)}
     known: dict[str, Any] = json.loads(info[b"cniconfig"])
     used = [each["Config"]["Plugins"] for each in known["Networks"] if each["Config"]["Name"] != "cni-loopback"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import pytest_asyncio
 
 from tests.ctl.process import Ran, run
@@ -23,7 +24,7 @@ from tests.hosts.pods import Node, flags
 from tests.pages.document import sections
 from tests.paths import ROOT
 from tests.patience import PATIENCE
-from tests.services.containerd import containerd
+from tests.services.containerd import Runtime, containerd
 from tests.tools import find_tool, lacking
 
 PAGE = ROOT / "docs/operations.md"
@@ -74,7 +75,8 @@ class Pods(Node):
 
 
 @pytest_asyncio.fixture
-async def node(netns: NetworkNamespace) -> AsyncIterator[Pods]:
+async def empty(netns: NetworkNamespace) -> AsyncIterator[Pods]:
+    """A node without pods."""
     find_tool("cnitool")
     if os.geteuid() != 0:
         lacking("it takes root to look into network namespaces")
@@ -85,10 +87,27 @@ async def node(netns: NetworkNamespace) -> AsyncIterator[Pods]:
         netns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
         async with cluster.dataplane(*flags(cluster)) as running:
             await running.until()
-            made = Pods(cluster, running, make_netns)
-            for _ in range(3):
-                made.add_pod()
-            yield made
+            yield Pods(cluster, running, make_netns)
+
+
+@pytest.fixture
+def node(empty: Pods) -> Pods:
+    """A node with three pods."""
+    for _ in range(3):
+        empty.add_pod()
+    return empty
+
+
+@pytest.fixture
+def pods_of_containerd(empty: Pods) -> Iterator[Runtime]:
+    """A containerd on that node, which starts pods by runc."""
+    empty.configure()
+    made = Runtime(empty.cluster.directory, empty.cluster.namespace.path)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.cut_power()
 
 
 async def test_pods_that_run_have_their_addresses_and_those_of_a_killed_pod_are_freed(node: Pods) -> None:
@@ -312,3 +331,59 @@ async def test_pods_that_start_while_addresses_are_freed_keep_theirs(node: Pods)
     await node.addresses("--release", "--yes", "--pause=0s")
     assert node.reserved.keys() == living
     print(json.dumps({"rounds": rounds, "started": 45, "killed": len(killed), "freed": len(freed)}))
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+async def test_after_a_power_cut_containerd_frees_what_it_knows_and_the_command_what_it_has_forgotten(
+    empty: Pods, pods_of_containerd: Runtime, is_forgotten: bool
+) -> None:
+    containerd, asked = pods_of_containerd, f"--runtime={pods_of_containerd.socket}"
+    identities = [containerd.run_pod(f"p{number}") for number in range(3)]
+    before = empty.reserved
+    assert await empty.states(asked) == dict.fromkeys(before, ("ALIVE", "RUNTIME"))
+    assert len(before) == 3
+    assert await empty.states("--runtime=/nowhere") == dict.fromkeys(before, ("ALIVE", "NAMESPACE"))
+    containerd.cut_power()
+    if is_forgotten:
+        containerd.forget()
+    containerd.start()
+    await empty.until_gone(2)
+    released = ("--release", "--yes", "--pause=0s", "-o", "json", asked)
+    if is_forgotten:
+        assert await empty.states(asked) == dict.fromkeys(before, ("DEAD", "INTERFACE"))
+        containerd.run_pod("p9")
+        (fresh,) = empty.reserved.keys() - before.keys()
+        assert sorted((await empty.addresses(*released)).json["released"]) == sorted(before)
+        assert list(empty.reserved) == [fresh]
+    else:
+        assert await empty.states(asked) == dict.fromkeys(before, ("ALIVE", "RUNTIME"))
+        assert (await empty.addresses(*released)).json["released"] == []
+        for each in identities:
+            containerd.remove_pod(each)
+        assert not empty.reserved
+
+
+async def test_pods_that_containerd_starts_while_addresses_are_freed_keep_theirs(
+    empty: Pods, pods_of_containerd: Runtime
+) -> None:
+    containerd, loop, ended = pods_of_containerd, asyncio.get_running_loop(), asyncio.Event()
+    empty.configure()
+    for number in range(200, 220):
+        (empty.state / "networks/cbr0").mkdir(parents=True, exist_ok=True)
+        (empty.state / "networks/cbr0" / f"{SUBNET}.{number}").write_text(f"gone{number}\r\neth0")
+    freed = list[str]()
+
+    async def free() -> None:
+        while not ended.is_set():
+            words = ("--release", "--yes", "--pause=0s", "-o", "json", f"--runtime={containerd.socket}")
+            freed.extend((await empty.addresses(*words)).json["released"])
+
+    with futures.ThreadPoolExecutor(3) as pool:
+        freeing = asyncio.create_task(free())
+        await asyncio.gather(*(loop.run_in_executor(pool, containerd.run_pod, f"p{n}") for n in range(20)))
+        ended.set()
+        await freeing
+    assert sorted(freed) == sorted(f"{SUBNET}.{number}" for number in range(200, 220))
+    assert len(empty.reserved) == 20
+    found = await empty.states(f"--runtime={containerd.socket}")
+    assert found == dict.fromkeys(empty.reserved, ("ALIVE", "RUNTIME"))
