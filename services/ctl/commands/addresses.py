@@ -98,7 +98,10 @@ def addresses(
     if there is a dead one, or one was not freed. FLANNELD_CNI_STATE_DIR and
     FLANNELD_SUBNET_FILE say where the dataplane has other files.
     """
-    host = _Host(targets["dataplane"], runtime or tuple(each for each in _SOCKETS if each.exists()))
+    dataplane = targets["dataplane"]
+    if dataplane.dialer or dataplane.path is None:
+        fail("it looks at the files of this host: run it on the node, beside its dataplane", 2)
+    host = _Host(dataplane, runtime or tuple(each for each in _SOCKETS if each.exists()))
     found = host.look()
     if host.obstacle and not found:
         fail(host.obstacle)

@@ -76,3 +76,9 @@ async def test_a_name_that_leads_elsewhere_is_not_followed(files: Files) -> None
     (files.directory / "cni/networks/cbr0/10.5.64.9").symlink_to(files.directory / "secret")
     (found,) = (await files.addresses("-o", "json")).json["addresses"]
     assert (found["container"], found["state"]) == ("", "UNKNOWN")
+
+
+async def test_another_host_is_not_answered_for(files: Files) -> None:
+    files.reserve("10.5.64.9")
+    ran = await files.addresses("--dataplane=10.99.0.12:9472")
+    assert (ran.code, ran.out, "run it on the node" in ran.err) == (2, "", True)
