@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from flannelette.services.core.conditions import Condition, PeerName, found
 from flannelette.services.core.cure import Command, Cure
-from flannelette.services.core.family import Family
+from flannelette.services.core.family import Address, Family
 from flannelette.services.core.limits import SMALLEST_MTU
 from flannelette.services.dataplane.events import PROBE_SECONDS, PROBES_LOST, NodeEventKind, NodeJournal
 from flannelette.services.dataplane.kernel.programmer import PeerProgrammer
@@ -121,6 +121,10 @@ class Schedule(Generic[K]):
 
 _PACKETS: Final = 4
 """Packets of one turn, where a peer has one address family."""
+_HEARD_SECONDS: Final = 5.0
+"""Shortest time between two looks at what routers have told."""
+_MOST_HEARD: Final = 1_000
+"""Addresses of which that is kept."""
 _LOOK_SECONDS: Final = 1.0
 """How often new peers are looked for."""
 
@@ -197,6 +201,9 @@ class Prober:
         self._sequences = count()
         self._seen = -1
         self._datagrams = Datagrams(self._take)
+        self._heard: dict[Address, int] = {}
+        """What routers have told since the last look: bytes that the way to an address carries."""
+        self._heard_at = 0.0
 
     def findings(self) -> list[Condition]:
         """What unanswered probes say about the network."""
@@ -270,7 +277,7 @@ class Prober:
         if schedule is None:
             return
         try:
-            sockets = EchoSockets(self._take)
+            sockets = EchoSockets(self._take, self._hear)
         except OSError as error:
             self.obstacle = obstacle_of(error)
             return
@@ -280,6 +287,7 @@ class Prober:
                 now = loop.time()
                 self._look_for_peers(schedule, now)
                 self._give_up(now)
+                self._doubt_sizes(schedule, now)
                 self._tell()
                 while not self._dataplane.is_paused and (lease := schedule.take(now)) is not None:
                     self._send(sockets, lease, now)
@@ -344,6 +352,27 @@ class Prober:
         if sent is not None:
             elapsed = asyncio.get_running_loop().time() - sent.at
             self._note(sent, round_trip_of(sent.time, arrived, elapsed))
+
+    def _hear(self, address: Address, mtu: int) -> None:
+        if len(self._heard) < _MOST_HEARD:
+            self._heard[address] = mtu
+
+    def _doubt_sizes(self, schedule: Schedule[str], now: float) -> None:
+        """Asks the peers again of which a router says that less passes to them than is known here.
+
+        Anybody can tell that, so it costs a few probes at most, and a look at the peers each few seconds.
+        """
+        if not self._heard or now < self._heard_at + _HEARD_SECONDS:
+            return
+        heard, self._heard, self._heard_at = self._heard, {}, now
+        for lease, records in self.records.items():
+            below = [
+                (path.address, each.sizes.largest) for path, each in records.items() if path.layer is Layer.UNDERLAY
+            ]
+            if any(heard.get(address, largest) < largest for address, largest in below):
+                news = [record.hear() for record in records.values()]
+                if any(news):
+                    schedule.doubt(lease, now)
 
     def _give_up(self, now: float) -> None:
         while self._in_order and self._in_order[0].at + TIMEOUT_SECONDS <= now:

@@ -269,6 +269,10 @@ class Sizes:
             return replace(self, doubts=self.doubts + 1)
         return Sizes(0, MISSES, size)
 
+    def doubted(self) -> "Sizes":
+        """What was known, to be asked again: the next probes are of the largest size until it is answered or lost."""
+        return replace(self, doubts=max(self.doubts, 1)) if self.misses >= MISSES else replace(self, misses=1)
+
 
 @dataclass(slots=True)
 class Record:
@@ -378,6 +382,12 @@ class Record:
         if 0 < self.sizes.misses < MISSES or self.is_searching or self.sizes.doubts:
             return True
         return self.checksums is not None and not self.sizes.misses and self.checksums.is_in_doubt
+
+    def hear(self) -> bool:
+        """Takes that packets are lost because of their size, as a router has told: whether that is news."""
+        is_news = self.state is Answering.ANSWERS and not self.is_in_doubt
+        self.sizes = self.sizes.doubted() if is_news else self.sizes
+        return is_news
 
     def note(self, size: int, round_trip: float | None, now: float, large: LargeProbe = LargeProbe.ECHO) -> None:
         """Takes the end of a probe of so many bytes; `round_trip` None: it was not answered. 0 bytes: a small one."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import ECONNREFUSED
 from functools import partial
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from flannelette.services.core.family import IPV4, IPV6, Address, Family, family_of
@@ -81,6 +82,28 @@ def reply(family: Family, packet: bytes, identifier: int, token: int) -> Reply |
     return Reply(found.sequence, found.size)
 
 
+TOO_LARGE: Final = {4: 3, 6: 2}
+"""ICMP types by IP version, of which a router tells that a packet was too large; in IPv4 with code 4."""
+
+
+def too_large_in(family: Family, packet: bytes) -> tuple[Address, int] | None:
+    """The destination of a packet that was too large, and the bytes that its way carries; None: it is none such.
+
+    Anybody can send it, about any address.
+    """
+    version = family.version
+    start = (packet[0] & 0x0F) * 4 if family is IPV4 and packet else 0
+    inside = start + _HEADER.size
+    if len(packet) < inside + _IP_HEADER[version]:
+        return None
+    kind, code, _, high, low = _HEADER.unpack_from(packet, start)
+    if (kind, code) != ((3, 4) if version == 4 else (2, 0)):
+        return None
+    length = 4 if version == 4 else 16
+    end = inside + _IP_HEADER[version]
+    return ip_address(packet[end - length : end]), low if version == 4 else high << 16 | low
+
+
 def round_trip_of(sent: float, arrived: float, elapsed: float) -> float:
     """Seconds between two times of the wall clock, or `elapsed` if that clock was stepped between.
 
@@ -114,19 +137,22 @@ def obstacle_of(error: OSError) -> str:
 class EchoSockets:
     """Sends echo requests, and calls back with the replies to them. Families that the kernel lacks are left out."""
 
-    def __init__(self, take: Callable[[Reply, float], None]) -> None:
-        """`take` is called in the event loop with each reply and the Unix time of its arrival.
+    def __init__(
+        self, take: Callable[[Reply, float], None], hear: Callable[[Address, int], None] | None = None
+    ) -> None:
+        """`take` is called in the event loop with each reply and the Unix time of its arrival, and `hear` with what
+        routers tell of packets that were too large.
 
         Raises PermissionError without CAP_NET_RAW.
         """
-        self._take = take
+        self._take, self._hear = take, hear
         self._identifier = secrets.randbits(16)
         self._token = secrets.randbits(64)
         self._sockets: dict[Family, socket.socket] = {}
         try:
-            self._sockets[IPV4] = open_echo_socket(IPV4, REPLY[4])
+            self._sockets[IPV4] = open_echo_socket(IPV4, *self._kept(4))
             with suppress(OSError):  # a kernel without IPv6
-                self._sockets[IPV6] = open_echo_socket(IPV6, REPLY[6])
+                self._sockets[IPV6] = open_echo_socket(IPV6, *self._kept(6))
             for family, each in self._sockets.items():
                 each.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
                 each.setsockopt(*NEVER_FRAGMENT[family.version])
@@ -166,6 +192,11 @@ class EchoSockets:
             found = reply(family, packet, self._identifier, self._token)
             if found is not None:
                 self._take(found, _time_of(ancillary))
+            elif self._hear is not None and (told := too_large_in(family, packet)) is not None:
+                self._hear(*told)
+
+    def _kept(self, version: int) -> tuple[int, ...]:
+        return (REPLY[version],) if self._hear is None else (REPLY[version], TOO_LARGE[version])
 
 
 def _packet_info(source: Address) -> bytes:
@@ -181,17 +212,18 @@ def _time_of(ancillary: Sequence[tuple[int, int, bytes]]) -> float:
     return time.time()
 
 
-def open_echo_socket(family: Family, kept: int) -> socket.socket:
-    """A raw socket that does not block, and receives ICMP messages of one type only. Raises OSError."""
+def open_echo_socket(family: Family, *kept: int) -> socket.socket:
+    """A raw socket that does not block, and receives ICMP messages of these types only. Raises OSError."""
     made = socket.socket(
         family.af, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _PROTOCOL[family.version]
     )
     try:
         if family is IPV4:
-            made.setsockopt(_SOL_RAW, _FILTER, struct.pack("=I", 0xFFFFFFFF & ~(1 << kept)))
+            made.setsockopt(_SOL_RAW, _FILTER, struct.pack("=I", 0xFFFFFFFF & ~sum(1 << each for each in kept)))
         else:
             blocked = [0xFFFFFFFF] * 8
-            blocked[kept // 32] &= ~(1 << kept % 32)
+            for each in kept:
+                blocked[each // 32] &= ~(1 << each % 32)
             made.setsockopt(socket.IPPROTO_ICMPV6, _FILTER, struct.pack("=8I", *blocked))
     except BaseException:
         made.close()

@@ -1,11 +1,12 @@
 """ICMP echo as bytes."""
 
 import struct
+from ipaddress import ip_address
 
 import pytest
 
 from flannelette.services.core.family import FAMILIES, IPV4, IPV6, Family
-from flannelette.services.dataplane.probes.sockets import REQUEST, Echo, Reply, echo_in, reply, request
+from flannelette.services.dataplane.probes.sockets import REQUEST, Echo, Reply, echo_in, reply, request, too_large_in
 
 REPLIES = {IPV4: 0, IPV6: 129}
 IP_HEADER = {IPV4: 20, IPV6: 40}
@@ -61,3 +62,17 @@ def test_the_checksum_of_ipv4_is_that_of_rfc_1071(size: int) -> None:
     padded = packet + bytes(len(packet) % 2)
     total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
     assert total % 0xFFFF == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_a_router_tells_the_destination_and_what_passes_and_nothing_else_is_taken_for_it(family: Family) -> None:
+    there = ip_address("10.99.0.12" if family is IPV4 else "fd00:99::12")
+    inner = bytes(16 if family is IPV4 else 24) + there.packed
+    told = struct.pack("!BBHHH", 3, 4, 0, 0, 1400) if family is IPV4 else struct.pack("!BBHI", 2, 0, 0, 1400)
+    header = bytes((0x46,)) + bytes(23) if family is IPV4 else b""
+    packet = header + told + inner
+    assert too_large_in(family, packet) == (there, 1400)
+    assert too_large_in(family, packet + bytes(8)) == (there, 1400)
+    assert all(too_large_in(family, packet[:end]) is None for end in range(len(packet)))
+    for kind, code in ((3, 1), (1, 0), (11, 0), (2, 1)):
+        assert too_large_in(family, header + bytes((kind, code)) + told[2:] + inner) is None

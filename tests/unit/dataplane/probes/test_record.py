@@ -96,6 +96,28 @@ def test_a_path_that_changes_is_followed_down_and_up(ways: tuple[int, ...]) -> N
         assert record.is_narrow == (passes < 1450)
 
 
+def test_what_a_router_tells_is_asked_about_at_once_and_changes_nothing_by_itself() -> None:
+    record = told(Record(True, 1450), 0.1)
+    told(record, 0.1, size=1450)
+    assert record.hear()
+    assert (record.is_in_doubt, record.next_size, record.limit) == (True, 1450, 0)
+    assert not record.hear(), "it is asked about already"
+    told(record, 0.1, size=1450)
+    assert (record.is_in_doubt, record.limit) == (False, 0)
+    search(record, 1400)
+    assert record.hear()
+    assert (record.is_in_doubt, record.next_size, record.limit) == (True, 1400, 1400)
+    told(record, 0.1, size=1400)
+    assert (record.is_in_doubt, record.limit) == (False, 1400)
+    assert record.hear()
+    search(record, 1300)
+    assert record.limit == 1300
+
+
+def test_a_silent_peer_is_not_asked_for_a_router() -> None:
+    assert not told(Record(True, 1450), None, None, None).hear()
+
+
 def test_a_probe_that_is_lost_by_chance_moves_no_limit() -> None:
     record = search(Record(True, 1450), 1400)
     for _ in range(9):
