@@ -44,6 +44,8 @@ def process_of(target: Target) -> Listener:
     """The process of a service on this host. Raises Unavailable: it cannot be seen, with the reason."""
     if target.path is None:
         raise Unavailable("the service answers over TCP, and may be on another host")
+    if target.dialer:  # the socket is one of this process
+        raise Unavailable(f"the service is on another host, behind {target.where}")
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1)

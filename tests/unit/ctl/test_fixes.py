@@ -10,6 +10,7 @@ from flannelette.masq.v1 import masq_pb2
 from flannelette.services.core.conditions import found
 from flannelette.services.core.cure import COMMANDS, Command, Cure, commands_of, read_cure
 from flannelette.services.ctl.commands.doctor import FACTS, fixes_of
+from flannelette.services.ctl.connect.dial import Dialer
 from flannelette.services.ctl.connect.targets import Target
 from flannelette.services.ctl.host import obstacle_to
 from flannelette.services.ctl.problems import problem_of, reported
@@ -112,3 +113,5 @@ def test_a_copy_of_a_cure_has_its_commands() -> None:
 
 def test_a_service_over_tcp_may_be_anywhere() -> None:
     assert "another host" in obstacle_to(Target("masq", "127.0.0.1:9473"))
+    dialer = Dialer(("ssh", "h2"), (), "masq")  # its socket is a socket of this very process
+    assert "another host" in obstacle_to(Target("masq", f"unix:{dialer.path}", dialer=dialer))
