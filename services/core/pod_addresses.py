@@ -9,12 +9,14 @@ the pod. A crash, or a runtime that has lost its state, leaves files behind, unt
 * Only what `REQUIRED_LOOKS` looks have found dead, and none in between alive, is given back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import field
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final
 
+from flannelette.services.core.conditions import SOON, WARNING, Condition
+from flannelette.services.core.conditions import found as condition
 from flannelette.services.core.family import Address, Network
 from flannelette.services.core.frozen import frozen
 
@@ -22,6 +24,9 @@ REQUIRED_LOOKS: Final = 3
 """Looks that have found a container dead, before its addresses are given back."""
 LOOKS_APART: Final = 60.0
 """Seconds between two of these looks, at least."""
+_NAMED: Final = 3
+_SCARCE: Final = 10
+"""Part of the addresses, such as a tenth, that is free where new pods will soon have none."""
 
 
 @frozen
@@ -218,6 +223,36 @@ def inside(reservations: Iterable[Reservation], subnets: Iterable[Network]) -> l
     wanted = [*subnets]
     found = [each for each in reservations if any(each.address in subnet for subnet in wanted)]
     return sorted(found, key=lambda each: (len(each.packed), each.packed, each.network))
+
+
+def lost(
+    found: Mapping[Reservation, Verdict], subnets: Iterable[Network], leaked: Set[Reservation]
+) -> Iterator[Condition]:
+    """Yields for each subnet the condition that some of its addresses, which are `leaked`, are of dead containers.
+
+    `found` has all that are reserved.
+    """
+    for subnet in subnets:
+        reserved = inside(found, [subnet])
+        gone = [each for each in reserved if found[each].state is State.DEAD and each in leaked]
+        if not gone:
+            continue
+        size, first = room(subnet), gone[0]
+        free = max(size - len(reserved), 0)
+        names = [str(each.address) for each in gone]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield condition(
+            "pod.addresses-leaked",
+            addresses=f"{len(gone)} address{'es' if len(gone) > 1 else ''}",
+            are="are" if len(gone) > 1 else "is",
+            subnet=subnet,
+            names=", ".join(names[:_NAMED]) + more,
+            free=free if subnet.version == 4 else "enough",
+            cure="flannelette addresses --release",
+            evidence=f"networks/{first.network}/{first.name}: {first.container or 'empty'}; {found[first].reason}",
+            weight=SOON if free * _SCARCE <= size else WARNING,
+            is_part=True,
+        )
 
 
 def room(subnet: Network) -> int:

@@ -29,6 +29,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from flannelette.dataplane.v1 import dataplane_pb2 as pb
 from flannelette.dataplane.v1.dataplane_pb2_grpc import DataplaneServiceStub
+from flannelette.services.core.conditions import Condition
 from flannelette.services.core.frozen import frozen
 from flannelette.services.core.pod_addresses import (
     REQUIRED_LOOKS,
@@ -39,6 +40,7 @@ from flannelette.services.core.pod_addresses import (
     counted,
     inside,
     leaked,
+    lost,
     verdicts,
 )
 from flannelette.services.ctl.command import command, confirm, require_terminal
@@ -101,24 +103,26 @@ def addresses(
     dataplane = targets["dataplane"]
     if dataplane.dialer or dataplane.path is None:
         fail("it looks at the files of this host: run it on the node, beside its dataplane", 2)
-    host = _Host(dataplane, runtime or tuple(each for each in _SOCKETS if each.exists()))
+    host, node = Host(dataplane, runtime), asyncio.run(_node(dataplane))
     found = host.look()
     if host.obstacle and not found:
         fail(host.obstacle)
     if not releases:
-        _show(screen, host.node, found)
+        _show(screen, node, found)
         return int(any(each.state is State.DEAD for each in found.values()))
     if not yes:
         require_terminal(screen)
-    return _release(host, screen, found, pause, asks=not yes)
+    return _release(host, node, screen, found, pause, asks=not yes)
 
 
-def _release(host: "_Host", screen: Screen, found: dict[Reservation, Verdict], pause: float, *, asks: bool) -> int:
+def _release(
+    host: "Host", node: str, screen: Screen, found: dict[Reservation, Verdict], pause: float, *, asks: bool
+) -> int:
     """Looks again and again, and frees what was found dead each time."""
     looks = counted({}, found, time.monotonic(), 0)
     done, failure = list[Reservation](), ""
     if not screen.json:
-        _show(screen, host.node, found)
+        _show(screen, node, found)
     if looks:
         if asks:
             confirm(f"Free {_addresses(len(looks))} once three looks have found them dead?")
@@ -131,7 +135,7 @@ def _release(host: "_Host", screen: Screen, found: dict[Reservation, Verdict], p
         except OSError as error:
             failure = f"{error.filename or host.state}: {error.strerror}"
     if screen.json:
-        _show(screen, host.node, found, done)
+        _show(screen, node, found, done)
     elif done:
         screen.show(lines([f"freed: {', '.join(sorted(each.name for each in done))}"]))
     if failure:
@@ -187,24 +191,33 @@ def _document(each: Reservation, verdict: Verdict) -> dict[str, str]:
     }
 
 
-class _Host:
+def lost_addresses(dataplane: Target) -> list[Condition]:
+    """What one look of root finds on this host; nothing if the dataplane is not on it."""
+    if os.geteuid() != 0 or dataplane.dialer or obstacle_to(dataplane):
+        return []
+    host = Host(dataplane)
+    found = host.look()
+    return [*lost(found, host.subnets, found.keys())]
+
+
+class Host:
     """What the host tells of the containers that have its pods' addresses."""
 
-    def __init__(self, dataplane: Target, sockets: Sequence[Path]) -> None:
+    def __init__(self, dataplane: Target, sockets: Sequence[Path] = ()) -> None:
         subnet_file = node_file("SUBNET_FILE")
         self.state = node_file("CNI_STATE_DIR")
         self._own = own_subnets(subnet_file)
         self.obstacle = "" if self._own else f"{subnet_file} does not say the subnet of this node"
         """Why no address is known; empty: they are."""
         self._dataplane = dataplane
-        self._sockets = sockets
-        self.node = asyncio.run(_node(dataplane))
+        self._sockets = sockets or [each for each in _SOCKETS if each.exists()]
+        self.subnets = [each.network for each in self._own]
 
     def look(self) -> dict[Reservation, Verdict]:
         """Says of each address in the own subnets whether its container lives."""
         record = cni_pods(self.state)
         self.obstacle = self.obstacle or record.obstacle
-        found = inside(record.reservations, (each.network for each in self._own))
+        found = inside(record.reservations, self.subnets)
         return verdicts(found, self._signs(record.pods)) if found else {}
 
     def _signs(self, pods: Sequence[Any]) -> Signs:

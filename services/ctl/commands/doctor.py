@@ -29,6 +29,7 @@ from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.frozen import frozen
 from flannelette.services.ctl.answers import assess_all
 from flannelette.services.ctl.command import command, confirm, require_terminal
+from flannelette.services.ctl.commands.addresses import lost_addresses
 from flannelette.services.ctl.commands.cloud import cloud_problems
 from flannelette.services.ctl.connect.call import ask_lease_service
 from flannelette.services.ctl.connect.contexts import Nodes, lease_services
@@ -43,6 +44,7 @@ from flannelette.services.ctl.problems import (
     different_versions,
     doctor_text,
     merged,
+    problem_of,
     problems,
     reported,
     version_of,
@@ -53,6 +55,7 @@ from flannelette.services.runtime.os.ethtool import set_checksum_offload
 _LOOK_AGAIN_SECONDS: Final = 12.0
 """masq checks every five seconds, the dataplane within a second of most changes."""
 _PAUSE: Final = 0.5
+_LOST: Final = "pod.addresses-leaked"
 _TRAFFIC_CONTROL: Final = ("tc-filter", "queue-drops")
 """Checks of masq about traffic control, which no trace looks at."""
 
@@ -144,6 +147,10 @@ async def _examine(nodes: Nodes, services: Collection[str], *, everybody: bool =
             (name, await _traced(nodes, each, told, dict(found)))
             for (name, told), each in zip(found, health.values(), strict=True)
         ]
+        for (name, told), node in zip([*found], health, strict=True):
+            if not any(each.code == _LOST for each in told):  # the dataplane may not see what root does
+                seen = await asyncio.to_thread(lost_addresses, nodes[node]["dataplane"])
+                found.append((name, [problem_of("dataplane", each) for each in seen]))
     for node, there in nodes.items():
         if (target := there.get("cloud")) and not services:
             found.append((names[node], await cloud_problems(target)))

@@ -15,7 +15,7 @@ from flannelette.services.core.conditions import BROKEN, SOON, WARNING, Conditio
 from flannelette.services.core.cure import Command, Cure
 from flannelette.services.core.family import Family, Network
 from flannelette.services.core.frozen import frozen
-from flannelette.services.core.pod_addresses import CniPod, Reservation, Signs, State, Verdict, inside, room, verdicts
+from flannelette.services.core.pod_addresses import CniPod, Reservation, Signs, Verdict, inside, lost, verdicts
 from flannelette.services.dataplane.diagnose.culprit import Culprit, culprit, is_in, is_in_network
 from flannelette.services.dataplane.diagnose.seen import (
     BRIDGE,
@@ -180,8 +180,6 @@ _NAMED: Final = 3
 _REMEMBERED_SECONDS: Final = 60.0
 """Longer than a pod in use keeps a MAC that nobody confirms: 15 to 45 s, 5 s, and three questions of a second."""
 _FIRST_VLAN: Final = 1
-_SCARCE: Final = 10
-"""Part of the addresses, such as a tenth, that is free where new pods will soon have none."""
 
 
 @frozen
@@ -645,30 +643,7 @@ def addresses_judged(subject: Subject, seen: KernelSnapshot) -> dict[Reservation
 
 def check_addresses(subject: Subject, seen: KernelSnapshot) -> Iterator[Condition]:
     """A check: no address is reserved for a container that is gone."""
-    gone = {
-        each: verdict
-        for each, verdict in addresses_judged(subject, seen).items()
-        if verdict.state is State.DEAD and each in subject.leaked
-    }
-    for own in subject.own.values():
-        some = [each for each in gone if each.address in own]
-        if not some:
-            continue
-        size, taken = room(own), len(inside(seen.on_record.reservations, [own]))
-        free, first = max(size - taken, 0), some[0]
-        is_scarce = free * _SCARCE <= size
-        yield found(
-            "pod.addresses-leaked",
-            addresses=f"{len(some)} address{'es' if len(some) > 1 else ''}",
-            are="are" if len(some) > 1 else "is",
-            subnet=own,
-            names=_some([str(each.address) for each in some]),
-            free=free if own.version == 4 else "enough",
-            cure="flannelette addresses --release",
-            evidence=f"networks/{first.network}/{first.name}: {first.container or 'empty'}; {gone[first].reason}",
-            weight=SOON if is_scarce else WARNING,
-            is_part=True,
-        )
+    yield from lost(addresses_judged(subject, seen), subject.own.values(), subject.leaked)
 
 
 def doubtful(subject: Subject, seen: KernelSnapshot) -> list[bytes]:

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from tests.ctl.process import Ran, run
-from tests.hosts.dataplane import VXLAN, cluster_in
+from tests.hosts.dataplane import VXLAN, Running, cluster_in
 from tests.hosts.namespaces import NamespaceMaker, NetworkNamespace
 from tests.hosts.pods import Node, flags
 from tests.pages.document import sections
@@ -39,13 +39,16 @@ class Pods(Node):
     """A command that runs what follows it, such as a container."""
 
     async def addresses(self, *words: str, directory: str = "") -> Ran:
-        """`flannelette addresses WORDS...` on this node."""
+        return await self.flannelette("addresses", *words, directory=directory)
+
+    async def flannelette(self, *words: str, directory: str = "") -> Ran:
+        """`flannelette WORDS...` on this node."""
         cluster, around = self.cluster, self.cluster.namespace.command(*self.around)
         variables = {
             "FLANNELD_SUBNET_FILE": f"{cluster.directory}/subnet.env",
             "FLANNELD_CNI_STATE_DIR": directory or f"{cluster.directory}/var/lib/cni",
         }
-        return await run(cluster.directory, "addresses", *words, prefix=around, **variables)
+        return await run(cluster.directory, *words, prefix=around, **variables)
 
     async def states(self, *words: str) -> dict[str, tuple[str, str]]:
         """State and sign by address."""
@@ -152,6 +155,22 @@ async def test_doctor_names_the_addresses_of_killed_pods_and_what_the_page_says_
         while [each for each in await node.findings() if each.check == "pod-addresses"]:
             await node.running.resync()
             await asyncio.sleep(0.5)
+
+
+async def test_doctor_of_root_names_what_a_dataplane_without_rights_does_not_see(node: Pods) -> None:
+    gone = node.kill(1)
+    await node.until_gone(4)
+    await node.running.end()
+    node.running = Running(node.cluster, ("--cni-state-dir=",), ())
+    try:
+        await node.running.until()
+        found = (await node.flannelette("doctor", "dataplane", "-o", "json")).json
+    finally:
+        await node.running.end()
+    (problem,) = [each for each in found["problems"] if each["check"] == "pod-addresses"]
+    assert (problem["service"], problem["nodes"], problem["fixable"]) == ("dataplane", ["n1"], False)
+    assert f"given to no new one: {gone}." in problem["problem"]
+    assert problem["cure"] == "flannelette addresses --release"
 
 
 async def test_a_reservation_without_a_result_is_dead_once_no_namespace_has_the_address(node: Pods) -> None:
