@@ -758,6 +758,22 @@ ROWS: Final[Mapping[str, Row]] = _rows(
         "as they are: then name their network with --ip-masq-exclude at masq of every node.",
     ),
     Row(
+        "pods.unguarded",
+        "pod-guard",
+        WARNING,
+        "The pod guard is not in place: pods may send under any address.",
+        "{reason}.",
+    ),
+    Row(
+        "pods.forging",
+        "pod-guard",
+        WARNING,
+        "Packets of pods are dropped, because their source is not the pod's: {ports}.",
+        "Either somebody in the pod forges addresses, or the pod has one that CNI does not know, as of a VIP or of "
+        "direct return: then masq of this node needs --pod-guard=subnet, or off if the address is in no network of "
+        "the node's pods.",
+    ),
+    Row(
         "masq.source-absent",
         "ip-masq-source",
         WARNING,

@@ -74,6 +74,8 @@ class CniPod:
     """Name of the interface inside the pod; empty: unknown."""
     sandbox: str = ""
     """Path of the pod's network namespace; empty: unknown."""
+    mac: bytes = b""
+    """MAC of the interface inside the pod; empty: unknown."""
 
 
 @frozen

@@ -19,10 +19,12 @@ from flannelette.services.masq.firewalls.guard_table import GuardTable
 from flannelette.services.masq.guard import GuardMode
 from flannelette.services.masq.kernel.legacy_tables import lock_path
 from flannelette.services.masq.kernel.routing import connected_networks, own_networks
+from flannelette.services.masq.pod_guard import PodGuardMode
 from flannelette.services.masq.reconcile.clamp import MssClamp
 from flannelette.services.masq.reconcile.fabric import FabricGuard
 from flannelette.services.masq.reconcile.inputs import networks_of
 from flannelette.services.masq.reconcile.journal import MasqEventKind
+from flannelette.services.masq.reconcile.pods import PodGuardian, PodTable
 from flannelette.services.masq.reconcile.reconciler import InputCache, Reconciler
 from flannelette.services.masq.settings import MasqSettings
 from flannelette.services.runtime.cache import CachedTable, StateFile
@@ -72,6 +74,8 @@ async def build(
         claims = Claims("masq", network.name)
         guarding = settings.guarding
         guard = FabricGuard(connection.node, guarding, GuardTable(guarding.table), own_networks)
+        cni, mode = Path(settings.cni_state_dir), PodGuardMode(settings.pod_guard)
+        pod_guard = PodGuardian(mode, PodTable(), lambda: reconciler.inputs.subnets, cni)
         clamp = MssClamp(rules.suffix, is_on=settings.clamp_mss)
         reconciler = Reconciler(
             connection.node,
@@ -87,6 +91,7 @@ async def build(
             connected=connected_networks,
             guard=guard,
             clamp=clamp,
+            pod_guard=None if network.suffix else pod_guard,
         )
         health.finders.append(lambda: unwritten([state, events]))
         cache = InputCache(connection.node, state, cached, reconciler)
@@ -108,6 +113,8 @@ async def build(
             "fabric guard": guard.run,
             "MSS clamp": clamp.run,
         }
+        if not network.suffix:  # cni0 is that of the network without a name
+            process.jobs["pod guard"] = pod_guard.run
         process.jobs["event file"] = partial(events.run, journal)
         process.jobs["other networks"] = partial(_retry, reconciler, lambda: cache.update(feed.table, feed.error))
         process.on_readiness = partial(note_readiness, journal, MasqEventKind.READINESS)
@@ -123,6 +130,7 @@ async def build(
             await connection.close()
             await firewall.close()
             guard.close()
+            pod_guard.close()
             clamp.close()
             probe.close()
             claims.close()

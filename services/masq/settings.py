@@ -7,6 +7,7 @@ from ipaddress import ip_address, ip_network
 from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.family import Network
 from flannelette.services.masq.guard import GuardMode, GuardSettings
+from flannelette.services.masq.pod_guard import PodGuardMode
 from flannelette.services.masq.rules import Pool, RuleSettings
 from flannelette.services.runtime.process.settings import NodeSettings, flag
 
@@ -57,6 +58,16 @@ class MasqSettings(NodeSettings):
         "Let peers' packets come from this network, too, where not all come from the peers' public addresses; may be "
         "repeated.",
     )
+    pod_guard: str = flag(
+        "off",
+        "Packets of pods whose source is not theirs, on the bridge cni0: subnet drops those with a source in no "
+        "network of this node's pods; exact, where CNI's results tell a pod's MAC and addresses, all but these, also "
+        "in ARP and neighbour discovery. Needs nftables in the kernel.",
+        choices=("off", "subnet", "exact"),
+    )
+    cni_state_dir: str = flag(
+        "/var/lib/cni", "Where CNI keeps the results that --pod-guard=exact reads. Empty: nowhere."
+    )
     allowed_network: tuple[str, ...] = flag(
         (),
         "Keep no rules for a network outside this one; may be repeated.",
@@ -66,6 +77,10 @@ class MasqSettings(NodeSettings):
     def __post_init__(self) -> None:
         if self.iptables_resync < 1:
             raise Misconfigured(f"--iptables-resync is {self.iptables_resync}: use at least 1 second")
+        if self.pod_guard != PodGuardMode.OFF and self.network:
+            raise Misconfigured(
+                "--pod-guard with --network: the bridge cni0 is that of the network without a name; leave it out"
+            )
         self.guarding  # noqa: B018 - it raises Misconfigured
         self.rules  # noqa: B018 - it raises Misconfigured
         self.node_network  # noqa: B018 - it raises Misconfigured

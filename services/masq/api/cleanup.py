@@ -16,6 +16,7 @@ from flannelette.services.masq.firewalls.guard_table import GuardTable
 from flannelette.services.masq.guard import GUARD_TABLE
 from flannelette.services.masq.kernel.legacy_tables import lock_path
 from flannelette.services.masq.reconcile.clamp import MssClamp
+from flannelette.services.masq.reconcile.pods import PodTable
 from flannelette.services.masq.rules import NFT_TABLE, belonging, no_chains
 from flannelette.services.runtime.networks import NodeNetwork
 from flannelette.services.runtime.os.names import single_instance
@@ -48,7 +49,8 @@ async def clean_up(settings: CleanupSettings, said: Mapping[str, str]) -> pb.Tea
             raise Misconfigured(firewall.stale_rules_error)
         guard = GuardTable(f"{GUARD_TABLE}{network.suffix}").remove(dry_run=settings.dry_run)
         clamp = MssClamp(network.suffix).teardown(dry_run=settings.dry_run)
-        return pb.TeardownRulesResponse(commands=[*commands_of(states), *guard, *clamp])
+        pods = [] if network.suffix else PodTable().remove(dry_run=settings.dry_run)
+        return pb.TeardownRulesResponse(commands=[*commands_of(states), *guard, *clamp, *pods])
     finally:
         await firewall.close()
         probe.close()

@@ -16,6 +16,7 @@ from flannelette.services.core.conditions import Condition
 from flannelette.services.core.cure import commands_of
 from flannelette.services.core.errors import InvalidInput, NotImplementedYet, NotYet
 from flannelette.services.core.family import Address, Network
+from flannelette.services.masq import pod_guard
 from flannelette.services.masq.diagnose.flows import WAYS, pings
 from flannelette.services.masq.diagnose.obstacles import dropping
 from flannelette.services.masq.diagnose.verdict import Flow
@@ -23,6 +24,7 @@ from flannelette.services.masq.firewalls.firewall import ChainState, RuleState
 from flannelette.services.masq.firewalls.flannelds import networks_in
 from flannelette.services.masq.firewalls.guard_table import GuardRule
 from flannelette.services.masq.guard import CHAIN_REASONS
+from flannelette.services.masq.pod_guard import POD_TABLE
 from flannelette.services.masq.reconcile.clamp import CHAIN, REASON
 from flannelette.services.masq.reconcile.reconciler import Reconciler
 from flannelette.services.masq.rules import TRANSLATIONS, Chain, Packet, deciding_rule, explanation
@@ -63,9 +65,9 @@ def _rule(chain: Chain, reason: str, rule: RuleState) -> pb.Rule:
     )
 
 
-def _guard_rule(table: str, reasons: Mapping[str, str], rule: GuardRule) -> pb.Rule:
+def _guard_rule(table: str, reasons: Mapping[str, str], rule: GuardRule, family: str = "inet") -> pb.Rule:
     return pb.Rule(
-        family="inet",
+        family=family,
         table=table,
         chain=rule.chain,
         text=rule.text,
@@ -137,11 +139,13 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
     async def ListRules(self, request: pb.ListRulesRequest, context: Any) -> pb.ListRulesResponse:
         states = await self._reconciler.look()
         guard = self._reconciler.guard
-        clamp = self._reconciler.clamp
+        clamp, pods = self._reconciler.clamp, self._reconciler.pod_guard
+        of_pods = pods.rules() if pods else ()
         guarding = map(partial(_guard_rule, guard.settings.table, CHAIN_REASONS), guard.rules()) if guard else ()
         clamping = map(partial(_guard_rule, clamp.table, {CHAIN: REASON}), clamp.rules()) if clamp else ()
+        bridging = (_guard_rule(POD_TABLE, pod_guard.CHAIN_REASONS, each, "bridge") for each in of_pods)
         rules = (rule for state in states for rule in rules_of(state))
-        return pb.ListRulesResponse(rules=[*rules, *guarding, *clamping])
+        return pb.ListRulesResponse(rules=[*rules, *guarding, *clamping, *bridging])
 
     async def ResyncRules(self, request: pb.ResyncRulesRequest, context: Any) -> pb.ResyncRulesResponse:
         return pb.ResyncRulesResponse(commands=await self._reconciler.resync(dry_run=request.dry_run))
@@ -163,6 +167,9 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         response = _explained(packet, await reconciler.look())
         if reconciler.guard:
             said = reconciler.guard.verdict(packet, hook, request.incoming, request.protocol, request.port)
+            response.explanation = " ".join(filter(None, (response.explanation, said)))
+        if reconciler.pod_guard:
+            said = reconciler.pod_guard.verdict(packet, request.incoming)
             response.explanation = " ".join(filter(None, (response.explanation, said)))
         flow = Flow(
             ip_network(packet.source),
@@ -193,10 +200,10 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
 def _firewall_reason(reconciler: Reconciler) -> str:
     is_random = reconciler.settings.fully_random
     left_out = "" if is_random else "--random-fully is left out: --ip-masq-fully-random-disable"
-    guard = reconciler.guard.reason if reconciler.guard else ""
+    guards = [guard.reason for guard in (reconciler.guard, reconciler.pod_guard) if guard]
     failure = reconciler.clamp.failure if reconciler.clamp else ""
     clamp = failure and f"TCP of pods is not kept within the MTUs of routes: {failure}"
-    return "; ".join(filter(None, (reconciler.firewall.reason, left_out, guard, clamp)))
+    return "; ".join(filter(None, (reconciler.firewall.reason, left_out, *guards, clamp)))
 
 
 def _explained(packet: Packet, states: Iterable[ChainState]) -> pb.ExplainResponse:

@@ -57,7 +57,7 @@ _ONLY_GENERATIONS: Final = (
 VERSIONS: Final = {family.af: family.version for family in FAMILIES}
 """The IP version of an address family, whose number is that of NFPROTO_IPV4 or NFPROTO_IPV6."""
 NUMBERS: Final = {version: number for number, version in VERSIONS.items()}
-INET: Final = 1  # NFPROTO_INET
+INET, BRIDGE = 1, 7  # NFPROTO_
 
 
 @dataclass(frozen=True, slots=True, order=True)

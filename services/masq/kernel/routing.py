@@ -9,7 +9,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+    ip_network,
+)
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -211,6 +219,17 @@ def link_locals() -> dict[str, Address]:
         address = _address(values, _IFA_ADDRESS)
         if address and address.is_link_local:
             found[_name(head[4:])] = address
+    return found
+
+
+def addresses_of(device: str) -> list[IPv4Interface | IPv6Interface]:
+    """The addresses of an interface, with their networks; none: there is no such interface."""
+    index, found = index_of(device), []
+    for head, values in ask(_GETADDR, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0), _ADDRESS.size, DUMP):
+        _, length, _, _, its = _ADDRESS.unpack(head)
+        address = _address(values, _IFA_ADDRESS)
+        if address and its == index:
+            found.append(ip_interface((address, length)))
     return found
 
 

@@ -58,6 +58,7 @@ from flannelette.services.masq.reconcile.journal import (
     tell_operator,
     what_is_wrong,
 )
+from flannelette.services.masq.reconcile.pods import PodGuardian
 from flannelette.services.masq.rules import Chain, RuleSettings, belonging, excluded, no_chains, wanted_chains
 from flannelette.services.runtime.cache import PATIENCE, CachedTable, CacheWriter, StateFile, stale_reason
 from flannelette.services.runtime.events import Event, Journal
@@ -145,8 +146,10 @@ class Reconciler:
         connected: Callable[[], Iterable[Network]] = tuple,
         guard: FabricGuard | None = None,
         clamp: MssClamp | None = None,
+        pod_guard: PodGuardian | None = None,
     ) -> None:
         self.node, self.settings, self.guard, self.clamp = node, settings, guard, clamp
+        self.pod_guard = pod_guard
         self.firewall, self.host_checks = firewall, host_checks
         self.inputs = RuleInputs()
         self.lease_service_connected = False
@@ -256,7 +259,7 @@ class Reconciler:
         self._observed.findings({(each.check, each.problem): each.cause for each in found})
         reasons = "; ".join(f"{each.problem} {each.cause}".rstrip(".") for each in found if each.breaks_node)
         self._health.set("forwarding", reasons and f"forwarding is broken: {reasons}", of_host=True)
-        guarded = self.guard.conditions() if self.guard else []
+        guarded = [each for guard in (self.guard, self.pod_guard) if guard for each in guard.conditions()]
         return [*found, *stale_rules(self.firewall.stale_rules_error), *guarded]
 
     async def resync(self, *, dry_run: bool) -> list[str]:
@@ -270,6 +273,8 @@ class Reconciler:
                 self.guard.resync()
             if self.clamp and not dry_run:
                 self.clamp.resync()
+            if self.pod_guard and not dry_run:
+                self.pod_guard.resync()
         tell_operator(self.journal, MasqEventKind.RESYNC, commands, dry_run=dry_run)
         return commands
 
@@ -295,6 +300,7 @@ class Reconciler:
         commands = commands_of(states)
         commands += self.guard.teardown(dry_run=dry_run) if self.guard else []
         commands += self.clamp.teardown(dry_run=dry_run) if self.clamp else []
+        commands += self.pod_guard.teardown(dry_run=dry_run) if self.pod_guard else []
         if not dry_run:
             log.warning("rules torn down", commands=len(commands))
             tell_operator(self.journal, MasqEventKind.TEARDOWN, commands)

@@ -136,6 +136,7 @@ def _pod_in(path: Path) -> CniPod | None:
         container=_text(document.get("containerId")),
         inside=_text(document.get("ifName")),
         sandbox=next((name for each in interfaces if (name := _text(each.get("sandbox")))), ""),
+        mac=next((_mac(each.get("mac")) for each in interfaces if each.get("sandbox")), b""),
     )
 
 
@@ -157,6 +158,14 @@ def _address(text: object) -> bytes:
         return ip_interface(str(text)).packed
     except ValueError:
         return b""
+
+
+def _mac(text: object) -> bytes:
+    try:
+        found = bytes.fromhex(str(text).replace(":", ""))
+    except ValueError:
+        return b""
+    return found if len(found) == 6 else b""
 
 
 def _files(path: Path, most: int = _MOST) -> list[Path]:

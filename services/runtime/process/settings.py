@@ -51,7 +51,8 @@ FLAGS: Final[Mapping[str, str]] = {
     "cni-install-path cni-config-path ip-masq route-protocol checksum-offload audit-interval "
     "allow-extension-commands extension-timeout charon-socket probe-rate path-mtu",
     "masq": "network lease-address state-dir ip-masq ip-masq-exclude ip-masq-source ip-masq-fully-random-disable "
-    "clamp-mss iptables-forward-rules firewall fabric-guard fabric-guard-source allowed-network iptables-resync",
+    "clamp-mss iptables-forward-rules firewall fabric-guard fabric-guard-source pod-guard cni-state-dir "
+    "allowed-network iptables-resync",
     "cloud": "lease-address state-dir cloud-interval cloud-mark cloud-routes-limit cloud-endpoint cloud-metadata",
 }
 """The flags of each service beside those that all have, for the hint about an unknown flag. A test compares them."""
