@@ -196,11 +196,11 @@ class Process:
         if self._unreachable:
             raise Unavailable(self._unreachable)
 
-    def _authorizer(self, addresses: list[str], callers: Callers) -> Authorizer | None:
-        """None without TLS: clients have no identity, and all that reach a listening address may call everything."""
-        if self.transport.credentials is None:
-            return None
-        return Authorizer(plain=any(address.startswith("unix:") for address in addresses), callers=callers)
+    def _authorizer(self, addresses: list[str], callers: Callers) -> Authorizer:
+        """Makes what judges calls. Without TLS clients have no identity, and may call everything."""
+        has_tls = self.transport.credentials is not None
+        has_unix = any(address.startswith("unix:") for address in addresses)
+        return Authorizer(plain=has_unix or not has_tls, tls=has_tls, callers=callers)
 
     async def _follow_certificate(self, credentials: Credentials, addresses: list[str]) -> None:
         """Reads replaced TLS files. The service is not ready while its certificate is not valid for TCP clients."""

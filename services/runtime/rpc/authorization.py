@@ -5,7 +5,8 @@ Reading is for all members, because every node needs the whole table anyway. A c
 dataplane of that node. A call that changes the overlay for others, or removes, is for an administrator.
 
 A member of the cluster may read everything, and so could use up the memory and the time of a service. Calls in
-progress are limited for each certificate; a certificate that calls faster than any program of ours is cut off.
+progress, bytes of answers, and those that nobody has read yet are limited for each certificate; one that calls faster
+than any program of ours is cut off. Without TLS the answers of an address are counted, or of the unix socket.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from ipaddress import IPv6Network, ip_address
 from typing import Any, Final
 
 import grpc
@@ -38,32 +40,53 @@ _CUT_OFF = Counter(
 
 @frozen
 class Allowance:
-    """What one certificate may do."""
+    """What one client may do."""
 
     open: int
     """Largest number of calls in progress."""
     a_second: float
     at_once: float
     """Calls that may come at once, beyond `a_second`, after a time without calls."""
+    bytes_a_second: float
+    bytes_at_once: float
+    """Bytes of answers after a time without any, and bytes that may wait for who asked for them to read them."""
 
 
-MEMBER: Final = Allowance(open=256, a_second=100, at_once=1_000)
-"""A node has a handful of calls in progress, and makes a few a second."""
-RELAY: Final = Allowance(open=16_384, a_second=5_000, at_once=50_000)
-"""A relay calls for all of its nodes."""
+MEMBER: Final = Allowance(open=256, a_second=100, at_once=1_000, bytes_a_second=1 << 20, bytes_at_once=4 << 20)
+"""A node has a handful of calls in progress, and makes a few a second. The table of 5,000 nodes has half a MiB."""
+RELAY: Final = Allowance(open=16_384, a_second=5_000, at_once=50_000, bytes_a_second=16 << 20, bytes_at_once=64 << 20)
+"""A relay calls for all of its nodes. So do those who share an address, or the unix socket, as far as we can tell."""
 _REFUSED_COUNTS: Final = 10
 """Weight of a call that is refused as one too many. No program of ours repeats it at once."""
 _BAN_SECONDS: Final = 10.0
+_LARGE: Final = 64 << 10
+"""Bytes of an answer from which on it takes so long to make that it has to wait for the client's allowance."""
+_MOST_UNREAD: Final = 256 << 20
+"""Bytes of answers that nobody has read yet, of all clients: of more, each has one."""
+_STALLED_SECONDS: Final = 28.0
+"""Seconds that a client has to take an answer: as many as one of which nothing is wanted has to answer a ping."""
 _MOST_REMEMBERED: Final = 65_536
 
 
 class _Account:
-    """The calls of one certificate."""
+    """The calls of one client."""
 
     def __init__(self, allowance: Allowance, now: float) -> None:
+        self.allowance = allowance
         self.left = allowance.at_once
+        self.bytes_left = allowance.bytes_at_once
+        """What may be answered yet; less than 0 after an answer that was larger than that."""
+        self.unread = 0
+        """Bytes of answers that the client has not taken yet."""
         self.at = now
         self.banned_until = 0.0
+
+    def refill(self, now: float) -> None:
+        """Adds what the time since the last call allows."""
+        may, seconds = self.allowance, now - self.at
+        self.left = min(may.at_once, self.left + seconds * may.a_second)
+        self.bytes_left = min(may.bytes_at_once, self.bytes_left + seconds * may.bytes_a_second)
+        self.at = now
 
 
 class Callers:
@@ -77,6 +100,10 @@ class Callers:
         self._clock = clock
         self._open = Tally[str]()
         self._accounts: dict[str, _Account] = {}
+        self._sizes: dict[str, int] = {}
+        """Bytes of the largest answer of each method."""
+        self._unread = 0
+        """Bytes of answers that clients have not taken yet."""
         self._cut: dict[Address, bool] = {}
         self._may_log = LogLimiter()
 
@@ -84,7 +111,7 @@ class Callers:
     def call(self, peer: str, who: str, allowance: Allowance) -> Iterator[None]:
         """Counts a call while the block runs. `peer` is gRPC's, such as `ipv4:192.0.2.1:4242`.
 
-        Raises Unavailable: the certificate has too many calls in progress, or was cut off.
+        Raises Unavailable: the client has too many calls in progress, or was cut off.
         """
         endpoint = endpoint_of(peer)
         if endpoint is not None:
@@ -100,6 +127,60 @@ class Callers:
             self._open[who] -= 1
             if not self._open[who]:
                 del self._open[who]
+
+    @asynccontextmanager
+    async def answer(self, peer: str, who: str, allowance: Allowance, method: str) -> AsyncIterator["Send"]:
+        """Counts an answer while the block makes it, and sends it by what is yielded.
+
+        Raises Unavailable: the client was sent too much of late, or has not read too much. An answer that is not
+        taken for 28 s cancels the call.
+        """
+        account, endpoint = self._account(who, allowance), endpoint_of(peer)
+        expected = self._sizes.get(method, 0)
+
+        def require(has_room: bool) -> None:
+            if not has_room:
+                self._charge(endpoint, who, allowance, _REFUSED_COUNTS - 1)
+                seconds = max(1.0, -account.bytes_left / allowance.bytes_a_second)
+                raise Unavailable(f"{who} asks for too much: ask again in {seconds:.0f} s")
+
+        async def send(data: bytes, write: Callable[[bytes], Awaitable[None]]) -> None:
+            nonlocal expected
+            size = len(data)
+            self.note_size(method, size)
+            account.bytes_left += expected - size
+            expected = 0
+            require(self._has_room(account))  # more may have been made meanwhile
+            account.unread, self._unread = account.unread + size, self._unread + size
+            try:
+                async with asyncio.timeout(_STALLED_SECONDS):
+                    await write(data)
+            except TimeoutError:
+                raise asyncio.CancelledError from None  # an error would wait behind the answer
+            finally:
+                account.unread, self._unread = account.unread - size, self._unread - size
+
+        require(account.bytes_left >= 0 and self._has_room(account))
+        account.bytes_left -= expected
+        try:
+            yield send
+        finally:
+            account.bytes_left += expected  # an error is no answer
+
+    def _has_room(self, account: _Account) -> bool:
+        """Whether another answer may wait for this client to read it."""
+        return not account.unread or (
+            account.unread < account.allowance.bytes_at_once and self._unread < _MOST_UNREAD
+        )
+
+    def note_size(self, method: str, size: int) -> None:
+        """An answer of the method has so many bytes."""
+        if size > self._sizes.get(method, -1):
+            self._sizes[method] = size
+
+    def is_large(self, method: str) -> bool:
+        """Whether answers of the method may be so large that they have to be counted; not so of a known small one."""
+        return self._sizes.get(method, _LARGE) >= _LARGE
 
     @property
     def has_cut(self) -> bool:
@@ -121,15 +202,18 @@ class Callers:
             self._cut[endpoint] = False
             self.on_cut()
 
-    def _charge(self, endpoint: Address | None, who: str, allowance: Allowance, calls: int) -> None:
+    def _account(self, who: str, allowance: Allowance) -> _Account:
+        """The account of a client, as of now."""
         now = self._clock()
         if who not in self._accounts:
             if len(self._accounts) >= _MOST_REMEMBERED:
                 self._accounts.clear()
             self._accounts[who] = _Account(allowance, now)
-        account = self._accounts[who]
-        account.left = min(allowance.at_once, account.left + (now - account.at) * allowance.a_second)
-        account.at = now
+        self._accounts[who].refill(now)
+        return self._accounts[who]
+
+    def _charge(self, endpoint: Address | None, who: str, allowance: Allowance, calls: int) -> None:
+        now, account = self._clock(), self._account(who, allowance)
         if account.left >= calls and now >= account.banned_until:
             account.left -= calls
             return
@@ -148,6 +232,20 @@ class Callers:
                 seconds=_BAN_SECONDS,
             )
         raise Unavailable(f"{who} calls too often: more than {allowance.a_second:.0f} times a second")
+
+
+def _place_of(endpoint: Address | None) -> str:
+    """Names the clients without a certificate that are counted together: those of one host."""
+    if endpoint is None:
+        return "the unix socket"
+    host = ip_address(endpoint.host)
+    if host.is_loopback:
+        return "this host"
+    return f"the address {host}" if host.version == 4 else f"the network {IPv6Network((host, 64), strict=False)}"
+
+
+Send = Callable[[bytes, Callable[[bytes], Awaitable[None]]], Awaitable[None]]
+"""Sends an answer by what writes it; see Callers.answer."""
 
 
 def endpoint_of(peer: str) -> Address | None:
@@ -210,11 +308,13 @@ class Authorizer(grpc.aio.ServerInterceptor):
     """Guarantee: no call over TLS reaches its servicer unless the client satisfies the requirement of the method.
 
     A call over a unix socket may do everything: the mode of the socket is the authority. `plain` False means that
-    the server has no unix socket; a call without TLS is then refused.
+    the server has no unix socket; a call without TLS is then refused. `tls` False means that it has no address with
+    TLS: then large answers are counted, and nothing else.
     """
 
-    def __init__(self, *, plain: bool, callers: Callers | None = None) -> None:
+    def __init__(self, *, plain: bool, tls: bool = True, callers: Callers | None = None) -> None:
         self._plain = plain
+        self._tls = tls
         self._callers = callers or Callers()
 
     async def intercept_service(
@@ -225,25 +325,53 @@ class Authorizer(grpc.aio.ServerInterceptor):
         """Wraps handlers of every kind, also those of health and reflection.
 
         Each becomes a handler of a stream of requests: gRPC calls that before a request is there, so that a client
-        that sends none, or resets the call, is counted too.
+        that sends none, or resets the call, is counted too. Where answers are large, it is one of a stream of answers
+        as well, which is the same on the wire: of a single answer, gRPC does not say when it was read.
         """
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None:
-            return grpc.stream_unary_rpc_method_handler(self._unknown(method))
+            return grpc.stream_unary_rpc_method_handler(self._unknown(method)) if self._tls else None
         kind = "_".join("stream" if s else "unary" for s in (handler.request_streaming, handler.response_streaming))
-        inner = getattr(handler, kind)
-        wrap = self._generator if inspect.isasyncgenfunction(inner) else self._coroutine
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return make(
-            wrap(inner, method, is_stream=handler.request_streaming),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        inner, serialize = getattr(handler, kind), handler.response_serializer
+        is_single = not handler.response_streaming and serialize is not None
+        if is_single and self._callers.is_large(method):
+            kind, call = "stream_stream", self._large(inner, method, serialize, is_stream=handler.request_streaming)
+            serialize = None
+        else:
+            call = inner
+            if self._tls:
+                wrap = self._generator if inspect.isasyncgenfunction(inner) else self._coroutine
+                kind, call = (
+                    f"stream_{kind.partition('_')[2]}",
+                    wrap(inner, method, is_stream=handler.request_streaming),
+                )
+            if is_single:
+                serialize = self._noting_size(serialize, method)
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(call, request_deserializer=handler.request_deserializer, response_serializer=serialize)
+
+    def _noting_size(self, serialize: Callable[[Any], bytes], method: str) -> Callable[[Any], bytes]:
+        def noting(message: Any) -> bytes:
+            data = serialize(message)
+            self._callers.note_size(method, len(data))
+            return data
+
+        return noting
+
+    def _large(self, inner: Any, method: str, serialize: Callable[[Any], bytes], *, is_stream: bool) -> Any:
+        async def call(requests: Any, context: Context) -> None:
+            async with self._counted(method, context) as client:
+                request = requests if is_stream else await _only(requests, method, context)
+                await self._authorize(request, context, method)
+                try:
+                    async with self._callers.answer(*client, method) as send:
+                        # No name for the message: it is ten times as large as its bytes, and these may wait.
+                        await send(serialize(await inner(request, context)), context.write)
+                except Unavailable as error:
+                    await abort(error, method, context)
+
+        return call
 
     def _coroutine(self, inner: Any, method: str, *, is_stream: bool) -> Any:
         async def call(requests: Any, context: Context) -> Any:
@@ -273,11 +401,20 @@ class Authorizer(grpc.aio.ServerInterceptor):
         return call
 
     @asynccontextmanager
-    async def _counted(self, method: str, context: Context) -> AsyncIterator[None]:
-        """Counts the call as its client's while the block runs. A client that has too many gets an error."""
+    async def _counted(self, method: str, context: Context) -> AsyncIterator[tuple[str, str, Allowance]]:
+        """Counts the call as its client's while the block runs. A client that has too many gets an error.
+
+        Yields the connection in gRPC's notation (empty: it is never closed), whose it is, and what that may do.
+        """
         peer = context.auth_context()
         if list(peer.get("transport_security_type", ())) != [_TLS]:
-            yield
+            who = _place_of(endpoint_of(context.peer()))
+            with ExitStack() as counted:
+                try:
+                    counted.enter_context(self._callers.call("", who, RELAY))
+                except Unavailable as error:
+                    await abort(error, method, context)
+                yield "", who, RELAY
             return
         uris = _uris(peer)
         left = _seconds_left(peer)
@@ -287,12 +424,13 @@ class Authorizer(grpc.aio.ServerInterceptor):
         with ExitStack() as counted:
             try:
                 who = ", ".join(uris) or "a certificate without a URI"
-                counted.enter_context(self._callers.call(context.peer(), who, RELAY if is_relay else MEMBER))
+                allowance = RELAY if is_relay else MEMBER
+                counted.enter_context(self._callers.call(context.peer(), who, allowance))
             except Unavailable as error:
                 await abort(error, method, context)
             try:
                 async with asyncio.timeout(left) as until:  # a stream may last longer than the certificate
-                    yield
+                    yield context.peer(), who, allowance
             except TimeoutError:
                 if not until.expired():
                     raise

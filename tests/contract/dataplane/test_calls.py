@@ -109,7 +109,9 @@ async def test_the_status_is_streamed_at_once_and_whenever_it_changes_but_not_of
         assert seen[0] in (before, await running.status())
         started = time.monotonic()
         for version in range(30):
-            await cluster.join("n2", "10.99.0.12", f"06:0c:56:6d:fb:{version:02x}", "10.5.42.0/24")
+            number = version // 10  # a node that changes more often is held
+            mac, subnet = f"06:0c:56:6d:fb:{version:02x}", f"10.5.{42 + number}.0/24"
+            await cluster.join(f"n{2 + number}", f"10.99.0.{12 + number}", mac, subnet)
         await eventually(cluster.fdb, lambda entries: any("06:0c:56:6d:fb:1d" in entry for entry in entries))
         async with asyncio.timeout(PATIENCE):  # until nothing changes any more
             reading = asyncio.ensure_future(call.read())

@@ -16,11 +16,14 @@ import pytest
 
 from flannelette.lease.v1 import lease_pb2 as pb
 from flannelette.lease.v1 import lease_pb2_grpc
+from flannelette.services.runtime.rpc.authorization import MEMBER
 from tests.contract.tls.test_connections import Service, serving
-from tests.contract.tls.test_process import client
+from tests.contract.tls.test_process import client, embedded
 from tests.faults.floods import flood
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.services.certificates import Certificates, transport
+from tests.services.lease import ServiceProcess, stub_of
 from tests.waiting import contains, eventually
 
 SECONDS: Final = 60 if os.environ.get("FLANNELETTE_SOAK") else 4
@@ -104,6 +107,54 @@ async def test_a_member_that_begins_calls_without_end_does_not_fill_the_memory(
         assert most < 1.25 * MOST_MIB
         _, done, _ = await watch(lab, service, time.monotonic())
         assert done, service.process.log.read_text()  # a connection of the crowd's time may still be closed
+
+
+async def fill(service: Service) -> None:
+    """100 leases, of which a listing has 800 KB."""
+    async with stub_of(service.process.address) as stub:
+        for number in range(1, 101):
+            part = pb.Subnet(public_address=f"172.17.0.{number}", opaque_json='"' + "x" * 8_000 + '"')
+            request = pb.AcquireLeaseRequest(node=f"big{number}", backend_type="extension", subnets=[part])
+            await stub.AcquireLease(request, timeout=PATIENCE)
+
+
+async def test_a_member_that_lists_all_leases_without_end_gets_few_listings(
+    tmp_path: Path, lab: Certificates
+) -> None:
+    async with serving(tmp_path, lab.server()) as service:
+        await fill(service)
+        with flood("listings", service.port, SECONDS, lab.client("h1")) as process:
+            tried, done, most = await watch(lab, service, time.monotonic() + SECONDS)
+            said, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE)
+        answered, size = map(int, said.split())
+        assert answered > 0
+        assert size < MEMBER.bytes_at_once + MEMBER.bytes_a_second * (SECONDS + 1) + 2 * size / answered
+        assert done >= 0.9 * tried, (tried, done)
+        assert most < MOST_MIB / 2
+
+
+async def test_answers_that_a_member_does_not_read_do_not_fill_the_memory(tmp_path: Path, lab: Certificates) -> None:
+    async with serving(tmp_path, lab.server()) as service:
+        await fill(service)
+        with flood("unread", service.port, SECONDS, lab.client("h1")):
+            tried, done, most = await watch(lab, service, time.monotonic() + SECONDS)
+        assert done >= 0.9 * tried, (tried, done)
+        assert most < MOST_MIB / 2
+
+
+async def test_answers_that_nobody_reads_do_not_fill_the_memory_without_tls_either(tmp_path: Path) -> None:
+    port = free_port()
+    listen = f"--listen=unix:{tmp_path}/lease.sock,127.0.0.1:{port}"
+    with ServiceProcess(tmp_path, *embedded(tmp_path), listen) as process:
+        service, most = Service(process, port, 0), 0.0
+        await fill(service)
+        with flood("unread", port, SECONDS):
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until:
+                await service.acquire("n1", 1)
+                most = max(most, process.resident_mib)
+                await asyncio.sleep(0.1)
+        assert most < MOST_MIB
 
 
 async def test_a_certificate_that_calls_too_often_is_cut_off_and_named(tmp_path: Path, lab: Certificates) -> None:
