@@ -2,7 +2,7 @@
 
 Guarantees: a port of which nothing is known yet, such as that of a pod that is being made, sends every address of the
 node's networks; where the node has no network of a family, nothing of that family is dropped; what CNI says of a pod
-that is gone is never asked of the next one, because no interface gets the index of an earlier one.
+that is gone is not asked of the next one, also where its interface has the same name.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Final
 from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import Network
+from flannelette.services.core.pod_addresses import CniPod
 from flannelette.services.masq.diagnose.nft_rules import counters_of
 from flannelette.services.masq.firewalls.guard_table import GuardRule
 from flannelette.services.masq.firewalls.nftables import Nftables
@@ -118,6 +119,10 @@ class PodGuardian:
         self._news = asyncio.Event()
         self._records: tuple[object, tuple[PodPort, ...]] = (None, ())
         """What CNI's directories and the ports looked like, and what was read then."""
+        self._pods = frozenset[CniPod]()
+        """Pods that CNI had on record at the last look."""
+        self._former: dict[int, frozenset[CniPod]] = {}
+        """Pods that were on record before a port came, by port: they are others, whose interface had its name."""
 
     @property
     def reason(self) -> str:
@@ -244,10 +249,13 @@ class PodGuardian:
             return ()
         state = (ports, [_content(self._cni / each) for each in ("results", "cache/results")])
         if state != self._records[0]:
-            pods = cni_pods(self._cni).pods
+            pods = frozenset(cni_pods(self._cni).pods)
+            self._former = {index: self._former.get(index, self._pods) for index in ports}
             indices = {name: index for index, name in ports.items()}
-            read = known_ports((indices.get(pod.interface, 0), pod.mac, pod.addresses) for pod in pods)
-            self._records = (state, read)
+            found = ((indices.get(pod.interface, 0), pod) for pod in pods)
+            live = ((index, pod) for index, pod in found if index and pod not in self._former[index])
+            self._records = (state, known_ports((index, pod.mac, pod.addresses) for index, pod in live))
+            self._pods = pods
         return self._records[1]
 
     def _remove_remains(self) -> None:

@@ -72,9 +72,9 @@ class Node:
     pods: dict[str, Pod]
     cni: Path
 
-    def add(self, name: str, space: NetworkNamespace) -> Pod:
+    def add(self, name: str, space: NetworkNamespace, number: int = 0) -> Pod:
         """The interface of a pod, as the plugin `bridge` makes it."""
-        pod = Pod(name, 2 + len(self.pods), space)
+        pod = Pod(name, number or 2 + len(self.pods), space)
         host = self.host.netns
         host.ip(*f"link add v-{name} type veth peer eth0 address {pod.mac.hex(':')} netns {space.name}".split())
         host.ip(*f"link set v-{name} master cni0 up".split())
@@ -341,11 +341,11 @@ async def test_where_it_cuts_what_is_lawful_it_names_the_pod(node: Node) -> None
 
 
 async def test_a_pod_that_is_being_made_loses_nothing(node: Node, make_netns: NamespaceMaker) -> None:
-    """It sends before CNI's result is written, while it is, and after; then one with its address takes its place."""
+    """It sends before CNI's result is written, while it is, and after; then one with its interface's name comes."""
     async with masq_on(node.host, "--pod-guard=exact", f"--cni-state-dir={node.cni}") as masq:
         await eventually(masq.status, lambda seen: "2 of 3 ports" in seen.firewall_reason)
         for turn in range(8):
-            new = node.add("new", make_netns())
+            new = node.add("new", make_netns(), 10 + turn)
             with Pinger(new.space, 4) as pinger:
                 stream = Stream([Way("new", "node", pinger, ip_address(GATEWAYS[4]))])
                 async with stream:
