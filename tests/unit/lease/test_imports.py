@@ -15,6 +15,7 @@ from flannelette.services.core.errors import Misconfigured
 from flannelette.services.core.leases.conflicts import losses
 from flannelette.services.core.leases.lease import Lease, Subnet, VxlanData
 from flannelette.services.core.leases.table import Removed, Upserted
+from flannelette.services.lease.admission import AT_ONCE, SECONDS_A_CHANGE
 from flannelette.services.lease.imports.cluster import ImportedCluster, exported
 from flannelette.services.lease.imports.policy import (
     ClusterLeases,
@@ -278,3 +279,25 @@ def test_imports_that_a_full_disk_has_not_taken_are_written_once_it_does_and_not
 def imported(file: Path) -> ImportedCluster:
     (policy,) = parse_imports([f"west=unix:{file}.sock,allow=10.6.0.0/16"])
     return ImportedCluster(policy, PLAIN, Broker("fake", epoch="epoch"), file, 0.5, 30.0, 1000)
+
+
+def test_a_node_of_another_cluster_that_changes_all_the_time_is_held_and_named_too(tmp_path: Path) -> None:
+    async def life() -> None:
+        cluster, name = imported(tmp_path / "import"), "10.6.1.0-24"
+        clock = asyncio.get_running_loop().time
+        others = by_name(lease("10.6.2.0-24", "10.6.2.0/24", number=200))
+        cluster.take(Snapshot({name: lease(name, "10.6.1.0/24"), **others}, SMALL), clock())
+        looking = asyncio.create_task(cluster._look_after())
+        seen = set()
+        for number in range(2, 162):
+            cluster.take(Changed((Upserted(lease(name, "10.6.1.0/24", number=number)),)), clock())
+            seen.add(cluster.leases.shown[name])
+            await asyncio.sleep(1 / 80)
+        assert len(seen) <= AT_ONCE + 1
+        (found,) = [each for each in cluster.findings() if each.code == "lease.flapping"]
+        assert "node west/" in found.problem
+        await asyncio.sleep(2 * SECONDS_A_CHANGE)
+        assert cluster.leases.shown[name] == lease(name, "10.6.1.0/24", number=161)
+        looking.cancel()
+
+    run_virtually(life())
