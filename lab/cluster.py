@@ -28,8 +28,9 @@ from lab.vpc import programs as cloud
 _READY_SECONDS: Final = 60.0
 _READY_SECONDS_PER_NODE: Final = 2.0
 CONFIG_KEY: Final = f"{programs.etcd_prefix('')}/config"
-_STEADY_LOOKS: Final = 6
-"""Looks, a second apart, that find the same sizes: the search for them has ended."""
+_STEADY_LOOKS: Final = 20
+"""Looks, a second apart, that find the same sizes: the search for them has ended. A size that is lost takes two
+seconds, and a search loses eight in a row at most."""
 _HOPELESS: Final = 3
 """A service that has died so often before it was ready ever will not be."""
 
