@@ -8,6 +8,7 @@ that is gone is not asked of the next one, also where its interface has the same
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -86,7 +87,7 @@ class PodTable:
         """The indices of ports from which something was dropped within the last hour; none, without a table."""
         if (0, POD_TABLE) not in nft_tables():
             return set()
-        return {int.from_bytes(key, "little") for key in keys_of(BRIDGE_FAMILY, POD_TABLE, "forgers")}
+        return {int.from_bytes(key, sys.byteorder) for key in keys_of(BRIDGE_FAMILY, POD_TABLE, "forgers")}
 
     def close(self) -> None:
         """Frees the library; the table stays."""
