@@ -255,11 +255,8 @@ def chains_of(guard: Guard) -> Mapping[str, list[str]]:
     known_drop = " meta nfproto @alive drop" if guard.mode is GuardMode.ON else ""
     inner_drop = known_drop if guard.is_inside_checked else ""
     tunnels = list(_tunnels(guard))
-    believed = [
-        f"{word} saddr {{ {', '.join(str(each) for each in guard.sources if each.version == version)} }} return"
-        for version, word in _WORDS.items()
-        if any(each.version == version for each in guard.sources)
-    ]
+    # A rule for each network: a set of ranges is empty for a moment after its rules are in force (Linux 6.18).
+    believed = [f"{_WORDS[each.version]} saddr {each} return" for each in guard.sources]
     strangers = [
         f"update @strangers{version} {{ {word} saddr : @th,{(guard.carried_at + start) * 8},{bits} }}"
         for (version, word), (start, bits) in zip(_WORDS.items(), _SOURCE_IN_HEADER.values(), strict=True)
@@ -362,9 +359,7 @@ def _of_user(guard: Guard) -> str:
 
 def _pods(guard: Guard, version: int) -> Iterator[str]:
     yield f'iifname "{_BRIDGE}"'
-    ranges = [str(cidr) for cidr in guard.networks if cidr.version == version]
-    if ranges:
-        yield f"{_WORDS[version]} saddr {{ {', '.join(ranges)} }}"
+    yield from (f"{_WORDS[version]} saddr {cidr}" for cidr in guard.networks if cidr.version == version)
 
 
 def _names(devices: Iterable[str]) -> str:

@@ -105,7 +105,7 @@ def chains_of(guard: PodGuard) -> Mapping[str, list[str]]:
             "icmpv6 type { nd-router-advert, nd-redirect } goto forged",
             "icmpv6 type nd-neighbor-advert jump advertised",
             "ip6 saddr :: icmpv6 type nd-neighbor-solicit jump advertised",
-            f"ip6 saddr {{ {', '.join(_UNSET[6])} }} accept",
+            *(f"ip6 saddr {each} accept" for each in _UNSET[6]),
             "iif . ip6 saddr @pods6 accept",
             "goto forged",
         ],
@@ -140,21 +140,24 @@ def verdict(guard: PodGuard, packet: Packet, incoming: str) -> str:
 
 
 def _of_subnet(guard: PodGuard, version: int) -> list[str]:
-    """Rules for pods that are not known; none, where no network of the family is."""
+    """Rules for pods that are not known; none, where no network of the family is.
+
+    A rule for each network: a set of ranges is empty for a moment after its rules are in force (Linux 6.18).
+    """
     word = _WORDS[version]
     nets = [str(each) for each in guard.networks if each.version == version]
     bridge = [each for each in guard.gateways if each.version == version]
     if not nets:
         return []
     of_bridge = f"{{ {', '.join(map(str, bridge))} }}"
-    allowed = f"{{ {', '.join([*nets, *_UNSET[version]])} }}"
+    allowed = [*nets, *_UNSET[version]]
     if version == 4:
         rules = [f"arp saddr ip {of_bridge} goto forged"] if bridge else []
-        rules += [f"arp saddr ip {allowed} accept", "ether type arp goto forged"]
+        rules += [*(f"arp saddr ip {each} accept" for each in allowed), "ether type arp goto forged"]
     else:
         rules = [f"icmpv6 type nd-neighbor-advert @th,64,128 {int(each):#x} goto forged" for each in bridge]
     rules += [f"{word} saddr {of_bridge} goto forged"] if bridge else []
-    return [*rules, f"{word} saddr {allowed} accept", f"ether type {word} goto forged"]
+    return [*rules, *(f"{word} saddr {each} accept" for each in allowed), f"ether type {word} goto forged"]
 
 
 def _set(name: str, kind: str, elements: Iterable[str]) -> str:
