@@ -142,7 +142,7 @@ class MasqServicer(masq_pb2_grpc.MasqServiceServicer):
         clamp, pods = self._reconciler.clamp, self._reconciler.pod_guard
         of_pods = pods.rules() if pods else ()
         guarding = map(partial(_guard_rule, guard.settings.table, CHAIN_REASONS), guard.rules()) if guard else ()
-        clamping = map(partial(_guard_rule, clamp.table, {CHAIN: REASON}), clamp.rules()) if clamp else ()
+        clamping = map(partial(_guard_rule, clamp.table.name, {CHAIN: REASON}), clamp.rules()) if clamp else ()
         bridging = (_guard_rule(POD_TABLE, pod_guard.CHAIN_REASONS, each, "bridge") for each in of_pods)
         rules = (rule for state in states for rule in rules_of(state))
         return pb.ListRulesResponse(rules=[*rules, *guarding, *clamping, *bridging])

@@ -17,11 +17,9 @@ from flannelette.services.core.conditions import Condition, found
 from flannelette.services.core.errors import Unavailable
 from flannelette.services.core.family import Network
 from flannelette.services.core.pod_addresses import CniPod
-from flannelette.services.masq.diagnose.nft_rules import counters_of
-from flannelette.services.masq.firewalls.guard_table import GuardRule
-from flannelette.services.masq.firewalls.nftables import Nftables
+from flannelette.services.masq.firewalls.guard_table import GuardRule, OwnTable
 from flannelette.services.masq.kernel.nf_tables import BRIDGE as BRIDGE_FAMILY
-from flannelette.services.masq.kernel.nf_tables import keys_of, nft_tables, rule_dump
+from flannelette.services.masq.kernel.nf_tables import keys_of
 from flannelette.services.masq.kernel.routing import addresses_of, index_of, ports_of
 from flannelette.services.masq.pod_guard import (
     BRIDGE,
@@ -46,61 +44,22 @@ _SECONDS: Final = 1.0
 _SETTLING_SECONDS: Final = 0.02
 _MOST_NAMES: Final = 4_096
 _SOL_NETLINK, _ADD_MEMBERSHIP, _LINKS = 270, 1, 1  # RTNLGRP_LINK
-_HANDLE: Final = 3  # NFTA_RULE_HANDLE
 
 
-class PodTable:
-    """The table of the pod guard in nftables. Every call raises Unavailable, with the cause and its cure."""
+class PodTable(OwnTable):
+    """The table of the pod guard."""
 
     def __init__(self) -> None:
-        self._library: Nftables | None = None
-        self._handles: tuple[bytes, ...] = ()
-
-    def is_intact(self) -> bool:
-        """Whether the rules are those that this process has written."""
-        return bool(self._handles) and self._read_handles() == self._handles
+        super().__init__(POD_TABLE, "bridge")
 
     def write(self, guard: PodGuard) -> None:
         """Puts the guard in the place of the one there is; the ports that are remembered stay so."""
-        self._run(text_of(guard, sorted(self.forgers())))
-        self._handles = self._read_handles()
-
-    def remove(self, *, dry_run: bool = False) -> list[str]:
-        """Removes the table, if there is one; returns the commands."""
-        commands = [f"delete table bridge {POD_TABLE}"] if (0, POD_TABLE) in nft_tables() else []
-        if commands and not dry_run:
-            self._run(commands)
-            self._handles = ()
-        return [f"nft {command}" for command in commands]
-
-    def rules(self, guard: PodGuard) -> list[GuardRule]:
-        """The rules that are wanted, with what they have counted."""
-        found: list[GuardRule] = []
-        for chain, texts in chains_of(guard).items():
-            wanted = [each for each in texts if not each.startswith("type ")]
-            raws: list[dict[int, bytes] | None] = list(rule_dump(BRIDGE_FAMILY, POD_TABLE, chain))
-            for text, raw in zip(wanted, raws + [None] * len(wanted), strict=False):
-                found.append(GuardRule(chain, text, *(counters_of(raw) if raw else (0, 0)), raw is not None))
-        return found
+        self.replace(text_of(guard, sorted(self.forgers())))
 
     def forgers(self) -> set[int]:
         """The indices of ports from which something was dropped within the last hour; none, without a table."""
-        if (0, POD_TABLE) not in nft_tables():
-            return set()
-        return {int.from_bytes(key, sys.byteorder) for key in keys_of(BRIDGE_FAMILY, POD_TABLE, "forgers")}
-
-    def close(self) -> None:
-        """Frees the library; the table stays."""
-        if self._library is not None:
-            self._library.close()
-            self._library = None
-
-    def _read_handles(self) -> tuple[bytes, ...]:
-        return tuple(raw[_HANDLE] for raw in rule_dump(BRIDGE_FAMILY, POD_TABLE))
-
-    def _run(self, commands: list[str]) -> None:
-        self._library = self._library or Nftables()
-        self._library.run(commands)
+        keys = keys_of(BRIDGE_FAMILY, POD_TABLE, "forgers") if self.is_there else ()
+        return {int.from_bytes(key, sys.byteorder) for key in keys}
 
 
 class PodGuardian:
@@ -170,7 +129,7 @@ class PodGuardian:
     def rules(self) -> list[GuardRule]:
         """The rules with their counters; none if they cannot be read."""
         try:
-            return [] if self._is_paused or self._guard is None else self._table.rules(self._guard)
+            return [] if self._is_paused or self._guard is None else self._table.rules_of(chains_of(self._guard))
         except Unavailable:
             return []
 
@@ -223,7 +182,7 @@ class PodGuardian:
             return
         guard = self._wanted()
         try:
-            if guard != self._guard or not self._table.is_intact():
+            if guard != self._guard or not self._table.has_own_rules:
                 self._table.write(guard)
             self._guard, self.failure = guard, ""
         except Unavailable as error:
